@@ -1,0 +1,188 @@
+//! What a storage crate implements: a plain algorithm over a key-value view.
+//!
+//! A backend never opens a transaction, never thinks about forks, undo, crashes or the journal: the
+//! framework ([`StateStore`](crate::StateStore)) gives it a view of the parent's state, takes its
+//! writes, and does the rest for every backend alike. What a backend must keep:
+//!
+//! 1. **Purity.** `apply` depends on the view, the parent's cache, the block number and the delta
+//!    alone: never on time, thread scheduling, hash-map order or earlier calls.
+//! 2. **Caches belong to a block.** [`Cache`] is the decoded in-memory structure of one block's
+//!    state. `open` rebuilds it from the view alone; `apply` returns the child's cache and leaves
+//!    the parent's as it was.
+//! 3. **Persisted shape.** If the root depends on more than the logical state, whatever it depends
+//!    on is in the view.
+//! 4. **Jobs publish at blocks.** The outcome of background work enters the state only at the block
+//!    that the backend's own rules name, never when a thread happens to finish.
+
+use crate::{
+    BulkSink, Identity, Jobs, NodeRead, NodeWrite, ProofError, StateDelta, StateError,
+    StateKey, StateReader, Table, Value,
+};
+use alloy_primitives::{Address, B256, Bytes};
+use std::{any::Any, sync::Arc};
+
+/// The decoded in-memory structure of one block's state; `()` for backends that need none.
+///
+/// It also holds the [handles](crate::JobHandle) of jobs under way at that block: they live as long
+/// as a proposal or the durable tip holds the cache.
+pub type Cache = Arc<dyn Any + Send + Sync>;
+
+/// What a backend can do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Capabilities {
+    /// Whether the state is authenticated at all: a root and proofs.
+    pub proofs: bool,
+    /// Whether absence can be proven.
+    pub absence_proofs: bool,
+    /// Whether the root is a function of the logical state alone, not of its history.
+    pub state_determined_root: bool,
+    /// Whether the root is the one that Ethereum headers carry.
+    pub ethereum_root: bool,
+    /// Whether states older than the undo window can be read.
+    pub history: bool,
+}
+
+/// What `apply` is told beside the view.
+#[derive(Debug)]
+pub struct ApplyContext<'a> {
+    /// Number of the block that is applied.
+    pub number: u64,
+    /// Root of its parent ([`B256::ZERO`] for the first block).
+    pub parent_root: B256,
+    /// Background work.
+    pub jobs: &'a Jobs,
+}
+
+/// What `apply` returns.
+#[derive(Clone)]
+pub struct Applied {
+    /// Root of the new state.
+    pub root: B256,
+    /// Decoded structure of the new state.
+    pub cache: Cache,
+}
+
+impl core::fmt::Debug for Applied {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Applied").field("root", &self.root).finish_non_exhaustive()
+    }
+}
+
+/// Counts of a backend's content.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct BackendStats {
+    /// Rows of each table, by name.
+    pub tables: Vec<(&'static str, u64)>,
+    /// Keys that have a value.
+    pub live_keys: u64,
+    /// Keys kept although deleted (tombstones), where a backend needs them.
+    pub dead_keys: u64,
+}
+
+/// A state store's algorithm.
+pub trait Backend: Send + Sync + 'static {
+    /// Name, format version, hash function and parameters.
+    fn identity(&self) -> &Identity;
+
+    /// What it can do.
+    fn capabilities(&self) -> Capabilities;
+
+    /// Its tables, those of shared parts (the [flat state](crate::flat)) included.
+    fn tables(&self) -> Vec<Table>;
+
+    /// Root of the empty state.
+    fn empty_root(&self) -> B256;
+
+    /// Rebuilds the in-memory structure of the state that `view` shows, and restarts the jobs that
+    /// it names as under way. `view` may be empty.
+    fn open(&self, view: &dyn NodeRead, jobs: &Jobs) -> Result<Cache, StateError>;
+
+    /// Applies one block's delta. See the [module](self) for the rules.
+    fn apply(
+        &self,
+        context: &ApplyContext<'_>,
+        view: &mut dyn NodeWrite,
+        cache: &Cache,
+        delta: &StateDelta,
+    ) -> Result<Applied, StateError>;
+
+    /// Told that `keys` will probably be in the delta; may warm caches. Must not change anything.
+    fn hint(&self, view: &dyn NodeRead, cache: &Cache, keys: &[StateKey]) {
+        let _ = (view, cache, keys);
+    }
+
+    /// The value of `key`.
+    fn read(
+        &self,
+        view: &dyn NodeRead,
+        cache: &Cache,
+        key: &StateKey,
+    ) -> Result<Option<Value>, StateError>;
+
+    /// All slots of `address` that are set, in slot order.
+    fn slots_of(
+        &self,
+        view: &dyn NodeRead,
+        cache: &Cache,
+        address: &Address,
+    ) -> Result<Vec<(B256, Value)>, StateError>;
+
+    /// All entries in key order from `start` on, at most `limit`. Serves migration and
+    /// verification.
+    fn entries(
+        &self,
+        view: &dyn NodeRead,
+        cache: &Cache,
+        start: Option<&StateKey>,
+        limit: usize,
+    ) -> Result<Vec<(StateKey, Value)>, StateError>;
+
+    /// Loads a whole state, sorted by key, as block `number`; returns its root, which is the one
+    /// that [`apply`](Self::apply) of the same entries on the empty state gives.
+    fn bulk_load(
+        &self,
+        number: u64,
+        entries: &mut dyn Iterator<Item = Result<(StateKey, Value), StateError>>,
+        sink: &mut dyn BulkSink,
+    ) -> Result<B256, StateError>;
+
+    /// Proof bytes for the values of `keys`, in the order given.
+    fn prove(
+        &self,
+        view: &dyn NodeRead,
+        cache: &Cache,
+        keys: &[StateKey],
+    ) -> Result<Bytes, StateError>;
+
+    /// The pure verifier of this backend's proofs: the value of each key under `root`.
+    fn verify(
+        &self,
+        root: B256,
+        keys: &[StateKey],
+        proof: &[u8],
+    ) -> Result<Vec<Option<Value>>, ProofError>;
+
+    /// Counts its content.
+    fn stats(&self, view: &dyn NodeRead, cache: &Cache) -> Result<BackendStats, StateError>;
+
+    /// The faculty to open a state from the few nodes of a witness, where it exists.
+    fn partial_state(&self) -> Option<&dyn PartialState> {
+        None
+    }
+}
+
+/// Opens a partial state from the nodes of a witness (MPT family).
+pub trait PartialState: Send + Sync {
+    /// The state under `root` as far as `nodes` (any order, duplicates allowed) show it.
+    fn open_witness(&self, root: B256, nodes: &[Bytes])
+    -> Result<Arc<dyn PartialTree>, StateError>;
+}
+
+/// A partial state in memory. Reads outside of it fail with [`StateError::MissingWitness`].
+pub trait PartialTree: StateReader {
+    /// Its root.
+    fn root(&self) -> B256;
+
+    /// The state after `delta`, applied as one batch; this one stays as it was.
+    fn apply(&self, delta: &StateDelta) -> Result<Arc<dyn PartialTree>, StateError>;
+}

@@ -1,0 +1,122 @@
+//! What one block changes: the only thing that ever flows from the client into a backend.
+
+use crate::{StateKey, Value};
+use alloc::{collections::BTreeMap, vec::Vec};
+use alloy_primitives::Address;
+
+/// One changed key of a block.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// The key.
+    pub key: StateKey,
+    /// Value before the block; `None` if absent.
+    pub previous: Option<Value>,
+    /// Value after the block; `None` if absent.
+    pub next: Option<Value>,
+}
+
+/// The net effect of one block on the state, complete with rewards, withdrawals and system calls.
+///
+/// Invariants, kept by [`DeltaBuilder`]: sorted by key, one entry a key, no entry whose `previous`
+/// equals its `next`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StateDelta {
+    changes: Vec<Change>,
+    wiped: Vec<Address>,
+}
+
+impl StateDelta {
+    /// The changes in key order.
+    pub fn changes(&self) -> &[Change] {
+        &self.changes
+    }
+
+    /// Accounts, in order, whose whole storage was wiped by SELFDESTRUCT before slots (if any) were
+    /// written again in the same block. Each known slot also has its own [`Change`]; on a full
+    /// state these are all, on a partial state (a witness) this marker decides.
+    pub fn wiped(&self) -> &[Address] {
+        &self.wiped
+    }
+
+    /// Whether the block changed nothing.
+    pub fn is_empty(&self) -> bool {
+        self.changes.is_empty() && self.wiped.is_empty()
+    }
+
+    /// Number of changed keys.
+    pub fn len(&self) -> usize {
+        self.changes.len()
+    }
+}
+
+/// Collects changes in any order into a [`StateDelta`].
+#[derive(Clone, Debug, Default)]
+pub struct DeltaBuilder {
+    changes: BTreeMap<StateKey, (Option<Value>, Option<Value>)>,
+    wiped: Vec<Address>,
+}
+
+impl DeltaBuilder {
+    /// An empty builder.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Records that `key` went from `previous` to `next`. A second record of the same key keeps the
+    /// first `previous` and takes the new `next`.
+    pub fn change(&mut self, key: StateKey, previous: Option<Value>, next: Option<Value>) {
+        match self.changes.entry(key) {
+            alloc::collections::btree_map::Entry::Vacant(entry) => {
+                entry.insert((previous, next));
+            }
+            alloc::collections::btree_map::Entry::Occupied(mut entry) => entry.get_mut().1 = next,
+        }
+    }
+
+    /// Marks the storage of `address` as wiped. The caller also records each known slot.
+    pub fn wipe(&mut self, address: Address) {
+        self.wiped.push(address);
+    }
+
+    /// The delta: sorted, unique, without no-ops.
+    pub fn build(mut self) -> StateDelta {
+        self.wiped.sort_unstable();
+        self.wiped.dedup();
+        let changes = self
+            .changes
+            .into_iter()
+            .filter(|(_, (previous, next))| previous != next)
+            .map(|(key, (previous, next))| Change { key, previous, next })
+            .collect();
+        StateDelta { changes, wiped: self.wiped }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloy_primitives::{B256, bytes};
+
+    #[test]
+    fn builder_sorts_merges_and_drops_noops() {
+        let (a, b) = (Address::repeat_byte(1), Address::repeat_byte(2));
+        let mut builder = DeltaBuilder::new();
+        builder.change(StateKey::Slot(a, B256::ZERO), None, Some(bytes!("01")));
+        builder.change(StateKey::Account(b), None, Some(bytes!("02")));
+        builder.change(StateKey::Account(a), Some(bytes!("03")), Some(bytes!("04")));
+        builder.change(StateKey::Account(a), Some(bytes!("04")), Some(bytes!("03")));
+        builder.change(StateKey::Account(b), Some(bytes!("02")), Some(bytes!("05")));
+        let delta = builder.build();
+        assert_eq!(
+            delta.changes(),
+            [
+                Change { key: StateKey::Account(b), previous: None, next: Some(bytes!("05")) },
+                Change {
+                    key: StateKey::Slot(a, B256::ZERO),
+                    previous: None,
+                    next: Some(bytes!("01"))
+                },
+            ]
+        );
+    }
+}

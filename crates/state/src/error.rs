@@ -1,0 +1,161 @@
+//! Typed errors of the contract.
+
+use crate::{BlockRef, StateKey};
+use alloc::{boxed::Box, string::String};
+use alloy_primitives::B256;
+
+/// Why a state operation failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StateError {
+    /// The parent is neither durable within the retention depth nor a live proposal.
+    #[error(
+        "state of block {hash} is not known: it is neither a live proposal nor one of the durable \
+         blocks still retained; import its ancestors first"
+    )]
+    UnknownBlock {
+        /// Hash asked for.
+        hash: B256,
+    },
+    /// A block below the undo window was asked for.
+    #[error(
+        "block {number} lies below the retention window, which starts at block {first} (depth \
+         {retention}); restart with a larger --retention and re-import, or use a backend with \
+         history"
+    )]
+    BeyondRetention {
+        /// Block asked for.
+        number: u64,
+        /// Oldest block that can still be reached.
+        first: u64,
+        /// Configured depth in blocks.
+        retention: u64,
+    },
+    /// The proposals given to commit do not extend the durable tip one after the other.
+    #[error("block {number} cannot be committed: it does not extend the durable tip {tip}")]
+    NotOnTip {
+        /// Number of the first proposal that does not fit.
+        number: u64,
+        /// The durable tip, or the proposal before it.
+        tip: BlockRef,
+    },
+    /// A proposal without a block hash was given to commit.
+    #[error(
+        "proposal of block {number} was never sealed with a block hash, so it cannot be committed"
+    )]
+    Unsealed {
+        /// Its number.
+        number: u64,
+    },
+    /// The delta says another previous value than the store holds.
+    #[error(
+        "delta of block {number} disagrees with the state at {key}: its previous value is not the stored one"
+    )]
+    StaleDelta {
+        /// Block of the delta.
+        number: u64,
+        /// The key.
+        key: StateKey,
+    },
+    /// A commit failed half-way; memory and disk may disagree.
+    #[error(
+        "the state store is poisoned by a failed commit; reopen the datadir (nothing committed is lost)"
+    )]
+    Poisoned,
+    /// The state already holds blocks where an empty one is needed.
+    #[error("the state is not empty (tip {tip}); initialise a fresh datadir")]
+    NotEmpty {
+        /// Its tip.
+        tip: BlockRef,
+    },
+    /// The persisted content contradicts itself.
+    #[error("{table}: {what}; run `retrie db verify`, then restore the datadir or import again")]
+    Corrupt {
+        /// Table or file.
+        table: String,
+        /// What is wrong, with the key.
+        what: String,
+    },
+    /// A node that is needed is not part of a partial state.
+    #[error("the partial state lacks {what}; the witness is incomplete")]
+    MissingWitness {
+        /// Which node or value.
+        what: String,
+    },
+    /// The backend has no such faculty.
+    #[error("backend {backend} does not support {what}")]
+    Unsupported {
+        /// Backend name.
+        backend: &'static str,
+        /// The faculty.
+        what: &'static str,
+    },
+    /// A background job failed.
+    #[error("background job {job} failed: {reason}")]
+    Job {
+        /// Job name.
+        job: String,
+        /// What it said.
+        reason: String,
+    },
+    /// The store underneath failed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+impl StateError {
+    /// Persisted content of `table` that cannot be right.
+    pub fn corrupt(table: impl Into<String>, what: impl Into<String>) -> Self {
+        Self::Corrupt { table: table.into(), what: what.into() }
+    }
+}
+
+/// A failure of the durable key-value store or of a state file.
+#[derive(Debug, thiserror::Error)]
+#[error("{action} failed: {source}")]
+pub struct StoreError {
+    /// What was attempted, naming table or file.
+    pub action: String,
+    /// The cause.
+    pub source: Box<dyn core::error::Error + Send + Sync>,
+}
+
+impl StoreError {
+    /// Wraps `source`, saying what was attempted.
+    pub fn new(
+        action: impl Into<String>,
+        source: impl Into<Box<dyn core::error::Error + Send + Sync>>,
+    ) -> Self {
+        Self { action: action.into(), source: source.into() }
+    }
+}
+
+/// Why a proof was refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ProofError {
+    /// The proof was made by another backend, version, hash function or parameter set.
+    #[error("the proof is of another kind: {what}")]
+    WrongKind {
+        /// Which field differs.
+        what: &'static str,
+    },
+    /// The bytes do not parse canonically.
+    #[error("the proof is malformed: {what}")]
+    Malformed {
+        /// Where.
+        what: &'static str,
+    },
+    /// The proof does not lead to the root.
+    #[error("the proof does not match the root")]
+    RootMismatch,
+    /// A needed part is missing.
+    #[error("the proof lacks a part needed for {what}")]
+    Missing {
+        /// For what.
+        what: &'static str,
+    },
+    /// A part is not needed for the asked keys.
+    #[error("the proof holds parts that the asked keys do not need")]
+    Unused,
+}

@@ -1,0 +1,62 @@
+//! The flat state: one row a key, `StateKey` bytes to value bytes.
+//!
+//! Backends that authenticate values but do not hold them share this one store. Its rows are part
+//! of the same view, overlay, undo and journal as the backend's own.
+
+use crate::{
+    BulkSink, Direction, KeyRange, NodeRead, NodeWrite, StateDelta, StateError, StateKey, Table,
+    Value, prefix_end,
+};
+use alloy_primitives::{Address, B256, Bytes};
+
+/// The table of the flat state: key [`StateKey::encode`], value as given.
+pub const TABLE: Table = Table::framework(0xf0, "Flat");
+
+/// The value of `key`.
+pub fn get(view: &dyn NodeRead, key: &StateKey) -> Result<Option<Value>, StateError> {
+    view.get(TABLE, &key.encode())
+}
+
+/// Writes every change of `delta`.
+pub fn apply(view: &mut dyn NodeWrite, delta: &StateDelta) -> Result<(), StateError> {
+    for change in delta.changes() {
+        view.replace(TABLE, &change.key.encode(), change.previous.clone(), change.next.clone())?;
+    }
+    Ok(())
+}
+
+/// Writes one row of a bulk load.
+pub fn put(sink: &mut dyn BulkSink, key: &StateKey, value: &Value) -> Result<(), StateError> {
+    sink.put(TABLE, &key.encode(), value)
+}
+
+/// All slots of `address` that are set, in slot order.
+pub fn slots_of(view: &dyn NodeRead, address: &Address) -> Result<Vec<(B256, Value)>, StateError> {
+    let mut start = vec![1u8];
+    start.extend_from_slice(address.as_slice());
+    let end = prefix_end(&start);
+    let range = KeyRange { start: &start, end: end.as_deref() };
+    view.scan(TABLE, range, Direction::Forward)?
+        .map(|row| match decode(row?)? {
+            (StateKey::Slot(_, slot), value) => Ok((slot, value)),
+            (key, _) => Err(StateError::corrupt(TABLE.name, format!("{key} among slots"))),
+        })
+        .collect()
+}
+
+/// Up to `limit` entries in key order from `start` on.
+pub fn entries(
+    view: &dyn NodeRead,
+    start: Option<&StateKey>,
+    limit: usize,
+) -> Result<Vec<(StateKey, Value)>, StateError> {
+    let start = start.map(StateKey::encode);
+    let range = KeyRange::from(start.as_deref().unwrap_or(&[]));
+    view.scan(TABLE, range, Direction::Forward)?.take(limit).map(|row| decode(row?)).collect()
+}
+
+fn decode((key, value): (Bytes, Bytes)) -> Result<(StateKey, Value), StateError> {
+    let key = StateKey::decode(&key)
+        .ok_or_else(|| StateError::corrupt(TABLE.name, format!("row {key} is not a state key")))?;
+    Ok((key, value))
+}

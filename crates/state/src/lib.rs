@@ -1,0 +1,101 @@
+//! The contract between an execution client and an authenticated state store, and the framework
+//! that serves it for every backend.
+//!
+//! ```text
+//!   client                          this crate                            storage-* crates
+//!   ------                          ----------                            ----------------
+//!   begin(parent) ----------------> Session
+//!   reader().get(key) ------------> StateView ----- read ---------------> Backend over NodeRead
+//!   finish(delta) ----------------> Proposal <----- apply --------------- Backend over NodeWrite
+//!   check root, txn = begin_write
+//!   commit(proposals, txn) -------> journal + undo rows in the chain's own transaction
+//!   txn.commit()
+//!   AfterCommit::run() -----------> overlay in memory, background fold into the tables
+//! ```
+//!
+//! # Vocabulary
+//!
+//! * **State key, value**: an account or a storage slot, and opaque bytes. [`StateKey`], [`Value`].
+//! * **Delta**: what one block changes, sorted, with previous and next values. [`StateDelta`].
+//! * **Session**: the life of one block on top of any parent, durable or not. [`Session`].
+//! * **Proposal**: root and writes of one block, in memory. [`Proposal`].
+//! * **Durable**: committed, with the chain's own rows, in one transaction of the [`KvStore`].
+//! * **Retention**: how many durable blocks can be reverted, read and extended below the tip.
+//! * **Backend**: a plain algorithm over a key-value view. [`Backend`]; the rules are in its docs.
+//! * **Cache**: the decoded structure of one block's state in memory. It belongs to that block.
+//! * **Job**: background work of a backend, named by the digest of its inputs. [`Job`].
+//!
+//! # Assumptions
+//!
+//! The [`KvStore`] commits atomically and durably, and its snapshots do not move. One process
+//! writes. Backends are pure (see [`Backend`]).
+//!
+//! Without the feature `std` this crate is the contract's types and errors alone, for verifiers.
+
+#![cfg_attr(not(feature = "std"), no_std)]
+
+extern crate alloc;
+
+mod delta;
+mod error;
+mod key;
+mod proof;
+mod reader;
+mod value;
+
+pub use delta::{Change, DeltaBuilder, StateDelta};
+pub use error::{ProofError, StateError, StoreError};
+pub use key::{EncodedKey, StateKey};
+pub use proof::{BlockRef, HashId, Identity, StateProof};
+pub use reader::StateReader;
+pub use value::{Account, Value, decode_slot, encode_slot};
+
+#[cfg(feature = "std")]
+mod framework {
+    pub use crate::{
+        backend::{
+            Applied, ApplyContext, Backend, BackendStats, Cache, Capabilities, PartialState,
+            PartialTree,
+        },
+        counters::{Counters, Counts},
+        jobs::{Job, JobContext, JobHandle, JobOutput, Jobs},
+        memory::MemoryStore,
+        node::{
+            BulkSink, Direction, KeyRange, KvRead, KvStore, KvTxn, KvWrite, NodeRead, NodeWrite,
+            Row, Rows, Snapshot, Table, prefix_end,
+        },
+        proposal::Proposal,
+        session::{Session, StateView},
+        store::{AfterCommit, At, StateStore, StoreOptions, StoreStats, Tip},
+    };
+}
+#[cfg(feature = "std")]
+pub use framework::*;
+
+#[cfg(feature = "std")]
+mod backend;
+#[cfg(feature = "std")]
+mod counters;
+#[cfg(feature = "std")]
+pub mod flat;
+#[cfg(feature = "std")]
+mod jobs;
+#[cfg(feature = "std")]
+mod journal;
+#[cfg(feature = "std")]
+mod memory;
+#[cfg(feature = "std")]
+mod node;
+#[cfg(feature = "std")]
+mod overlay;
+#[cfg(feature = "std")]
+mod proposal;
+#[cfg(feature = "std")]
+mod session;
+#[cfg(feature = "std")]
+mod store;
+#[cfg(feature = "std")]
+mod undo;
+
+#[cfg(feature = "testkit")]
+pub mod testkit;

@@ -1,0 +1,169 @@
+//! A [`KvStore`] in memory, for tests and throw-away stores. Same isolation and atomicity as MDBX:
+//! snapshots stay as they were, an uncommitted transaction leaves nothing.
+
+use crate::{
+    Direction, KeyRange, KvRead, KvStore, KvTxn, KvWrite, Row, Snapshot, StoreError, Table,
+};
+use alloy_primitives::Bytes;
+use parking_lot::{Mutex, MutexGuard};
+use std::{collections::BTreeMap, ops::Bound, sync::Arc};
+
+type Rows = BTreeMap<Bytes, Bytes>;
+
+#[derive(Clone, Debug, Default)]
+struct Tables(BTreeMap<Table, Arc<Rows>>);
+
+/// A transactional key-value store in memory. Clones share their content.
+#[derive(Clone, Debug, Default)]
+pub struct MemoryStore {
+    committed: Arc<Mutex<Arc<Tables>>>,
+    writer: Arc<Mutex<()>>,
+}
+
+impl MemoryStore {
+    /// An empty store.
+    pub fn new() -> Self {
+        Self::default()
+    }
+}
+
+impl KvStore for MemoryStore {
+    fn snapshot(&self) -> Result<Snapshot, StoreError> {
+        Ok(self.committed.lock().clone())
+    }
+
+    fn begin_write(&self) -> Result<Box<dyn KvTxn + '_>, StoreError> {
+        let guard = self.writer.lock();
+        let tables = Tables::clone(&self.committed.lock());
+        Ok(Box::new(MemoryTxn { store: self, tables, _guard: guard }))
+    }
+
+    fn disk_bytes(&self) -> Result<u64, StoreError> {
+        let tables = self.committed.lock().clone();
+        let rows = tables.0.values().flat_map(|rows| rows.iter());
+        Ok(rows.map(|(key, value)| (key.len() + value.len()) as u64).sum())
+    }
+}
+
+impl KvRead for Tables {
+    fn get(&self, table: Table, key: &[u8]) -> Result<Option<Bytes>, StoreError> {
+        Ok(self.0.get(&table).and_then(|rows| rows.get(key).cloned()))
+    }
+
+    fn seek(
+        &self,
+        table: Table,
+        key: Option<&[u8]>,
+        direction: Direction,
+    ) -> Result<Option<Row>, StoreError> {
+        let Some(rows) = self.0.get(&table) else { return Ok(None) };
+        let row = match (direction, key) {
+            (Direction::Forward, key) => rows
+                .range::<[u8], _>((Bound::Included(key.unwrap_or(&[])), Bound::Unbounded))
+                .next(),
+            (Direction::Backward, Some(key)) => {
+                rows.range::<[u8], _>((Bound::Unbounded, Bound::Included(key))).next_back()
+            }
+            (Direction::Backward, None) => rows.iter().next_back(),
+        };
+        Ok(row.map(|(key, value)| (key.clone(), value.clone())))
+    }
+
+    fn scan(
+        &self,
+        table: Table,
+        range: KeyRange<'_>,
+        direction: Direction,
+        limit: usize,
+    ) -> Result<Vec<Row>, StoreError> {
+        let Some(rows) = self.0.get(&table) else { return Ok(Vec::new()) };
+        if range.end.is_some_and(|end| end <= range.start) {
+            return Ok(Vec::new());
+        }
+        let end = range.end.map_or(Bound::Unbounded, Bound::Excluded);
+        let rows = rows.range::<[u8], _>((Bound::Included(range.start), end));
+        let own = |(key, value): (&Bytes, &Bytes)| (key.clone(), value.clone());
+        Ok(match direction {
+            Direction::Forward => rows.take(limit).map(own).collect(),
+            Direction::Backward => rows.rev().take(limit).map(own).collect(),
+        })
+    }
+
+    fn count(&self, table: Table) -> Result<u64, StoreError> {
+        Ok(self.0.get(&table).map_or(0, |rows| rows.len() as u64))
+    }
+}
+
+struct MemoryTxn<'a> {
+    store: &'a MemoryStore,
+    tables: Tables,
+    _guard: MutexGuard<'a, ()>,
+}
+
+impl MemoryTxn<'_> {
+    fn rows(&mut self, table: Table) -> &mut Rows {
+        Arc::make_mut(self.tables.0.entry(table).or_default())
+    }
+}
+
+impl KvRead for MemoryTxn<'_> {
+    fn get(&self, table: Table, key: &[u8]) -> Result<Option<Bytes>, StoreError> {
+        self.tables.get(table, key)
+    }
+
+    fn seek(
+        &self,
+        table: Table,
+        key: Option<&[u8]>,
+        direction: Direction,
+    ) -> Result<Option<Row>, StoreError> {
+        self.tables.seek(table, key, direction)
+    }
+
+    fn scan(
+        &self,
+        table: Table,
+        range: KeyRange<'_>,
+        direction: Direction,
+        limit: usize,
+    ) -> Result<Vec<Row>, StoreError> {
+        self.tables.scan(table, range, direction, limit)
+    }
+
+    fn count(&self, table: Table) -> Result<u64, StoreError> {
+        self.tables.count(table)
+    }
+}
+
+impl KvWrite for MemoryTxn<'_> {
+    fn put(&mut self, table: Table, key: &[u8], value: &[u8]) -> Result<(), StoreError> {
+        self.rows(table).insert(Bytes::copy_from_slice(key), Bytes::copy_from_slice(value));
+        Ok(())
+    }
+
+    fn append(&mut self, table: Table, key: &[u8], value: &[u8]) -> Result<(), StoreError> {
+        if self.rows(table).last_key_value().is_some_and(|(last, _)| last[..] >= *key) {
+            return Err(StoreError::new(
+                format!("appending to table {}", table.name),
+                "key does not sort after the last one",
+            ));
+        }
+        self.put(table, key, value)
+    }
+
+    fn delete(&mut self, table: Table, key: &[u8]) -> Result<bool, StoreError> {
+        Ok(self.rows(table).remove(key).is_some())
+    }
+
+    fn clear(&mut self, table: Table) -> Result<(), StoreError> {
+        self.rows(table).clear();
+        Ok(())
+    }
+}
+
+impl KvTxn for MemoryTxn<'_> {
+    fn commit(self: Box<Self>) -> Result<(), StoreError> {
+        *self.store.committed.lock() = Arc::new(self.tables);
+        Ok(())
+    }
+}

@@ -1,0 +1,206 @@
+//! The key-value view backends are written against, and the durable store underneath.
+//!
+//! ```text
+//!  backend  --NodeRead/NodeWrite-->  overlay of proposals
+//!                                       | undo (reverse overlay), counters
+//!                                    journalled generations in memory
+//!                                       | background fold
+//!                                    KvStore: MDBX (crates/db) or memory
+//! ```
+
+use crate::{StateError, StoreError};
+use alloy_primitives::Bytes;
+use std::sync::Arc;
+
+/// A named table. Ids are unique within one store; ids from [`Table::FRAMEWORK`] up belong to the
+/// framework.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Table {
+    /// Small number that stands for the table in journal and undo rows.
+    pub id: u8,
+    /// Name on disk and in messages.
+    pub name: &'static str,
+}
+
+impl Table {
+    /// First id of the framework's own tables.
+    pub const FRAMEWORK: u8 = 0xf0;
+
+    /// A backend's table.
+    ///
+    /// # Panics
+    /// At compile time, when the id belongs to the framework.
+    pub const fn new(id: u8, name: &'static str) -> Self {
+        assert!(id < Self::FRAMEWORK, "this id belongs to the framework");
+        Self { id, name }
+    }
+
+    pub(crate) const fn framework(id: u8, name: &'static str) -> Self {
+        assert!(id >= Self::FRAMEWORK);
+        Self { id, name }
+    }
+}
+
+/// Direction of a range read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// Ascending keys.
+    Forward,
+    /// Descending keys.
+    Backward,
+}
+
+/// A half-open range of keys `start..end`; `end` `None` is unbounded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeyRange<'a> {
+    /// First key that belongs to the range.
+    pub start: &'a [u8],
+    /// First key beyond it.
+    pub end: Option<&'a [u8]>,
+}
+
+impl<'a> KeyRange<'a> {
+    /// Every key.
+    pub const ALL: KeyRange<'static> = KeyRange { start: &[], end: None };
+
+    /// The range `start..end`.
+    pub const fn new(start: &'a [u8], end: &'a [u8]) -> Self {
+        Self { start, end: Some(end) }
+    }
+
+    /// From `start` on.
+    pub const fn from(start: &'a [u8]) -> Self {
+        Self { start, end: None }
+    }
+
+    /// Whether `key` lies in the range.
+    pub fn contains(&self, key: &[u8]) -> bool {
+        key >= self.start && self.end.is_none_or(|end| key < end)
+    }
+}
+
+/// First key beyond all keys that start with `prefix`; `None` if there is none.
+pub fn prefix_end(prefix: &[u8]) -> Option<Vec<u8>> {
+    let last = prefix.iter().rposition(|byte| *byte != 0xff)?;
+    let mut end = prefix[..=last].to_vec();
+    end[last] += 1;
+    Some(end)
+}
+
+/// One row of a range read.
+pub type Row = (Bytes, Bytes);
+
+/// Rows of a range read, lazily.
+pub type Rows<'a> = Box<dyn Iterator<Item = Result<Row, StateError>> + 'a>;
+
+/// Reads of one consistent state of all tables.
+pub trait NodeRead: Send + Sync {
+    /// The value of `key`.
+    fn get(&self, table: Table, key: &[u8]) -> Result<Option<Bytes>, StateError>;
+
+    /// The rows of `range` in `direction`.
+    fn scan<'a>(
+        &'a self,
+        table: Table,
+        range: KeyRange<'_>,
+        direction: Direction,
+    ) -> Result<Rows<'a>, StateError>;
+}
+
+/// Writes of one block onto a [`NodeRead`]; reads see them at once.
+pub trait NodeWrite: NodeRead {
+    /// Sets `key`. The framework reads the value it had, for undo.
+    fn put(&mut self, table: Table, key: &[u8], value: Bytes) -> Result<(), StateError>;
+
+    /// Removes `key`; removing an absent key is allowed and leaves no trace.
+    fn delete(&mut self, table: Table, key: &[u8]) -> Result<(), StateError>;
+
+    /// As [`put`](Self::put) (or [`delete`](Self::delete) for `next = None`) when the caller has
+    /// just read `previous` from this view: saves the framework that read.
+    fn replace(
+        &mut self,
+        table: Table,
+        key: &[u8],
+        previous: Option<Bytes>,
+        next: Option<Bytes>,
+    ) -> Result<(), StateError>;
+
+    /// Names an immutable file of the state directory as belonging to the state from this block on.
+    /// It must be complete and fsynced when the block is committed.
+    fn publish_file(&mut self, name: &str) -> Result<(), StateError>;
+
+    /// Ends the life of a file at this block. It is deleted once no retained block can need it.
+    fn retire_file(&mut self, name: &str) -> Result<(), StateError>;
+
+    /// Access for reading alone.
+    fn as_read(&self) -> &dyn NodeRead;
+}
+
+/// Takes the initial state in key order per table, straight into the tables.
+pub trait BulkSink {
+    /// Adds a row. Keys of one table must come in ascending order.
+    fn put(&mut self, table: Table, key: &[u8], value: &[u8]) -> Result<(), StateError>;
+}
+
+/// A durable, transactional key-value store with named tables: MDBX in `crates/db`, or memory.
+pub trait KvStore: Send + Sync + 'static {
+    /// A consistent view of the last commit. Cheap: one is taken for each reader.
+    fn snapshot(&self) -> Result<Snapshot, StoreError>;
+
+    /// Opens the one write transaction; waits while another is open.
+    fn begin_write(&self) -> Result<Box<dyn KvTxn + '_>, StoreError>;
+
+    /// Bytes on disk used by live pages (not the size of a sparse file).
+    fn disk_bytes(&self) -> Result<u64, StoreError>;
+}
+
+/// A consistent view of one commit, shared between threads.
+pub type Snapshot = Arc<dyn KvRead + Send + Sync>;
+
+/// Reads of a snapshot or of a write transaction.
+pub trait KvRead {
+    /// The value of `key`.
+    fn get(&self, table: Table, key: &[u8]) -> Result<Option<Bytes>, StoreError>;
+
+    /// The first row at or after `key` (forward), or the last row at or before it (backward;
+    /// `None` starts at the end).
+    fn seek(
+        &self,
+        table: Table,
+        key: Option<&[u8]>,
+        direction: Direction,
+    ) -> Result<Option<Row>, StoreError>;
+
+    /// Up to `limit` rows of `range` in `direction`.
+    fn scan(
+        &self,
+        table: Table,
+        range: KeyRange<'_>,
+        direction: Direction,
+        limit: usize,
+    ) -> Result<Vec<Row>, StoreError>;
+
+    /// Number of rows of a table.
+    fn count(&self, table: Table) -> Result<u64, StoreError>;
+}
+
+/// An open write transaction. The chain's own tables change in the same one.
+pub trait KvWrite: KvRead {
+    /// Sets `key`.
+    fn put(&mut self, table: Table, key: &[u8], value: &[u8]) -> Result<(), StoreError>;
+
+    /// Sets `key`, which sorts after all keys of the table (faster than [`put`](Self::put)).
+    fn append(&mut self, table: Table, key: &[u8], value: &[u8]) -> Result<(), StoreError>;
+
+    /// Removes `key`; says whether it was there.
+    fn delete(&mut self, table: Table, key: &[u8]) -> Result<bool, StoreError>;
+
+    /// Removes all rows of a table.
+    fn clear(&mut self, table: Table) -> Result<(), StoreError>;
+}
+
+/// A write transaction that the framework opened itself; dropping it aborts.
+pub trait KvTxn: KvWrite {
+    /// Makes all its writes durable at once.
+    fn commit(self: Box<Self>) -> Result<(), StoreError>;
+}

@@ -1,0 +1,105 @@
+//! Blocks, backend identities and the typed proof envelope.
+
+use alloc::string::String;
+use alloy_primitives::{B256, Bytes};
+use core::fmt;
+
+/// A block by number and hash.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct BlockRef {
+    /// Height.
+    pub number: u64,
+    /// keccak-256 of the header.
+    pub hash: B256,
+}
+
+impl BlockRef {
+    /// Block `number` with `hash`.
+    pub const fn new(number: u64, hash: B256) -> Self {
+        Self { number, hash }
+    }
+}
+
+impl fmt::Display for BlockRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "#{} ({})", self.number, self.hash)
+    }
+}
+
+/// The hash function under a backend's root.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum HashId {
+    /// None: the backend authenticates nothing.
+    None,
+    /// keccak-256.
+    Keccak256,
+    /// BLAKE2b with 256 bits of output.
+    Blake2b256,
+    /// BLAKE3.
+    Blake3,
+}
+
+impl HashId {
+    /// Its name as stamped into datadirs and envelopes.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Keccak256 => "keccak256",
+            Self::Blake2b256 => "blake2b-256",
+            Self::Blake3 => "blake3",
+        }
+    }
+}
+
+/// What a backend is: stamped into the datadir, where it wins over flags, and into every proof.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// Name as in `--state-backend`.
+    pub name: &'static str,
+    /// Version of its persisted format and of its proofs.
+    pub version: u32,
+    /// Hash function under the root.
+    pub hash: HashId,
+    /// Digest of its parameters (zero if it has none).
+    pub params: B256,
+}
+
+/// A proof of the values of some keys, with all a verifier needs to choose how to check it.
+///
+/// That `root` belongs to `block` is not part of the proof: a header or a checkpoint shows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StateProof {
+    /// Backend name.
+    pub backend: String,
+    /// Backend format version.
+    pub version: u32,
+    /// Name of the hash function.
+    pub hash: String,
+    /// Digest of the backend's parameters.
+    pub params: B256,
+    /// The block whose state is proven.
+    pub block: BlockRef,
+    /// The root the proof leads to.
+    pub root: B256,
+    /// The backend's own proof bytes.
+    pub bytes: Bytes,
+}
+
+impl StateProof {
+    /// Fails unless this proof was made by a backend of identity `identity`.
+    pub fn check_kind(&self, identity: &Identity) -> Result<(), crate::ProofError> {
+        let what = if self.backend != identity.name {
+            "backend"
+        } else if self.version != identity.version {
+            "version"
+        } else if self.hash != identity.hash.name() {
+            "hash function"
+        } else if self.params != identity.params {
+            "parameters"
+        } else {
+            return Ok(());
+        };
+        Err(crate::ProofError::WrongKind { what })
+    }
+}

@@ -1,0 +1,93 @@
+//! Proposals: the outcome of a block in memory, before and beside the durable chain.
+
+use crate::{
+    BlockRef, Cache,
+    overlay::{Layer, LayerStack},
+};
+use alloy_primitives::B256;
+use parking_lot::Mutex;
+use std::{
+    fmt,
+    sync::{Arc, OnceLock},
+};
+
+/// The outcome of one block in memory: its root and its writes. Cheap to clone; dropping the last
+/// clone leaves no trace.
+#[derive(Clone)]
+pub struct Proposal(pub(crate) Arc<ProposalInner>);
+
+pub(crate) struct ProposalInner {
+    pub(crate) number: u64,
+    pub(crate) hash: OnceLock<B256>,
+    pub(crate) root: B256,
+    pub(crate) parent: Mutex<Parent>,
+    pub(crate) layer: Arc<Layer>,
+    /// This layer and those of its ancestors above `base`.
+    pub(crate) stack: LayerStack,
+    pub(crate) base: Option<BlockRef>,
+    pub(crate) cache: Cache,
+}
+
+#[derive(Clone)]
+pub(crate) enum Parent {
+    /// A durable block; `None` is the empty state.
+    Durable(Option<BlockRef>),
+    Proposal(Proposal),
+}
+
+impl Proposal {
+    /// Number of the block.
+    pub fn number(&self) -> u64 {
+        self.0.number
+    }
+
+    /// Root of the state after the block.
+    pub fn root(&self) -> B256 {
+        self.0.root
+    }
+
+    /// Hash of the block, once [sealed](crate::StateStore::seal).
+    pub fn hash(&self) -> Option<B256> {
+        self.0.hash.get().copied()
+    }
+
+    /// Number of rows the block writes.
+    pub fn rows(&self) -> usize {
+        self.0.layer.len()
+    }
+
+    pub(crate) fn block(&self) -> Option<BlockRef> {
+        Some(BlockRef::new(self.0.number, self.hash()?))
+    }
+}
+
+impl fmt::Debug for Proposal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Proposal")
+            .field("number", &self.0.number)
+            .field("hash", &self.0.hash.get())
+            .field("root", &self.0.root)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Drop for ProposalInner {
+    fn drop(&mut self) {
+        // A long chain must not unwind by recursion.
+        let mut parent = std::mem::replace(self.parent.get_mut(), Parent::Durable(None));
+        while let Parent::Proposal(Proposal(inner)) = parent {
+            let Ok(mut inner) = Arc::try_unwrap(inner) else { break };
+            parent = std::mem::replace(inner.parent.get_mut(), Parent::Durable(None));
+        }
+    }
+}
+
+impl ProposalInner {
+    /// The parent's block, if it is durable or sealed.
+    pub(crate) fn parent_block(&self) -> Option<BlockRef> {
+        match &*self.parent.lock() {
+            Parent::Durable(block) => *block,
+            Parent::Proposal(parent) => parent.block(),
+        }
+    }
+}

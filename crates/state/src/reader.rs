@@ -1,0 +1,38 @@
+//! Keyed reads of one state.
+
+use crate::{Account, StateError, StateKey, Value, decode_slot};
+use alloc::{format, vec::Vec};
+use alloy_primitives::{Address, B256, U256};
+
+/// Reads the state of one block. Every reader stays at its block, whatever is committed meanwhile.
+pub trait StateReader: Send + Sync {
+    /// The value of `key`, `None` if absent.
+    fn get(&self, key: &StateKey) -> Result<Option<Value>, StateError>;
+
+    /// All slots of `address` that are set, in slot order.
+    ///
+    /// On a partial state this fails with [`StateError::MissingWitness`], as the set is not known.
+    fn slots_of(&self, address: &Address) -> Result<Vec<(B256, Value)>, StateError>;
+
+    /// The account at `address`, decoded.
+    fn account(&self, address: &Address) -> Result<Option<Account>, StateError> {
+        let key = StateKey::Account(*address);
+        self.get(&key)?
+            .map(|bytes| {
+                Account::decode(&bytes).ok_or_else(|| {
+                    StateError::corrupt("state", format!("{key} is not a canonical account"))
+                })
+            })
+            .transpose()
+    }
+
+    /// The value of a slot, zero if absent.
+    fn slot(&self, address: &Address, slot: &B256) -> Result<U256, StateError> {
+        let key = StateKey::Slot(*address, *slot);
+        self.get(&key)?.map_or(Ok(U256::ZERO), |bytes| {
+            decode_slot(&bytes).ok_or_else(|| {
+                StateError::corrupt("state", format!("{key} is not a canonical slot value"))
+            })
+        })
+    }
+}

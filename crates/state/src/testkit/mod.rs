@@ -1,0 +1,1 @@
+//! The test-kit that every backend runs.

@@ -1,0 +1,122 @@
+//! The contract over the flat state.
+
+use alloy_primitives::{Address, B256, Bytes};
+use retrie_state::{
+    Applied, ApplyContext, Backend, BackendStats, BulkSink, Cache, Capabilities, Direction, HashId,
+    Identity, Jobs, KeyRange, NodeRead, NodeWrite, ProofError, StateDelta, StateError, StateKey,
+    Table, Value, flat,
+};
+use std::sync::Arc;
+
+static IDENTITY: Identity =
+    Identity { name: "raw", version: 1, hash: HashId::None, params: B256::ZERO };
+
+/// Flat state without authentication.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Raw;
+
+impl Backend for Raw {
+    fn identity(&self) -> &Identity {
+        &IDENTITY
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            proofs: false,
+            absence_proofs: false,
+            state_determined_root: true,
+            ethereum_root: false,
+            history: false,
+        }
+    }
+
+    fn tables(&self) -> Vec<Table> {
+        vec![flat::TABLE]
+    }
+
+    fn empty_root(&self) -> B256 {
+        B256::ZERO
+    }
+
+    fn open(&self, _: &dyn NodeRead, _: &Jobs) -> Result<Cache, StateError> {
+        Ok(Arc::new(()))
+    }
+
+    fn apply(
+        &self,
+        _: &ApplyContext<'_>,
+        view: &mut dyn NodeWrite,
+        cache: &Cache,
+        delta: &StateDelta,
+    ) -> Result<Applied, StateError> {
+        flat::apply(view, delta)?;
+        Ok(Applied { root: B256::ZERO, cache: cache.clone() })
+    }
+
+    fn read(
+        &self,
+        view: &dyn NodeRead,
+        _: &Cache,
+        key: &StateKey,
+    ) -> Result<Option<Value>, StateError> {
+        flat::get(view, key)
+    }
+
+    fn slots_of(
+        &self,
+        view: &dyn NodeRead,
+        _: &Cache,
+        address: &Address,
+    ) -> Result<Vec<(B256, Value)>, StateError> {
+        flat::slots_of(view, address)
+    }
+
+    fn entries(
+        &self,
+        view: &dyn NodeRead,
+        _: &Cache,
+        start: Option<&StateKey>,
+        limit: usize,
+    ) -> Result<Vec<(StateKey, Value)>, StateError> {
+        flat::entries(view, start, limit)
+    }
+
+    fn bulk_load(
+        &self,
+        _: u64,
+        entries: &mut dyn Iterator<Item = Result<(StateKey, Value), StateError>>,
+        sink: &mut dyn BulkSink,
+    ) -> Result<B256, StateError> {
+        for entry in entries {
+            let (key, value) = entry?;
+            flat::put(sink, &key, &value)?;
+        }
+        Ok(B256::ZERO)
+    }
+
+    fn prove(&self, _: &dyn NodeRead, _: &Cache, _: &[StateKey]) -> Result<Bytes, StateError> {
+        Err(StateError::Unsupported { backend: IDENTITY.name, what: "proofs" })
+    }
+
+    fn verify(
+        &self,
+        _: B256,
+        _: &[StateKey],
+        _: &[u8],
+    ) -> Result<Vec<Option<Value>>, ProofError> {
+        Err(ProofError::WrongKind { what: "backend raw has no proofs" })
+    }
+
+    fn stats(&self, view: &dyn NodeRead, _: &Cache) -> Result<BackendStats, StateError> {
+        let mut live_keys = 0;
+        for row in view.scan(flat::TABLE, KeyRange::ALL, Direction::Forward)? {
+            row?;
+            live_keys += 1;
+        }
+        Ok(BackendStats {
+            tables: vec![(flat::TABLE.name, live_keys)],
+            live_keys,
+            dead_keys: 0,
+        })
+    }
+}
