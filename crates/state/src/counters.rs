@@ -86,3 +86,19 @@ impl std::ops::Sub for Counts {
         }
     }
 }
+
+impl std::ops::Add for Counts {
+    type Output = Self;
+
+    fn add(self, more: Self) -> Self {
+        Self {
+            reads: self.reads + more.reads,
+            read_bytes: self.read_bytes + more.read_bytes,
+            writes: self.writes + more.writes,
+            write_bytes: self.write_bytes + more.write_bytes,
+            journal_bytes: self.journal_bytes + more.journal_bytes,
+            undo_bytes: self.undo_bytes + more.undo_bytes,
+            folded_rows: self.folded_rows + more.folded_rows,
+        }
+    }
+}

@@ -17,8 +17,9 @@ pub struct Change {
 
 /// The net effect of one block on the state, complete with rewards, withdrawals and system calls.
 ///
-/// Invariants, kept by [`DeltaBuilder`]: sorted by key, one entry a key, no entry whose `previous`
-/// equals its `next`.
+/// Invariants, kept by [`DeltaBuilder`]: sorted by key, one entry a key, and no entry whose
+/// `previous` equals its `next`, except for slots of a [wiped](Self::wiped) account that were set
+/// again to the value they had.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StateDelta {
     changes: Vec<Change>,
@@ -33,7 +34,8 @@ impl StateDelta {
 
     /// Accounts, in order, whose whole storage was wiped by SELFDESTRUCT before slots (if any) were
     /// written again in the same block. Each known slot also has its own [`Change`]; on a full
-    /// state these are all, on a partial state (a witness) this marker decides.
+    /// state these are all, on a partial state (a witness) this marker decides. Either way a slot
+    /// that is set after the block is listed.
     pub fn wiped(&self) -> &[Address] {
         &self.wiped
     }
@@ -82,10 +84,15 @@ impl DeltaBuilder {
     pub fn build(mut self) -> StateDelta {
         self.wiped.sort_unstable();
         self.wiped.dedup();
+        // A slot that was wiped and set again to its old value must survive the wipe.
+        let is_rewritten = |key: &StateKey, next: &Option<Value>| match key {
+            StateKey::Slot(address, _) => next.is_some() && self.wiped.binary_search(address).is_ok(),
+            StateKey::Account(_) => false,
+        };
         let changes = self
             .changes
             .into_iter()
-            .filter(|(_, (previous, next))| previous != next)
+            .filter(|(key, (previous, next))| previous != next || is_rewritten(key, next))
             .map(|(key, (previous, next))| Change { key, previous, next })
             .collect();
         StateDelta { changes, wiped: self.wiped }
@@ -96,6 +103,21 @@ impl DeltaBuilder {
 mod tests {
     use super::*;
     use alloy_primitives::{B256, bytes};
+
+    #[test]
+    fn a_slot_set_again_to_its_old_value_survives_the_wipe_of_its_account() {
+        let a = Address::repeat_byte(1);
+        let slot = |n| StateKey::Slot(a, B256::with_last_byte(n));
+        let mut builder = DeltaBuilder::new();
+        builder.wipe(a);
+        builder.change(slot(1), Some(bytes!("01")), Some(bytes!("01")));
+        builder.change(slot(2), Some(bytes!("02")), None);
+        builder.change(slot(3), None, None);
+        let delta = builder.build();
+        let keys: Vec<_> = delta.changes().iter().map(|change| change.key).collect();
+        assert_eq!(keys, [slot(1), slot(2)]);
+        assert_eq!(delta.wiped(), [a]);
+    }
 
     #[test]
     fn builder_sorts_merges_and_drops_noops() {

@@ -31,6 +31,14 @@ pub enum StateError {
         /// Configured depth in blocks.
         retention: u64,
     },
+    /// A block above the tip was asked for, to revert to.
+    #[error("cannot revert to block {number}: it lies above the durable tip {tip}")]
+    AboveTip {
+        /// Block asked for.
+        number: u64,
+        /// The durable tip.
+        tip: BlockRef,
+    },
     /// The proposals given to commit do not extend the durable tip one after the other.
     #[error("block {number} cannot be committed: it does not extend the durable tip {tip}")]
     NotOnTip {

@@ -10,13 +10,14 @@
 //! same output. A job may write files of the state directory under names that nobody knows yet; a
 //! block makes them known with [`publish_file`](crate::NodeWrite::publish_file).
 
-use crate::StateError;
+use crate::{StateError, overlay::check_file_name};
 use alloy_primitives::B256;
 use parking_lot::{Condvar, Mutex};
 use std::{
     any::Any,
     collections::HashMap,
     fmt, fs,
+    panic::{AssertUnwindSafe, catch_unwind},
     path::{Path, PathBuf},
     sync::{
         Arc, Weak,
@@ -28,8 +29,7 @@ use std::{
 /// What a job leaves: anything its backend knows how to read.
 pub type JobOutput = Arc<dyn Any + Send + Sync>;
 
-type Outcome = Result<JobOutput, String>;
-type Work = Box<dyn FnOnce(&JobContext) -> Result<JobOutput, StateError> + Send>;
+type Work = Box<dyn Fn(&JobContext) -> Result<JobOutput, StateError> + Send>;
 
 /// A piece of background work, not yet started.
 pub struct Job {
@@ -37,7 +37,8 @@ pub struct Job {
     pub id: B256,
     /// What it does, for messages and metrics.
     pub name: &'static str,
-    /// The work. It should call [`JobContext::pause_point`] every few milliseconds.
+    /// The work. It should call [`JobContext::pause_point`] every few milliseconds, and is run
+    /// again if it failed and its output is asked for.
     pub work: Work,
 }
 
@@ -46,7 +47,7 @@ impl Job {
     pub fn new(
         id: B256,
         name: &'static str,
-        work: impl FnOnce(&JobContext) -> Result<JobOutput, StateError> + Send + 'static,
+        work: impl Fn(&JobContext) -> Result<JobOutput, StateError> + Send + 'static,
     ) -> Self {
         Self { id, name, work: Box::new(work) }
     }
@@ -61,8 +62,12 @@ impl fmt::Debug for Job {
 /// What a running job sees of the world.
 #[derive(Debug)]
 pub struct JobContext {
+    name: &'static str,
     dir: Option<PathBuf>,
+    /// Nobody holds a handle any more.
     cancelled: Arc<AtomicBool>,
+    /// The store is being closed.
+    closing: Arc<AtomicBool>,
     delay: Option<Duration>,
 }
 
@@ -77,8 +82,8 @@ impl JobContext {
         if let Some(delay) = self.delay {
             std::thread::sleep(delay);
         }
-        if self.cancelled.load(Ordering::Relaxed) {
-            return Err(StateError::Job { job: "job".into(), reason: "cancelled".into() });
+        if self.cancelled.load(Ordering::Relaxed) || self.closing.load(Ordering::Relaxed) {
+            return Err(StateError::Job { job: self.name.into(), reason: "cancelled".into() });
         }
         Ok(())
     }
@@ -95,21 +100,37 @@ struct Slot {
 enum Progress {
     Waiting(Work),
     Running,
-    Done(Outcome),
+    Done(JobOutput),
+    /// Kept to be tried again by whoever asks for the output.
+    Failed(Work),
 }
 
 impl Slot {
-    /// Runs the work unless somebody else has taken it.
-    fn run(&self, context: &JobContext) {
+    /// Runs the work unless somebody else has taken it. `again`: even if it has failed before.
+    fn run(&self, context: &JobContext, again: bool) -> Result<(), String> {
         let mut state = self.state.lock();
-        let Progress::Waiting(_) = &*state else { return };
-        let Progress::Waiting(work) = std::mem::replace(&mut *state, Progress::Running) else {
-            return;
+        let work = match std::mem::replace(&mut *state, Progress::Running) {
+            Progress::Waiting(work) => work,
+            Progress::Failed(work) if again => work,
+            other => {
+                *state = other;
+                return Ok(());
+            }
         };
         drop(state);
-        let outcome = work(context).map_err(|error| error.to_string());
-        *self.state.lock() = Progress::Done(outcome);
+        let run = AssertUnwindSafe(|| work(context).map_err(|error| error.to_string()));
+        let outcome = catch_unwind(run).unwrap_or_else(|panic| {
+            let text = panic.downcast_ref::<&str>().copied();
+            let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+            Err(format!("it panicked: {}", text.unwrap_or("no message")))
+        });
+        let (progress, outcome) = match outcome {
+            Ok(output) => (Progress::Done(output), Ok(())),
+            Err(reason) => (Progress::Failed(work), Err(reason)),
+        };
+        *self.state.lock() = progress;
         self.done.notify_all();
+        outcome
     }
 }
 
@@ -140,18 +161,37 @@ impl fmt::Debug for JobHandle {
     }
 }
 
-/// Runs jobs for one state store.
+/// Runs jobs for one state store. Dropping it cancels them and waits for their threads.
 pub struct Jobs {
     dir: Option<PathBuf>,
     known: Mutex<HashMap<B256, Weak<Held>>>,
-    queue: Mutex<Option<crossbeam_channel::Sender<JobHandleWeak>>>,
+    workers: Mutex<Option<Workers>>,
     threads: usize,
+    closing: Arc<AtomicBool>,
     /// Microseconds each pause point sleeps: the test-kit's slow node.
     delay_us: AtomicU64,
 }
 
 /// What waits in the queue: the job may have been dropped meanwhile.
-type JobHandleWeak = (Weak<Held>, Option<Duration>);
+type Queued = (Weak<Held>, JobContext);
+
+struct Workers {
+    queue: crossbeam_channel::Sender<Queued>,
+    threads: Vec<std::thread::JoinHandle<()>>,
+}
+
+impl Drop for Jobs {
+    fn drop(&mut self) {
+        self.closing.store(true, Ordering::Relaxed);
+        if let Some(Workers { queue, threads }) = self.workers.get_mut().take() {
+            drop(queue);
+            for thread in threads {
+                // Panics of jobs are caught; nothing else can end a worker early.
+                let _ = thread.join();
+            }
+        }
+    }
+}
 
 impl fmt::Debug for Jobs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -165,8 +205,9 @@ impl Jobs {
         Self {
             dir,
             known: Mutex::default(),
-            queue: Mutex::new(None),
+            workers: Mutex::new(None),
             threads: 1,
+            closing: Arc::default(),
             delay_us: AtomicU64::new(0),
         }
     }
@@ -205,24 +246,28 @@ impl Jobs {
         known.insert(job.id, Arc::downgrade(&handle.0));
         drop(known);
         // A worker that cannot be started is no failure: the job then runs where it is due.
-        if let Some(queue) = self.workers() {
-            let _ = queue.send((Arc::downgrade(&handle.0), self.delay()));
+        if let Some(queue) = self.queue() {
+            let _ = queue.send((Arc::downgrade(&handle.0), self.context(&handle.0.slot)));
         }
         handle
     }
 
-    /// The output of `handle`'s job; runs it in place if no worker has taken it yet.
+    /// The output of `handle`'s job; runs it in place if no worker has taken it yet, or if it has
+    /// failed.
+    ///
+    /// # Errors
+    /// [`StateError::Job`] if it fails here and now. The next call tries again.
     pub fn wait(&self, handle: &JobHandle) -> Result<JobOutput, StateError> {
         let slot = &handle.0.slot;
-        slot.run(&self.context(slot));
-        let mut state = slot.state.lock();
+        let failed = |reason| StateError::Job { job: slot.name.into(), reason };
         loop {
+            slot.run(&self.context(slot), true).map_err(failed)?;
+            let mut state = slot.state.lock();
             match &*state {
-                Progress::Done(Ok(output)) => return Ok(output.clone()),
-                Progress::Done(Err(reason)) => {
-                    return Err(StateError::Job { job: slot.name.into(), reason: reason.clone() });
-                }
-                _ => slot.done.wait(&mut state),
+                Progress::Done(output) => return Ok(output.clone()),
+                Progress::Running => slot.done.wait(&mut state),
+                // Somebody else's attempt has just failed.
+                Progress::Waiting(_) | Progress::Failed(_) => {}
             }
         }
     }
@@ -237,44 +282,54 @@ impl Jobs {
                 error,
             )
         };
-        let mut file = tempfile_in(dir, name).map_err(fail)?;
-        file.1.write_all(content).and_then(|()| file.1.sync_all()).map_err(fail)?;
-        fs::rename(&file.0, dir.join(name)).map_err(fail)?;
+        check_file_name(name)?;
+        let (path, mut file) = tempfile_in(dir, name).map_err(fail)?;
+        let written = file
+            .write_all(content)
+            .and_then(|()| file.sync_all())
+            .and_then(|()| fs::rename(&path, dir.join(name)));
+        if let Err(error) = written {
+            // It would be removed at the next open, but a full disk is better served now.
+            let _ = fs::remove_file(&path);
+            return Err(fail(error).into());
+        }
         fs::File::open(dir).and_then(|dir| dir.sync_all()).map_err(fail)?;
         Ok(())
     }
 
     fn context(&self, slot: &Slot) -> JobContext {
-        JobContext { dir: self.dir.clone(), cancelled: slot.cancelled.clone(), delay: self.delay() }
+        JobContext {
+            name: slot.name,
+            dir: self.dir.clone(),
+            cancelled: slot.cancelled.clone(),
+            closing: self.closing.clone(),
+            delay: self.delay(),
+        }
     }
 
-    fn workers(&self) -> Option<crossbeam_channel::Sender<JobHandleWeak>> {
-        let mut queue = self.queue.lock();
-        if queue.is_none() {
-            let (sender, receiver) = crossbeam_channel::unbounded::<JobHandleWeak>();
-            for n in 0..self.threads {
-                let (receiver, dir) = (receiver.clone(), self.dir.clone());
-                std::thread::Builder::new()
-                    .name(format!("state-job-{n}"))
-                    .spawn(move || {
-                        for (held, delay) in receiver {
-                            let Some(held) = held.upgrade() else { continue };
-                            let slot = held.slot.clone();
-                            // The slot alone is kept, so that dropping the handles cancels the job.
-                            drop(held);
-                            let context = JobContext {
-                                dir: dir.clone(),
-                                cancelled: slot.cancelled.clone(),
-                                delay,
-                            };
-                            slot.run(&context);
+    fn queue(&self) -> Option<crossbeam_channel::Sender<Queued>> {
+        let mut workers = self.workers.lock();
+        if workers.is_none() {
+            let (queue, jobs) = crossbeam_channel::unbounded::<Queued>();
+            let worker = |n: usize| {
+                let jobs = jobs.clone();
+                std::thread::Builder::new().name(format!("state-job-{n}")).spawn(move || {
+                    for (held, context) in jobs {
+                        // The slot alone is kept, so that dropping the handles cancels the job.
+                        let slot = held.upgrade().map(|held| held.slot.clone());
+                        if let Some(slot) = slot
+                            && !context.closing.load(Ordering::Relaxed)
+                            && let Err(reason) = slot.run(&context, false)
+                        {
+                            tracing::debug!(job = slot.name, reason, "job failed or cancelled");
                         }
-                    })
-                    .ok()?;
-            }
-            *queue = Some(sender);
+                    }
+                })
+            };
+            let threads = (0..self.threads).map(worker).collect::<Result<Vec<_>, _>>().ok()?;
+            *workers = Some(Workers { queue, threads });
         }
-        queue.clone()
+        workers.as_ref().map(|workers| workers.queue.clone())
     }
 }
 

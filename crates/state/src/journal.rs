@@ -16,6 +16,7 @@
 use crate::{
     Direction, KeyRange, KvRead, KvStore, KvWrite, Snapshot, StateError, StoreError, Table,
     overlay::{Key, Layer},
+    scan::Batch,
 };
 use alloy_primitives::Bytes;
 use hashbrown::{HashMap, hash_map::EntryRef};
@@ -23,6 +24,7 @@ use parking_lot::{Mutex, RwLock};
 use smallvec::{SmallVec, smallvec};
 use std::{
     collections::{BTreeMap, BTreeSet},
+    ops::Bound,
     sync::{
         Arc,
         atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
@@ -292,30 +294,39 @@ impl Generation {
         slot.sorted.extend(slot.unsorted.drain(..));
     }
 
-    /// Adds the rows of a range at commit `seq` to `out`.
-    fn range(
+    /// Up to `limit` keys of a range that is not empty, in `direction`, as of commit `seq`.
+    pub(crate) fn batch(
         &self,
         table: Table,
         range: KeyRange<'_>,
+        direction: Direction,
         seq: u64,
-        out: &mut BTreeMap<Key, Option<Bytes>>,
-    ) {
-        let Some(slot) = self.table(table) else { return };
+        limit: usize,
+    ) -> Batch {
+        let Some(slot) = self.table(table) else { return Batch::default() };
         if !slot.read().unsorted.is_empty() {
             Self::sort(&mut slot.write());
         }
         let slot = slot.read();
-        // Rows added since the sort belong to later commits than any reader of this range knows.
-        let keys = slot
-            .sorted
-            .range::<[u8], _>((std::ops::Bound::Included(range.start), std::ops::Bound::Unbounded));
-        for key in keys.take_while(|key| range.contains(key)) {
+        // Keys added since the sort belong to later commits than any reader of this range knows.
+        let end = range.end.map_or(Bound::Unbounded, Bound::Excluded);
+        let keys = slot.sorted.range::<[u8], _>((Bound::Included(range.start), end));
+        let keys: &mut dyn Iterator<Item = &Key> = match direction {
+            Direction::Forward => &mut { keys },
+            Direction::Backward => &mut keys.rev(),
+        };
+        let (mut rows, mut last, mut seen) = (Vec::new(), None, 0);
+        for key in keys.take(limit) {
+            seen += 1;
+            last = Some(key);
             let versions = slot.rows.get(&key[..]);
             let at_seq = versions.and_then(|v| v.iter().rev().find(|(at, _)| *at <= seq));
             if let Some((_, value)) = at_seq {
-                out.insert(key.clone(), value.clone());
+                rows.push((Bytes::copy_from_slice(key), value.clone()));
             }
         }
+        let more = if seen == limit { last.map(|key| Bytes::copy_from_slice(key)) } else { None };
+        (rows, more)
     }
 
     /// The final value of every row of one table, in key order.
@@ -373,8 +384,8 @@ impl Drop for Lease {
 /// The durable state right after one commit.
 pub(crate) struct DurableView {
     /// Oldest first.
-    generations: Vec<Arc<Generation>>,
-    seq: u64,
+    pub(crate) generations: Vec<Arc<Generation>>,
+    pub(crate) seq: u64,
     pub(crate) snapshot: Snapshot,
     _lease: Lease,
 }
@@ -396,18 +407,6 @@ impl DurableView {
             }
         }
         Ok(self.snapshot.get(table, key)?)
-    }
-
-    /// Rows of a range that are not in the tables yet.
-    pub(crate) fn pending(
-        &self,
-        table: Table,
-        range: KeyRange<'_>,
-        out: &mut BTreeMap<Key, Option<Bytes>>,
-    ) {
-        for generation in &self.generations {
-            generation.range(table, range, self.seq, out);
-        }
     }
 }
 

@@ -60,13 +60,15 @@ mod framework {
         counters::{Counters, Counts},
         jobs::{Job, JobContext, JobHandle, JobOutput, Jobs},
         memory::MemoryStore,
+        namespace::Namespace,
         node::{
             BulkSink, Direction, KeyRange, KvRead, KvStore, KvTxn, KvWrite, NodeRead, NodeWrite,
             Row, Rows, Snapshot, Table, prefix_end,
         },
         proposal::Proposal,
+        commit::AfterCommit,
         session::{Session, StateView},
-        store::{AfterCommit, At, StateStore, StoreOptions, StoreStats, Tip},
+        store::{At, StateStore, StoreOptions, StoreStats, Tip},
     };
 }
 #[cfg(feature = "std")]
@@ -74,6 +76,8 @@ pub use framework::*;
 
 #[cfg(feature = "std")]
 mod backend;
+#[cfg(feature = "std")]
+mod commit;
 #[cfg(feature = "std")]
 mod counters;
 #[cfg(feature = "std")]
@@ -85,13 +89,19 @@ mod journal;
 #[cfg(feature = "std")]
 mod memory;
 #[cfg(feature = "std")]
+mod namespace;
+#[cfg(feature = "std")]
 mod node;
 #[cfg(feature = "std")]
 mod overlay;
 #[cfg(feature = "std")]
 mod proposal;
 #[cfg(feature = "std")]
+mod scan;
+#[cfg(feature = "std")]
 mod session;
+#[cfg(feature = "std")]
+mod shared;
 #[cfg(feature = "std")]
 mod store;
 #[cfg(feature = "std")]

@@ -10,7 +10,7 @@
 
 use crate::{StateError, StoreError};
 use alloy_primitives::Bytes;
-use std::sync::Arc;
+use std::{path::Path, sync::Arc};
 
 /// A named table. Ids are unique within one store; ids from [`Table::FRAMEWORK`] up belong to the
 /// framework.
@@ -105,11 +105,20 @@ pub trait NodeRead: Send + Sync {
         range: KeyRange<'_>,
         direction: Direction,
     ) -> Result<Rows<'a>, StateError>;
+
+    /// The same state on its own, for a [job](crate::Job) that outlives this call; on a view that
+    /// is being written, the state of the parent. `None` if the view has no life of its own, which
+    /// the framework's views always have.
+    ///
+    /// It holds a snapshot of the store, and a snapshot held for long keeps MDBX from reusing pages.
+    fn detach(&self) -> Option<Arc<dyn NodeRead>> {
+        None
+    }
 }
 
 /// Writes of one block onto a [`NodeRead`]; reads see them at once.
 pub trait NodeWrite: NodeRead {
-    /// Sets `key`. The framework reads the value it had, for undo.
+    /// Sets `key`, which has at most 1,024 bytes. The framework reads the value it had, for undo.
     fn put(&mut self, table: Table, key: &[u8], value: Bytes) -> Result<(), StateError>;
 
     /// Removes `key`; removing an absent key is allowed and leaves no trace.
@@ -126,10 +135,14 @@ pub trait NodeWrite: NodeRead {
     ) -> Result<(), StateError>;
 
     /// Names an immutable file of the state directory as belonging to the state from this block on.
-    /// It must be complete and fsynced when the block is committed.
+    /// It must be complete and fsynced when the block is committed (commit refuses it if it is not
+    /// there), and its content follow from its name: siblings and repeated blocks share it. Name
+    /// it after the digest of its content and the block that publishes it: a name that was retired
+    /// must not come back.
     fn publish_file(&mut self, name: &str) -> Result<(), StateError>;
 
-    /// Ends the life of a file at this block. It is deleted once no retained block can need it.
+    /// Ends the life of a file at this block. It is deleted once no retained block can need it; a
+    /// cache that reads it keeps it open, as readers may live longer than that.
     fn retire_file(&mut self, name: &str) -> Result<(), StateError>;
 
     /// Access for reading alone.
@@ -140,6 +153,16 @@ pub trait NodeWrite: NodeRead {
 pub trait BulkSink {
     /// Adds a row. Keys of one table must come in ascending order.
     fn put(&mut self, table: Table, key: &[u8], value: &[u8]) -> Result<(), StateError>;
+
+    /// The state directory, for files that the load itself writes; `None` without one.
+    fn dir(&self) -> Option<&Path> {
+        None
+    }
+
+    /// As [`NodeWrite::publish_file`].
+    fn publish_file(&mut self, name: &str) -> Result<(), StateError> {
+        Err(StoreError::new(format!("publishing the state file {name}"), "no files here").into())
+    }
 }
 
 /// A durable, transactional key-value store with named tables: MDBX in `crates/db`, or memory.

@@ -5,19 +5,50 @@
 //! A [`View`] reads a stack over a durable state; a [`WriteView`] adds the layer being written.
 
 use crate::{
-    Direction, KeyRange, NodeRead, NodeWrite, Row, Rows, StateError, Table, counters::Counters,
-    journal::DurableView,
+    Direction, KeyRange, NodeRead, NodeWrite, Rows, StateError, StoreError, Table,
+    counters::Counters, journal::DurableView, scan::scan,
 };
 use alloy_primitives::Bytes;
 use hashbrown::{HashMap, hash_map::EntryRef};
 use smallvec::SmallVec;
-use std::sync::{Arc, OnceLock};
+use std::{
+    collections::BTreeSet,
+    ops::Bound,
+    sync::{Arc, OnceLock},
+};
 
 /// A key of a table. All keys of today's backends fit without a heap allocation.
 pub(crate) type Key = SmallVec<[u8; 56]>;
 
 /// Table that names the immutable files of the state: key = file name, value empty.
 pub(crate) const FILES: Table = Table::framework(0xf4, "Files");
+
+/// Longest key of a row in bytes: within MDBX's limit at every page size we use. Checked when the
+/// row is written, as the fold comes too late to refuse it.
+const MAX_KEY: usize = 1024;
+
+/// Refuses keys that the store underneath could not hold.
+pub(crate) fn check_key(table: Table, key: &[u8]) -> Result<(), StateError> {
+    if key.len() > MAX_KEY {
+        let action = format!("writing a row of table {}", table.name);
+        let what = format!("its key has {} bytes, at most {MAX_KEY} are possible", key.len());
+        return Err(StoreError::new(action, what).into());
+    }
+    Ok(())
+}
+
+/// Refuses names that could lead out of the state directory.
+pub(crate) fn check_file_name(name: &str) -> Result<(), StateError> {
+    let plain = !name.is_empty()
+        && name.len() <= 200
+        && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b))
+        && !name.starts_with('.');
+    if plain {
+        return Ok(());
+    }
+    let what = "file names are 1 to 200 letters, digits, '.', '_' or '-', and start with no '.'";
+    Err(StoreError::new(format!("naming the state file {name:?}"), what).into())
+}
 
 /// One written row.
 #[derive(Clone, Debug)]
@@ -31,8 +62,8 @@ pub(crate) struct Written {
 #[derive(Debug, Default)]
 struct LayerTable {
     rows: HashMap<Key, Written>,
-    /// Keys in order, made at the first range read.
-    sorted: OnceLock<Vec<Key>>,
+    /// Keys in order, made at the first range read and kept up to date from then on.
+    sorted: OnceLock<BTreeSet<Key>>,
 }
 
 /// The writes of one block.
@@ -68,12 +99,15 @@ impl Layer {
         previous: impl FnOnce() -> Result<Option<Bytes>, StateError>,
     ) -> Result<(), StateError> {
         let slot = self.table_mut(table);
-        slot.sorted.take();
         match slot.rows.entry_ref(key) {
             EntryRef::Occupied(mut entry) => entry.get_mut().next = next,
             EntryRef::Vacant(entry) => {
                 let previous = previous()?;
-                entry.insert_with_key(Key::from_slice(key), Written { previous, next });
+                let key = Key::from_slice(key);
+                if let Some(sorted) = slot.sorted.get_mut() {
+                    sorted.insert(key.clone());
+                }
+                entry.insert_with_key(key, Written { previous, next });
                 self.len += 1;
             }
         }
@@ -112,7 +146,9 @@ impl Layer {
             let before = slot.rows.len();
             slot.rows.retain(|_, row| row.previous != row.next);
             dropped += before - slot.rows.len();
-            slot.sorted.take();
+            if slot.rows.len() < before {
+                slot.sorted.take();
+            }
         }
         self.len -= dropped;
     }
@@ -128,21 +164,26 @@ impl Layer {
         merged
     }
 
-    fn range(&self, table: Table, range: KeyRange<'_>) -> Vec<(&Key, &Written)> {
+    /// The rows of a range that is not empty, in `direction`.
+    pub(crate) fn range<'a>(
+        &'a self,
+        table: Table,
+        range: KeyRange<'_>,
+        direction: Direction,
+    ) -> Box<dyn Iterator<Item = (&'a [u8], Option<Bytes>)> + 'a> {
         let Some((_, slot)) = self.tables.iter().find(|(t, _)| t.id == table.id) else {
-            return Vec::new();
+            return Box::new(std::iter::empty());
         };
-        let sorted = slot.sorted.get_or_init(|| {
-            let mut keys: Vec<Key> = slot.rows.keys().cloned().collect();
-            keys.sort_unstable();
-            keys
-        });
-        let start = sorted.partition_point(|key| key[..] < *range.start);
-        let end = range
-            .end
-            .map_or(sorted.len(), |end| sorted.partition_point(|key| key[..] < *end))
-            .max(start);
-        sorted[start..end].iter().filter_map(|key| slot.rows.get_key_value(key)).collect()
+        let sorted = slot.sorted.get_or_init(|| slot.rows.keys().cloned().collect());
+        let end = range.end.map_or(Bound::Unbounded, Bound::Excluded);
+        let keys = sorted.range::<[u8], _>((Bound::Included(range.start), end));
+        let row = |key: &'a Key| {
+            slot.rows.get(&key[..]).map(|written| (&key[..], written.next.clone()))
+        };
+        match direction {
+            Direction::Forward => Box::new(keys.filter_map(row)),
+            Direction::Backward => Box::new(keys.rev().filter_map(row)),
+        }
     }
 }
 
@@ -181,8 +222,13 @@ pub(crate) struct View {
 }
 
 impl View {
+    /// The layers over the durable state, newest first.
+    pub(crate) fn layers(&self) -> impl Iterator<Item = &Layer> {
+        self.stack.0.iter().rev().chain(&self.reverse).map(|layer| &**layer)
+    }
+
     fn lookup(&self, table: Table, key: &[u8]) -> Result<Option<Bytes>, StateError> {
-        for layer in self.stack.0.iter().rev().chain(&self.reverse) {
+        for layer in self.layers() {
             if let Some(row) = layer.get(table, key) {
                 return Ok(row.next.clone());
             }
@@ -204,143 +250,11 @@ impl NodeRead for View {
         range: KeyRange<'_>,
         direction: Direction,
     ) -> Result<Rows<'a>, StateError> {
-        scan_layers(self, None, table, range, direction)
+        Ok(scan(self, None, table, range, direction))
     }
-}
 
-/// Merges what layers hold of a range with what lies below.
-fn scan_layers<'a>(
-    view: &'a View,
-    top: Option<&'a Layer>,
-    table: Table,
-    range: KeyRange<'_>,
-    direction: Direction,
-) -> Result<Rows<'a>, StateError> {
-    let mut upper: std::collections::BTreeMap<Key, Option<Bytes>> = Default::default();
-    view.durable.pending(table, range, &mut upper);
-    let layers = view.reverse.iter().chain(&view.stack.0).map(|layer| &**layer).chain(top);
-    for layer in layers {
-        for (key, row) in layer.range(table, range) {
-            upper.insert(key.clone(), row.next.clone());
-        }
-    }
-    let below = BaseScan::new(&view.durable, table, range, direction);
-    let upper: Box<dyn Iterator<Item = _> + 'a> = match direction {
-        Direction::Forward => Box::new(upper.into_iter()),
-        Direction::Backward => Box::new(upper.into_iter().rev()),
-    };
-    let counters = &view.counters;
-    let rows = Merge { upper: upper.peekable(), below: below.peekable(), direction };
-    Ok(Box::new(rows.inspect(move |row| {
-        if let Ok((key, value)) = row {
-            counters.read(key.len() + value.len());
-        }
-    })))
-}
-
-/// Two sorted sources; on equal keys the upper one wins, and its deletions hide rows below.
-struct Merge<U: Iterator, B: Iterator> {
-    upper: std::iter::Peekable<U>,
-    below: std::iter::Peekable<B>,
-    direction: Direction,
-}
-
-impl<U, B> Iterator for Merge<U, B>
-where
-    U: Iterator<Item = (Key, Option<Bytes>)>,
-    B: Iterator<Item = Result<Row, StateError>>,
-{
-    type Item = Result<Row, StateError>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        use std::cmp::Ordering::{Equal, Greater, Less};
-        loop {
-            let order = match (self.upper.peek(), self.below.peek()) {
-                (None, _) | (_, Some(Err(_))) => return self.below.next(),
-                (Some(_), None) => Less,
-                (Some((upper, _)), Some(Ok((below, _)))) => {
-                    let order = upper[..].cmp(below);
-                    if self.direction == Direction::Forward { order } else { order.reverse() }
-                }
-            };
-            match order {
-                Greater => return self.below.next(),
-                Equal => {
-                    self.below.next();
-                }
-                Less => {}
-            }
-            if let Some((key, Some(value))) = self.upper.next() {
-                return Some(Ok((Bytes::copy_from_slice(&key), value)));
-            }
-        }
-    }
-}
-
-/// Rows of the store itself, fetched in growing batches.
-struct BaseScan<'a> {
-    durable: &'a DurableView,
-    table: Table,
-    start: Vec<u8>,
-    end: Option<Vec<u8>>,
-    direction: Direction,
-    batch: std::vec::IntoIter<Row>,
-    limit: usize,
-    done: bool,
-}
-
-impl<'a> BaseScan<'a> {
-    fn new(
-        durable: &'a DurableView,
-        table: Table,
-        range: KeyRange<'_>,
-        direction: Direction,
-    ) -> Self {
-        Self {
-            durable,
-            table,
-            start: range.start.to_vec(),
-            end: range.end.map(<[u8]>::to_vec),
-            direction,
-            batch: Vec::new().into_iter(),
-            limit: 16,
-            done: false,
-        }
-    }
-}
-
-impl Iterator for BaseScan<'_> {
-    type Item = Result<Row, StateError>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        if let Some(row) = self.batch.next() {
-            return Some(Ok(row));
-        }
-        if self.done {
-            return None;
-        }
-        let range = KeyRange { start: &self.start, end: self.end.as_deref() };
-        let rows = match self.durable.snapshot.scan(self.table, range, self.direction, self.limit) {
-            Ok(rows) => rows,
-            Err(error) => {
-                self.done = true;
-                return Some(Err(error.into()));
-            }
-        };
-        self.done = rows.len() < self.limit;
-        self.limit = (self.limit * 4).min(1024);
-        if let Some((last, _)) = rows.last() {
-            match self.direction {
-                // The next key after `last` is `last` with a zero byte.
-                Direction::Forward => {
-                    self.start = last.to_vec();
-                    self.start.push(0);
-                }
-                Direction::Backward => self.end = Some(last.to_vec()),
-            }
-        }
-        self.batch = rows.into_iter();
-        self.batch.next().map(Ok)
+    fn detach(&self) -> Option<Arc<dyn NodeRead>> {
+        Some(Arc::new(self.clone()))
     }
 }
 
@@ -391,12 +305,17 @@ impl NodeRead for WriteView {
         range: KeyRange<'_>,
         direction: Direction,
     ) -> Result<Rows<'a>, StateError> {
-        scan_layers(&self.base, Some(&self.layer), table, range, direction)
+        Ok(scan(&self.base, Some(&self.layer), table, range, direction))
+    }
+
+    fn detach(&self) -> Option<Arc<dyn NodeRead>> {
+        self.base.detach()
     }
 }
 
 impl NodeWrite for WriteView {
     fn put(&mut self, table: Table, key: &[u8], value: Bytes) -> Result<(), StateError> {
+        check_key(table, key)?;
         let (base, undo) = (&self.base, self.undo);
         base.counters.write(key.len() + value.len());
         self.layer
@@ -404,6 +323,7 @@ impl NodeWrite for WriteView {
     }
 
     fn delete(&mut self, table: Table, key: &[u8]) -> Result<(), StateError> {
+        check_key(table, key)?;
         let (base, undo) = (&self.base, self.undo);
         base.counters.write(key.len());
         self.layer.set(table, key, None, || if undo { base.lookup(table, key) } else { Ok(None) })
@@ -422,11 +342,13 @@ impl NodeWrite for WriteView {
             "the previous value given for a row of {} is not the stored one",
             table.name
         );
+        check_key(table, key)?;
         self.base.counters.write(key.len() + next.as_ref().map_or(0, |value| value.len()));
         self.layer.set(table, key, next, || Ok(previous))
     }
 
     fn publish_file(&mut self, name: &str) -> Result<(), StateError> {
+        check_file_name(name)?;
         self.put(FILES, name.as_bytes(), Bytes::new())
     }
 

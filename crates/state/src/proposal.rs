@@ -83,11 +83,30 @@ impl Drop for ProposalInner {
 }
 
 impl ProposalInner {
-    /// The parent's block, if it is durable or sealed.
-    pub(crate) fn parent_block(&self) -> Option<BlockRef> {
+    /// The parent as it is known now.
+    pub(crate) fn parent(&self) -> Parent {
+        self.parent.lock().clone()
+    }
+
+    /// Whether the parent is this block (`None`: the empty state).
+    pub(crate) fn stands_on(&self, block: Option<BlockRef>) -> bool {
         match &*self.parent.lock() {
-            Parent::Durable(block) => *block,
-            Parent::Proposal(parent) => parent.block(),
+            Parent::Durable(parent) => *parent == block,
+            Parent::Proposal(parent) => block.is_some() && parent.block() == block,
+        }
+    }
+
+    /// Lets go of the parent proposal, whose block has become durable.
+    pub(crate) fn rest_on_durable(&self) {
+        let mut parent = self.parent.lock();
+        let block = match &*parent {
+            Parent::Proposal(proposal) => proposal.block(),
+            Parent::Durable(_) => None,
+        };
+        if block.is_some() {
+            let old = std::mem::replace(&mut *parent, Parent::Durable(block));
+            drop(parent);
+            drop(old);
         }
     }
 }

@@ -5,7 +5,7 @@ use crate::{
     StateReader, StateStore, Value,
     overlay::{View, WriteView},
     proposal::{Parent, ProposalInner},
-    store::Shared,
+    shared::Shared,
 };
 use alloy_primitives::{Address, B256};
 use parking_lot::Mutex;

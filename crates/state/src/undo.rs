@@ -7,6 +7,7 @@ use crate::{
     overlay::{FILES, Key, Layer},
 };
 use alloy_primitives::{B256, Bytes};
+use std::{collections::BTreeSet, ops::RangeInclusive};
 
 /// Undo rows: key = block number (8 bytes, big-endian) || piece (4 bytes, big-endian). A record
 /// starts with hash and root of the block, then hash and root of its parent (32 bytes each).
@@ -22,6 +23,9 @@ pub(crate) struct UndoHead {
 }
 
 const HEAD: usize = 128;
+
+/// A row as it was before the block.
+pub(crate) type UndoRow = (Table, Key, Option<Bytes>);
 
 /// Writes the undo record of block `number`; returns its bytes.
 pub(crate) fn write(
@@ -47,7 +51,7 @@ pub(crate) fn read(
     kv: &dyn KvRead,
     tables: &[Table],
     number: u64,
-) -> Result<(UndoHead, Vec<(Table, Key, Option<Bytes>)>), StateError> {
+) -> Result<(UndoHead, Vec<UndoRow>), StateError> {
     let record = read_record(kv, UNDO, number)?.ok_or_else(|| {
         StateError::corrupt(UNDO.name, format!("the record of block {number} is missing"))
     })?;
@@ -76,7 +80,45 @@ pub(crate) fn span(kv: &dyn KvRead) -> Result<Option<(u64, u64)>, StateError> {
     }
 }
 
-/// Forgets the records of blocks below `first`; returns the files that only they could need.
+/// Lays the states that the records `numbers` lead back to onto `layer`.
+pub(crate) fn onto(
+    kv: &dyn KvRead,
+    tables: &[Table],
+    numbers: RangeInclusive<u64>,
+    layer: &mut Layer,
+) -> Result<(), StateError> {
+    // The oldest record has the last word.
+    for number in numbers.rev() {
+        let (_, rows) = read(kv, tables, number)?;
+        for (table, key, previous) in rows {
+            layer.overwrite(table, key, previous);
+        }
+    }
+    Ok(())
+}
+
+/// The files that a block retired: only the states below it name them.
+pub(crate) fn retired_files(rows: &[UndoRow]) -> impl Iterator<Item = String> {
+    rows.iter()
+        .filter(|(table, _, previous)| *table == FILES && previous.is_some())
+        .map(|(_, key, _)| String::from_utf8_lossy(key).into_owned())
+}
+
+/// The files that any recorded block retired.
+pub(crate) fn all_retired_files(
+    kv: &dyn KvRead,
+    tables: &[Table],
+) -> Result<BTreeSet<String>, StateError> {
+    let mut files = BTreeSet::new();
+    if let Some((first, last)) = span(kv)? {
+        for number in first..=last {
+            files.extend(retired_files(&read(kv, tables, number)?.1));
+        }
+    }
+    Ok(files)
+}
+
+/// Forgets the records `from..first`; returns the files that those blocks retired.
 pub(crate) fn prune(
     txn: &mut dyn KvWrite,
     tables: &[Table],
@@ -85,12 +127,7 @@ pub(crate) fn prune(
 ) -> Result<Vec<String>, StateError> {
     let mut files = Vec::new();
     for number in from..first {
-        let (_, rows) = read(txn, tables, number)?;
-        for (table, key, previous) in rows {
-            if table == FILES && previous.is_some() {
-                files.push(String::from_utf8_lossy(&key).into_owned());
-            }
-        }
+        files.extend(retired_files(&read(txn, tables, number)?.1));
     }
     delete_records(txn, UNDO, from, first)?;
     Ok(files)

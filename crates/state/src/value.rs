@@ -27,7 +27,7 @@ impl Default for Account {
 
 impl Account {
     /// Longest [encoding](Self::encode) in bytes.
-    pub const MAX_ENCODED_LEN: usize = 1 + 8 + 32 + 32;
+    pub const MAX_ENCODED_LEN: usize = 2 + 8 + 32 + 32;
 
     /// Empty in the sense of EIP-161: no nonce, no balance, no code.
     pub fn is_empty(&self) -> bool {
@@ -115,7 +115,7 @@ mod tests {
             Account { nonce: 256, balance: U256::from(255), code_hash: code },
         ] {
             let bytes = account.encode();
-            assert!(!bytes.is_empty() && bytes.len() <= Account::MAX_ENCODED_LEN + 1);
+            assert!(!bytes.is_empty() && bytes.len() <= Account::MAX_ENCODED_LEN);
             assert_eq!(Account::decode(&bytes), Some(account));
             assert_eq!(Account::decode(&bytes[..bytes.len() - 1]), None);
         }

@@ -1,1 +1,210 @@
-//! The test-kit that every backend runs.
+//! The conformance suite that every backend runs: each check is a plain function over a backend
+//! factory, and [`backend_tests!`](crate::backend_tests) makes one `#[test]` of each.
+//!
+//! ```ignore
+//! retrie_state::backend_tests!(|| Arc::new(MyBackend::new()) as Arc<dyn Backend>);
+//! ```
+//!
+//! # Vocabulary
+//!
+//! * **Block**: a random delta with the state it leads to, known from a `BTreeMap` model alone. Its
+//!   hash stands for its whole history.
+//! * **Node**: a [`StateStore`](crate::StateStore) under test, on a store in memory and a temporary
+//!   directory for files.
+//! * **Roots**: every root a node computes is noted under its block's hash; the same block must have
+//!   the same root in every node, by whatever way the node came there.
+//!
+//! # Scale
+//!
+//! A check takes a fraction of a second for a plain backend. `RETRIE_TESTKIT_SCALE=n` runs n seeds
+//! of each, `RETRIE_TESTKIT_SEED=s` starts at another one. A failing test prints its seed.
+
+mod durability;
+mod fault;
+mod forks;
+mod model;
+mod node;
+mod proofs;
+mod roots;
+mod states;
+
+use crate::Backend;
+use std::sync::Arc;
+
+pub use durability::{
+    a_dropped_after_commit_poisons_until_reopened, a_kill_at_any_write_loses_nothing_committed,
+    leftover_files_are_removed_on_open, pruning_shortens_the_way_back,
+    refused_requests_have_typed_errors, reopening_loses_nothing,
+    retention_zero_keeps_no_undo_and_no_old_files, reverting_to_every_depth_restores_the_state,
+};
+pub use fault::{FaultStore, Faults};
+pub use forks::{
+    batches_commit_while_later_proposals_live_on, deep_chains_of_proposals_read_through,
+    deep_forks_replace_the_whole_retained_chain, dropped_proposals_leave_no_trace,
+    readers_stay_at_their_block, siblings_do_not_see_each_other,
+};
+pub use proofs::{
+    mutated_proofs_are_refused, proofs_show_presence_and_absence_at_every_retained_block,
+};
+pub use roots::{
+    a_bulk_load_equals_the_first_block, equal_states_have_equal_roots,
+    roots_do_not_depend_on_the_way_there, slow_jobs_change_nothing,
+};
+pub use states::{opaque_values_match_a_model, values_listings_and_counts_match_a_model};
+
+/// Makes a backend without content, the same each time.
+pub type Factory<'a> = dyn Fn() -> Arc<dyn Backend> + 'a;
+
+/// How much the checks do. Backends with costly cryptography take less.
+#[derive(Clone, Copy, Debug)]
+pub struct Scale {
+    /// Seeds each check runs with.
+    pub rounds: u64,
+    /// Blocks of a usual chain.
+    pub blocks: usize,
+    /// Operations of a usual block; a big one has ten times as many.
+    pub changes: usize,
+    /// Proposals on top of each other in the deep checks.
+    pub depth: usize,
+    /// Writes at which a run is killed.
+    pub kills: usize,
+    /// Mutations tried on each proof; a proof with no more bits than this has each of them flipped.
+    pub mutations: usize,
+}
+
+impl Default for Scale {
+    fn default() -> Self {
+        Self {
+            rounds: env("RETRIE_TESTKIT_SCALE").unwrap_or(1).max(1),
+            blocks: 24,
+            changes: 20,
+            depth: 150,
+            kills: 100,
+            mutations: 2000,
+        }
+    }
+}
+
+impl Scale {
+    /// For backends that take milliseconds for a changed key.
+    pub fn small() -> Self {
+        Self {
+            blocks: 10,
+            changes: 6,
+            depth: 40,
+            kills: 25,
+            mutations: 100,
+            ..Self::default()
+        }
+    }
+}
+
+fn env(name: &str) -> Option<u64> {
+    std::env::var(name).ok()?.parse().ok()
+}
+
+/// A backend under test, and how hard it is tested.
+pub struct Kit<'a> {
+    factory: &'a Factory<'a>,
+    scale: Scale,
+}
+
+impl std::fmt::Debug for Kit<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Kit").field("scale", &self.scale).finish_non_exhaustive()
+    }
+}
+
+impl<'a> Kit<'a> {
+    /// Tests what `factory` makes.
+    pub const fn new(factory: &'a Factory<'a>, scale: Scale) -> Self {
+        Self { factory, scale }
+    }
+
+    fn backend(&self) -> Arc<dyn Backend> {
+        (self.factory)()
+    }
+
+    /// Runs `check` with each seed.
+    fn each_seed(&self, check: impl Fn(u64)) {
+        let first = env("RETRIE_TESTKIT_SEED").unwrap_or(1);
+        for seed in first..first.saturating_add(self.scale.rounds) {
+            eprintln!("seed {seed}");
+            check(seed);
+        }
+    }
+}
+
+/// Calls the macro `$then` with the names of all checks.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __all_backend_checks {
+    ($then:path $(, $argument:expr)*) => {
+        $then! {
+            [$($argument),*]
+            values_listings_and_counts_match_a_model
+            opaque_values_match_a_model
+            siblings_do_not_see_each_other
+            dropped_proposals_leave_no_trace
+            deep_chains_of_proposals_read_through
+            batches_commit_while_later_proposals_live_on
+            deep_forks_replace_the_whole_retained_chain
+            readers_stay_at_their_block
+            reopening_loses_nothing
+            reverting_to_every_depth_restores_the_state
+            pruning_shortens_the_way_back
+            retention_zero_keeps_no_undo_and_no_old_files
+            refused_requests_have_typed_errors
+            a_dropped_after_commit_poisons_until_reopened
+            a_kill_at_any_write_loses_nothing_committed
+            leftover_files_are_removed_on_open
+            roots_do_not_depend_on_the_way_there
+            a_bulk_load_equals_the_first_block
+            equal_states_have_equal_roots
+            slow_jobs_change_nothing
+            proofs_show_presence_and_absence_at_every_retained_block
+            mutated_proofs_are_refused
+        }
+    };
+}
+
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __backend_tests {
+    ([$factory:expr, $scale:expr] $($check:ident)*) => {$(
+        #[test]
+        fn $check() {
+            $crate::testkit::$check(&$crate::testkit::Kit::new(&$factory, $scale));
+        }
+    )*};
+}
+
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __backend_run_all {
+    ([$kit:expr] $($check:ident)*) => {$(
+        eprintln!(stringify!($check));
+        $check($kit);
+    )*};
+}
+
+/// One `#[test]` for each check of the [test-kit](crate::testkit), each named for what would break:
+/// `backend_tests!(factory)` or `backend_tests!(factory, scale)`.
+#[macro_export]
+macro_rules! backend_tests {
+    ($factory:expr) => {
+        $crate::backend_tests!($factory, $crate::testkit::Scale::default());
+    };
+    ($factory:expr, $scale:expr) => {
+        $crate::__all_backend_checks!($crate::__backend_tests, $factory, $scale);
+    };
+}
+
+/// Runs every check in turn.
+///
+/// # Panics
+/// At the first one that fails.
+pub fn run_all(factory: &Factory<'_>) {
+    let kit = &Kit::new(factory, Scale::default());
+    crate::__all_backend_checks!(crate::__backend_run_all, kit);
+}

@@ -1,0 +1,139 @@
+//! `retrie db`: what a datadir holds.
+
+use super::{ChainArgs, grouped, write_json};
+use crate::registry;
+use eyre::OptionExt;
+use retrie_db::{ChainRead, Db, DbOptions, DbStats};
+use retrie_state::{StateStore, StoreOptions};
+use serde::Serialize;
+use std::path::PathBuf;
+
+/// Subcommands of `retrie db`.
+#[derive(Clone, Debug, clap::Subcommand)]
+pub(crate) enum Command {
+    /// Print the size of every table, and what the state holds.
+    Stats(StatsArgs),
+}
+
+/// Arguments of `retrie db stats`.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct StatsArgs {
+    #[command(flatten)]
+    chain: ChainArgs,
+    /// Write the figures as JSON to this file, or `-` for stdout.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+/// `db stats --json`.
+#[derive(Debug, Serialize)]
+struct Stats {
+    /// Chain id.
+    chain_id: u64,
+    /// Backend name.
+    backend: String,
+    /// Meaning of header state roots.
+    state_root: String,
+    /// Tables and pages.
+    #[serde(flatten)]
+    db: DbStats,
+    /// The state.
+    state: StateStats,
+}
+
+#[derive(Debug, Serialize)]
+struct StateStats {
+    block: Option<u64>,
+    root: Option<alloy_primitives::B256>,
+    live_keys: u64,
+    dead_keys: u64,
+    rows: Vec<(&'static str, u64)>,
+    /// Memory of rows that are in the journal but not yet in the tables.
+    pending_bytes: u64,
+    journal_rows: u64,
+    undo_rows: u64,
+    file_bytes: u64,
+    first_retained: Option<u64>,
+}
+
+impl Command {
+    /// Runs the command.
+    pub(crate) fn run(self) -> eyre::Result<()> {
+        match self {
+            Self::Stats(args) => args.run(),
+        }
+    }
+}
+
+impl StatsArgs {
+    fn run(self) -> eyre::Result<()> {
+        let spec = self.chain.spec()?;
+        let datadir = self.chain.datadir(&spec)?;
+        let db = Db::open(&datadir, &DbOptions::read_only())?;
+        let metadata = db
+            .begin_read()?
+            .metadata()?
+            .ok_or_eyre("the datadir is not initialised; run `retrie init`")?;
+        let backend = registry::backend(&metadata.backend)?;
+        let store = StateStore::open(backend, db.state_store(), StoreOptions::default())?;
+        let state = store.stats()?;
+        let tip = store.tip();
+        let stats = Stats {
+            chain_id: metadata.chain_id,
+            backend: metadata.backend,
+            state_root: metadata.state_root.to_string(),
+            db: db.stats()?,
+            state: StateStats {
+                block: tip.map(|tip| tip.block.number),
+                root: tip.map(|tip| tip.root),
+                live_keys: state.backend.live_keys,
+                dead_keys: state.backend.dead_keys,
+                rows: state.backend.tables,
+                pending_bytes: state.pending_bytes,
+                journal_rows: state.journal_rows,
+                undo_rows: state.undo_rows,
+                file_bytes: state.file_bytes,
+                first_retained: state.first_retained,
+            },
+        };
+        print_table(&stats);
+        self.json.map_or(Ok(()), |path| write_json(&path, &stats))
+    }
+}
+
+fn print_table(stats: &Stats) {
+    let mib = |bytes: u64| format!("{:.1}", bytes as f64 / (1 << 20) as f64);
+    let state = &stats.state;
+    println!(
+        "chain id {}, backend {} (state root {})",
+        stats.chain_id, stats.backend, stats.state_root
+    );
+    if let (Some(block), Some(root)) = (state.block, state.root) {
+        println!("state at block {block}, root {root}");
+    }
+    println!(
+        "state keys: {} live, {} dead; reverts back to block {}",
+        grouped(state.live_keys),
+        grouped(state.dead_keys),
+        state.first_retained.map_or_else(|| "-".into(), |first| first.to_string())
+    );
+    println!("{:<28} {:>14} {:>10} {:>12}", "table", "rows", "pages", "MiB");
+    for table in &stats.db.tables {
+        let pages = table.branch_pages + table.leaf_pages + table.overflow_pages;
+        println!(
+            "{:<28} {:>14} {:>10} {:>12}",
+            table.name,
+            grouped(table.rows),
+            grouped(pages),
+            mib(table.bytes)
+        );
+    }
+    println!(
+        "in use {} MiB of {} MiB file, {} free pages; state files {} MiB; not yet folded {} MiB",
+        mib(stats.db.used_bytes),
+        mib(stats.db.file_bytes),
+        grouped(stats.db.free_pages),
+        mib(state.file_bytes),
+        mib(state.pending_bytes)
+    );
+}

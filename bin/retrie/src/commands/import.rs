@@ -1,0 +1,119 @@
+//! `retrie import`: block files into a datadir.
+
+use super::{ChainArgs, DbArgs, StateArgs, grouped, write_json};
+use crate::progress::Progress;
+use eyre::{Context, bail};
+use retrie_pipeline::{Chain, ImportOptions, import};
+use retrie_sources::BlockSource;
+use retrie_telemetry::{Metrics, MetricsServer};
+use std::{net::SocketAddr, path::PathBuf, sync::atomic::AtomicBool};
+
+/// Arguments of `retrie import`.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    chain: ChainArgs,
+    #[command(flatten)]
+    state: StateArgs,
+    #[command(flatten)]
+    db: DbArgs,
+    /// First block to import; earlier ones in the files are passed over.
+    #[arg(long, value_name = "NUMBER", default_value_t = 0)]
+    from: u64,
+    /// Last block to import.
+    #[arg(long, value_name = "NUMBER", default_value_t = u64::MAX)]
+    to: u64,
+    /// Check the state roots in receipts before Byzantium, with a proposal per transaction.
+    #[arg(long)]
+    check_receipt_roots: bool,
+    /// Write the figures as JSON to this file, or `-` for stdout.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Serve Prometheus metrics on this address.
+    #[arg(long, value_name = "ADDR:PORT")]
+    metrics: Option<SocketAddr>,
+    /// Block files (.rlp, .rlp.gz, .era1) or folders of them, in the order given.
+    #[arg(required = true, value_name = "PATH")]
+    paths: Vec<PathBuf>,
+}
+
+impl Args {
+    /// Runs the command.
+    pub(crate) fn run(self, stop: &AtomicBool) -> eyre::Result<()> {
+        let metrics = Metrics::new().wrap_err("registering the metrics")?;
+        let _server = self
+            .metrics
+            .map(|address| MetricsServer::start(address, metrics.clone()))
+            .transpose()?;
+        let sources = open_sources(&self.paths)?;
+        let spec = self.chain.spec()?;
+        let datadir = self.chain.datadir(&spec)?;
+        let options = self.state.chain_options(spec, &datadir, self.db.options())?;
+        let chain = Chain::open(options)?;
+        if self.state.state_root == Some(retrie_db::StateRootMode::Shadow)
+            || !chain.state().backend().capabilities().ethereum_root
+        {
+            let by = match &self.state.referee {
+                Some(referee) => format!("the referee {referee} checks them"),
+                None => "they are not checked".into(),
+            };
+            tracing::info!(
+                "header state roots belong to the MPT; {by}, and the root of {} is stored beside",
+                chain.state().identity().name
+            );
+        }
+        let mut progress = Progress::new(total_blocks(&sources), false);
+        let import_options =
+            ImportOptions { intermediate_roots: self.check_receipt_roots, ..Default::default() };
+        let outcome = import(
+            &chain,
+            sources,
+            self.from..=self.to,
+            import_options,
+            &metrics,
+            stop,
+            &mut |report| progress.update(report),
+        );
+        progress.finish();
+        let outcome = outcome?;
+        let report = &outcome.report;
+        println!(
+            "imported {} blocks, {} txs, {:.1} Mgas in {:.2} s ({:.0} blocks/s); {} state roots \
+             checked; head {} ({})",
+            grouped(report.blocks),
+            grouped(report.txs),
+            report.gas as f64 / 1e6,
+            report.seconds,
+            report.blocks as f64 / report.seconds.max(1e-9),
+            grouped(report.roots_checked),
+            report.tip.number,
+            report.tip.hash,
+        );
+        for (n, what) in [
+            (report.known_blocks, "were known"),
+            (report.side_blocks, "are side blocks"),
+            (report.reorgs, "reorged the chain"),
+        ] {
+            if n > 0 {
+                println!("{} blocks {what}", grouped(n));
+            }
+        }
+        if let Some(path) = &self.json {
+            write_json(path, report)?;
+        }
+        if !outcome.complete {
+            bail!("stopped at block {}; run the same command again to go on", report.tip.number);
+        }
+        Ok(())
+    }
+}
+
+/// Opens block files in the order given.
+pub(crate) fn open_sources(paths: &[PathBuf]) -> eyre::Result<Vec<BlockSource>> {
+    Ok(paths.iter().map(BlockSource::open).collect::<Result<_, _>>()?)
+}
+
+/// Number of blocks in all files, where every format tells.
+pub(crate) fn total_blocks(sources: &[BlockSource]) -> Option<u64> {
+    sources.iter().flat_map(BlockSource::files).map(|file| file.block_count).sum()
+}

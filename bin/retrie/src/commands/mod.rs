@@ -1,0 +1,182 @@
+//! The subcommands and what they share.
+
+pub(crate) mod db;
+pub(crate) mod export;
+pub(crate) mod import;
+pub(crate) mod init;
+pub(crate) mod replay;
+
+use crate::registry;
+use eyre::{Context, bail};
+use retrie_chainspec::{ChainSpec, parse_chain};
+use retrie_db::{DbOptions, StateRootMode, SyncMode};
+use retrie_pipeline::ChainOptions;
+use retrie_state::StoreOptions;
+use std::{
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+/// A flag that Ctrl-C (or SIGTERM) sets; a second one ends the process at once.
+pub(crate) fn stop_signal() -> eyre::Result<Arc<AtomicBool>> {
+    let stop = Arc::new(AtomicBool::new(false));
+    let seen = stop.clone();
+    ctrlc::set_handler(move || {
+        if seen.swap(true, Ordering::Relaxed) {
+            std::process::exit(130);
+        }
+        eprintln!("stopping at the next block; press Ctrl-C again to stop at once");
+    })
+    .wrap_err("installing the signal handler")?;
+    Ok(stop)
+}
+
+/// Chain and datadir.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct ChainArgs {
+    /// The chain: mainnet, sepolia, holesky, hoodi, dev, or a genesis JSON file.
+    #[arg(long, value_name = "CHAIN_OR_PATH", default_value = "mainnet")]
+    pub(crate) chain: String,
+    /// Where chain and state are kept.
+    #[arg(long, value_name = "DATA_DIR")]
+    pub(crate) datadir: Option<PathBuf>,
+}
+
+impl ChainArgs {
+    /// The chain's rules.
+    pub(crate) fn spec(&self) -> eyre::Result<Arc<ChainSpec>> {
+        Ok(parse_chain(&self.chain)?)
+    }
+
+    /// The datadir: as given, or by chain in the user's data directory.
+    pub(crate) fn datadir(&self, spec: &ChainSpec) -> eyre::Result<PathBuf> {
+        if let Some(datadir) = &self.datadir {
+            return Ok(datadir.clone());
+        }
+        let base = std::env::var_os("XDG_DATA_HOME")
+            .map(PathBuf::from)
+            .or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".local/share")));
+        match base {
+            Some(base) => Ok(base.join("retrie").join(spec.name())),
+            None => bail!("there is no home directory: pass --datadir"),
+        }
+    }
+}
+
+/// Backend and what is checked with it.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct StateArgs {
+    /// The state store.
+    #[arg(long, value_name = "BACKEND", default_value = "mpt")]
+    pub(crate) state_backend: String,
+    /// What header state roots mean: `header` (must equal the backend's root; backends with
+    /// Ethereum's roots only, their default), `shadow` (belong to another backend; ours is stored
+    /// beside them).
+    #[arg(long, value_name = "MODE")]
+    pub(crate) state_root: Option<StateRootMode>,
+    /// Run this backend beside the state backend, on the same deltas, and check header state roots
+    /// with it.
+    #[arg(long, value_name = "BACKEND")]
+    pub(crate) referee: Option<String>,
+    /// How many blocks can be reverted.
+    #[arg(long, value_name = "BLOCKS", default_value_t = 128)]
+    pub(crate) retention: u64,
+}
+
+/// How the database is opened.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct DbArgs {
+    /// Limit of the database size in GiB.
+    #[arg(long = "db.max-size", value_name = "GIB", default_value_t = 8192)]
+    pub(crate) max_size: u64,
+    /// `durable`: a commit is on disk when it returns. `none`: a power failure may take the
+    /// database back to an earlier commit.
+    #[arg(long = "db.sync-mode", value_name = "MODE", default_value = "durable", value_parser = parse_sync)]
+    pub(crate) sync: SyncMode,
+}
+
+fn parse_sync(name: &str) -> Result<SyncMode, String> {
+    match name {
+        "durable" => Ok(SyncMode::Durable),
+        "none" => Ok(SyncMode::NoSync),
+        _ => Err("it is `durable` or `none`".into()),
+    }
+}
+
+impl DbArgs {
+    /// The database's options.
+    pub(crate) fn options(&self) -> DbOptions {
+        DbOptions {
+            map_limit: self.max_size.saturating_mul(1 << 30),
+            sync: self.sync,
+            ..DbOptions::default()
+        }
+    }
+}
+
+impl StateArgs {
+    /// Everything needed to open a chain in `datadir`.
+    pub(crate) fn chain_options(
+        &self,
+        spec: Arc<ChainSpec>,
+        datadir: &Path,
+        db: DbOptions,
+    ) -> eyre::Result<ChainOptions> {
+        let backend = registry::backend(&self.state_backend)?;
+        let referee = self.referee.as_deref().map(registry::referee).transpose()?;
+        let root_mode = match self.state_root {
+            Some(StateRootMode::Native) => {
+                bail!("--state-root native needs a chain of its own, which no command runs yet")
+            }
+            Some(mode) => mode,
+            None if backend.capabilities().ethereum_root => StateRootMode::Header,
+            None => StateRootMode::Shadow,
+        };
+        Ok(ChainOptions {
+            spec,
+            backend,
+            referee,
+            root_mode,
+            datadir: datadir.to_owned(),
+            db,
+            store: StoreOptions { retention: self.retention, ..StoreOptions::default() },
+        })
+    }
+}
+
+/// Writes `value` as JSON to `path`, or to stdout for `-`.
+pub(crate) fn write_json(path: &Path, value: &impl serde::Serialize) -> eyre::Result<()> {
+    let mut json = serde_json::to_string_pretty(value).wrap_err("encoding the results")?;
+    json.push('\n');
+    if path == Path::new("-") {
+        print!("{json}");
+        return Ok(());
+    }
+    std::fs::write(path, json).wrap_err_with(|| format!("writing {}", path.display()))
+}
+
+/// `1234567` as `1,234,567`.
+pub(crate) fn grouped(n: u64) -> String {
+    let digits = n.to_string();
+    let mut out = String::new();
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn thousands_are_grouped() {
+        assert_eq!(super::grouped(7), "7");
+        assert_eq!(super::grouped(1234), "1,234");
+        assert_eq!(super::grouped(1234567), "1,234,567");
+    }
+}

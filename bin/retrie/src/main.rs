@@ -1,0 +1,82 @@
+//! `retrie`: an Ethereum execution client whose state store is swappable.
+//!
+//! The binary is the command line, the [registry](registry) of backends, and nothing that a library
+//! could want.
+
+mod commands;
+mod progress;
+mod registry;
+
+use clap::{ArgAction, Parser, Subcommand};
+use std::process::ExitCode;
+
+/// Import allocates and frees by the million, from several threads.
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
+/// An Ethereum execution client with a swappable state store.
+#[derive(Debug, Parser)]
+#[command(name = "retrie", version, propagate_version = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+    /// Log level: -v errors, -vv warnings, -vvv info, -vvvv debug, -vvvvv trace. `RUST_LOG` wins.
+    #[arg(short, long = "verbosity", action = ArgAction::Count, global = true)]
+    verbosity: u8,
+    /// Print errors only.
+    #[arg(short, long, global = true)]
+    quiet: bool,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Create a datadir with the genesis block.
+    Init(commands::init::Args),
+    /// Import blocks from files into a datadir.
+    Import(commands::import::Args),
+    /// Run real blocks on a fresh temporary store of each backend and measure.
+    Replay(commands::replay::Args),
+    /// Write blocks of a datadir to a file.
+    Export(commands::export::Args),
+    /// Inspect a datadir.
+    #[command(subcommand)]
+    Db(commands::db::Command),
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    retrie_telemetry::init_logs(match (cli.quiet, cli.verbosity) {
+        (true, _) => 1,
+        (false, 0) => 3,
+        (false, level) => level,
+    });
+    let stop = match commands::stop_signal() {
+        Ok(stop) => stop,
+        Err(error) => return fail(&error),
+    };
+    let outcome = match cli.command {
+        Command::Init(args) => args.run(),
+        Command::Import(args) => args.run(&stop),
+        Command::Replay(args) => args.run(&stop),
+        Command::Export(args) => args.run(&stop),
+        Command::Db(command) => command.run(),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => fail(&error),
+    }
+}
+
+/// One line on stderr.
+fn fail(error: &eyre::Report) -> ExitCode {
+    let mut line = error.to_string();
+    for cause in error.chain().skip(1) {
+        let cause = cause.to_string();
+        // Messages of typed errors often quote their cause already.
+        if !line.contains(&cause) {
+            line = format!("{line}: {cause}");
+        }
+    }
+    eprintln!("error: {}", line.replace('\n', " "));
+    ExitCode::FAILURE
+}

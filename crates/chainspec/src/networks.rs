@@ -1,0 +1,287 @@
+//! The networks known by name.
+
+use std::{
+    collections::BTreeMap,
+    path::Path,
+    sync::{Arc, LazyLock},
+};
+
+use alloy_consensus::constants::ETH_TO_WEI;
+use alloy_eips::{
+    BlobScheduleBlobParams,
+    eip2935::{HISTORY_STORAGE_ADDRESS, HISTORY_STORAGE_CODE},
+    eip4788::{BEACON_ROOTS_ADDRESS, BEACON_ROOTS_CODE},
+    eip6110::MAINNET_DEPOSIT_CONTRACT_ADDRESS,
+    eip7002::{WITHDRAWAL_REQUEST_PREDEPLOY_ADDRESS, WITHDRAWAL_REQUEST_PREDEPLOY_CODE},
+    eip7251::{CONSOLIDATION_REQUEST_PREDEPLOY_ADDRESS, CONSOLIDATION_REQUEST_PREDEPLOY_CODE},
+    eip7840::BlobParams,
+};
+use alloy_genesis::{Genesis, GenesisAccount};
+use alloy_hardforks::{
+    EthereumHardfork, ForkCondition,
+    holesky::{HOLESKY_BPO1_TIMESTAMP, HOLESKY_BPO2_TIMESTAMP},
+    hoodi::{HOODI_BPO1_TIMESTAMP, HOODI_BPO2_TIMESTAMP},
+    mainnet::{
+        MAINNET_BPO1_TIMESTAMP, MAINNET_BPO2_TIMESTAMP, MAINNET_DAO_BLOCK, MAINNET_PARIS_BLOCK,
+    },
+    sepolia::{SEPOLIA_BPO1_TIMESTAMP, SEPOLIA_BPO2_TIMESTAMP, SEPOLIA_PARIS_BLOCK},
+};
+use alloy_primitives::{Address, B256, Bytes, U256, address, b256, bytes};
+
+use crate::{
+    ChainSpec, ChainSpecError, ChainSpecParts, DaoFork, alloc_codec::unpack_alloc, genesis_json,
+};
+
+/// Names accepted by [`parse_chain`].
+pub const KNOWN_CHAINS: [&str; 5] = ["mainnet", "sepolia", "holesky", "hoodi", "dev"];
+
+/// Hash of Ethereum mainnet's block 0.
+pub const MAINNET_GENESIS_HASH: B256 =
+    b256!("0xd4e56740f876aef8c010b86a40d5f56745a118d0906a34e69aec8c0db1cb8fa3");
+/// Hash of Sepolia's block 0.
+pub const SEPOLIA_GENESIS_HASH: B256 =
+    b256!("0x25a5cc106eea7138acab33231d7160d69cb777ee0c2c553fcddf5138993e6dd9");
+/// Hash of Holesky's block 0.
+pub const HOLESKY_GENESIS_HASH: B256 =
+    b256!("0xb5f7f912443c940f21fd611f12828d75b534364ed9e95ca4e307729a4661bde4");
+/// Hash of Hoodi's block 0.
+pub const HOODI_GENESIS_HASH: B256 =
+    b256!("0xbbe312868b376a3001692a646dd2d7d1e4406380dfd86b98aa8a34d1557c971b");
+
+/// Accounts of the development chain: the first twenty of the mnemonic that Ethereum tools use
+/// for local chains (`test test test test test test test test test test test junk`, path
+/// `m/44'/60'/0'/0/i`). Their private keys are public: never send anything of value to them.
+pub const DEV_ACCOUNTS: [Address; 20] = [
+    address!("0xf39Fd6e51aad88F6F4ce6aB8827279cffFb92266"),
+    address!("0x70997970C51812dc3A010C7d01b50e0d17dc79C8"),
+    address!("0x3C44CdDdB6a900fa2b585dd299e03d12FA4293BC"),
+    address!("0x90F79bf6EB2c4f870365E785982E1f101E93b906"),
+    address!("0x15d34AAf54267DB7D7c367839AAf71A00a2C6A65"),
+    address!("0x9965507D1a55bcC2695C58ba16FB37d819B0A4dc"),
+    address!("0x976EA74026E726554dB657fA54763abd0C3a0aa9"),
+    address!("0x14dC79964da2C08b23698B3D3cc7Ca32193d9955"),
+    address!("0x23618e81E3f5cdF7f54C3d65f7FBc0aBf5B21E8f"),
+    address!("0xa0Ee7A142d267C1f36714E4a8F75612F20a79720"),
+    address!("0xBcd4042DE499D14e55001CcbB24a551F3b954096"),
+    address!("0x71bE63f3384f5fb98995898A86B02Fb2426c5788"),
+    address!("0xFABB0ac9d68B0B445fB7357272Ff202C5651694a"),
+    address!("0x1CBd3b2770909D4e10f157cABC84C7264073C9Ec"),
+    address!("0xdF3e18d64BC6A983f673Ab319CCaE4f1a57C7097"),
+    address!("0xcd3B766CCDd6AE721141F452C550Ca635964ce71"),
+    address!("0x2546BcD3c84621e976D8185a91A922aE77ECEc30"),
+    address!("0xbDA5747bFD65F08deb54cb465eB87D40e51B197E"),
+    address!("0xdD2FD4581271e230360230F9337D5c0430Bf44C0"),
+    address!("0x8626f6940E2eb28930eFb4CeF49B2d1F2C9C1199"),
+];
+
+/// Resolves a `--chain` argument: a name of [`KNOWN_CHAINS`], or the path of a genesis JSON file.
+///
+/// # Errors
+/// [`ChainSpecError`] naming the file and field, or the known names.
+pub fn parse_chain(name_or_path: &str) -> Result<Arc<ChainSpec>, ChainSpecError> {
+    match name_or_path {
+        "mainnet" => Ok(ChainSpec::mainnet()),
+        "sepolia" => Ok(ChainSpec::sepolia()),
+        "holesky" => Ok(ChainSpec::holesky()),
+        "hoodi" => Ok(ChainSpec::hoodi()),
+        "dev" => Ok(ChainSpec::dev()),
+        other => {
+            let path = Path::new(other);
+            // A bare word that is no file is a misspelt network, not a missing file.
+            if !path.exists() && path.extension().is_none() && path.components().count() == 1 {
+                return Err(ChainSpecError::UnknownChain { name: other.to_owned() });
+            }
+            let json = std::fs::read_to_string(path)
+                .map_err(|source| ChainSpecError::Read { path: path.to_owned(), source })?;
+            ChainSpec::from_genesis_json(&json).map(Arc::new).map_err(|source| {
+                ChainSpecError::InFile { path: path.to_owned(), source: Box::new(source) }
+            })
+        }
+    }
+}
+
+impl ChainSpec {
+    /// Ethereum mainnet.
+    pub fn mainnet() -> Arc<Self> {
+        static SPEC: LazyLock<Arc<ChainSpec>> = LazyLock::new(|| Arc::new(mainnet()));
+        Arc::clone(&SPEC)
+    }
+
+    /// The Sepolia test network.
+    pub fn sepolia() -> Arc<Self> {
+        static SPEC: LazyLock<Arc<ChainSpec>> = LazyLock::new(|| Arc::new(sepolia()));
+        Arc::clone(&SPEC)
+    }
+
+    /// The Holesky test network.
+    pub fn holesky() -> Arc<Self> {
+        static SPEC: LazyLock<Arc<ChainSpec>> = LazyLock::new(|| Arc::new(holesky()));
+        Arc::clone(&SPEC)
+    }
+
+    /// The Hoodi test network.
+    pub fn hoodi() -> Arc<Self> {
+        static SPEC: LazyLock<Arc<ChainSpec>> = LazyLock::new(|| Arc::new(hoodi()));
+        Arc::clone(&SPEC)
+    }
+
+    /// The local development chain: chain id 1337, proof of stake with all forks up to BPO2 from
+    /// genesis on, the system contracts of Cancun and Prague in place, and a million ether for
+    /// each of [`DEV_ACCOUNTS`].
+    pub fn dev() -> Arc<Self> {
+        static SPEC: LazyLock<Arc<ChainSpec>> = LazyLock::new(|| Arc::new(dev()));
+        Arc::clone(&SPEC)
+    }
+
+    /// Reads a genesis file as `geth init` takes it.
+    ///
+    /// A file that gives the genesis block of a public network also gets that network's known
+    /// merge block.
+    ///
+    /// # Errors
+    /// [`ChainSpecError`] naming the missing or odd field.
+    pub fn from_genesis_json(json: &str) -> Result<Self, ChainSpecError> {
+        let spec = Self::new(genesis_json::parse(json)?);
+        Ok(match spec.genesis_hash() {
+            MAINNET_GENESIS_HASH => spec.with_merge_block(MAINNET_PARIS_BLOCK),
+            SEPOLIA_GENESIS_HASH => spec.with_merge_block(SEPOLIA_PARIS_BLOCK),
+            _ => spec,
+        })
+    }
+}
+
+/// The embedded allocation of a public network. A test checks each against its genesis hash.
+fn embedded(packed: &[u8]) -> BTreeMap<Address, GenesisAccount> {
+    unpack_alloc(packed).expect("compiled into the binary and covered by a test")
+}
+
+fn bpo_schedule(bpo1: u64, bpo2: u64) -> BlobScheduleBlobParams {
+    BlobScheduleBlobParams::mainnet()
+        .with_scheduled([(bpo1, BlobParams::bpo1()), (bpo2, BlobParams::bpo2())])
+}
+
+fn mainnet() -> ChainSpec {
+    ChainSpec::new(ChainSpecParts {
+        name: "mainnet".to_owned(),
+        chain_id: 1,
+        genesis: Genesis {
+            nonce: 0x42,
+            extra_data: bytes!(
+                "0x11bbe8db4e347b4e8c937c1c8370e4b5ed33adb3db69cbdb7a38e1e50b1b82fa"
+            ),
+            gas_limit: 5000,
+            difficulty: U256::from(0x4_0000_0000_u64),
+            alloc: embedded(include_bytes!("../res/mainnet.alloc")),
+            ..Default::default()
+        },
+        genesis_header: None,
+        forks: EthereumHardfork::mainnet().into(),
+        blob_schedule: bpo_schedule(MAINNET_BPO1_TIMESTAMP, MAINNET_BPO2_TIMESTAMP),
+        deposit_contract: Some(MAINNET_DEPOSIT_CONTRACT_ADDRESS),
+        dao_fork: Some(DaoFork { block: MAINNET_DAO_BLOCK, support: true }),
+    })
+}
+
+fn sepolia() -> ChainSpec {
+    let mut forks: Vec<_> = EthereumHardfork::sepolia().into();
+    forks.push((EthereumHardfork::MuirGlacier, ForkCondition::ZERO_BLOCK));
+    ChainSpec::new(ChainSpecParts {
+        name: "sepolia".to_owned(),
+        chain_id: 11_155_111,
+        genesis: Genesis {
+            timestamp: 0x6159_af19,
+            extra_data: Bytes::from_static(b"Sepolia, Athens, Attica, Greece!"),
+            gas_limit: 30_000_000,
+            difficulty: U256::from(0x2_0000),
+            alloc: embedded(include_bytes!("../res/sepolia.alloc")),
+            ..Default::default()
+        },
+        genesis_header: None,
+        forks,
+        blob_schedule: bpo_schedule(SEPOLIA_BPO1_TIMESTAMP, SEPOLIA_BPO2_TIMESTAMP),
+        deposit_contract: Some(address!("0x7f02c3e3c98b133055b8b348b2ac625669ed295d")),
+        dao_fork: None,
+    })
+}
+
+fn holesky() -> ChainSpec {
+    ChainSpec::new(ChainSpecParts {
+        name: "holesky".to_owned(),
+        chain_id: 17_000,
+        genesis: Genesis {
+            nonce: 0x1234,
+            timestamp: 1_695_902_100,
+            gas_limit: 25_000_000,
+            difficulty: U256::from(1),
+            alloc: embedded(include_bytes!("../res/holesky.alloc")),
+            ..Default::default()
+        },
+        genesis_header: None,
+        forks: EthereumHardfork::holesky().into(),
+        blob_schedule: bpo_schedule(HOLESKY_BPO1_TIMESTAMP, HOLESKY_BPO2_TIMESTAMP),
+        deposit_contract: Some(address!("0x4242424242424242424242424242424242424242")),
+        dao_fork: None,
+    })
+}
+
+fn hoodi() -> ChainSpec {
+    ChainSpec::new(ChainSpecParts {
+        name: "hoodi".to_owned(),
+        chain_id: 560_048,
+        genesis: Genesis {
+            nonce: 0x1234,
+            timestamp: 1_742_212_800,
+            gas_limit: 36_000_000,
+            difficulty: U256::from(1),
+            alloc: embedded(include_bytes!("../res/hoodi.alloc")),
+            ..Default::default()
+        },
+        genesis_header: None,
+        forks: EthereumHardfork::hoodi().into(),
+        blob_schedule: bpo_schedule(HOODI_BPO1_TIMESTAMP, HOODI_BPO2_TIMESTAMP),
+        deposit_contract: Some(MAINNET_DEPOSIT_CONTRACT_ADDRESS),
+        dao_fork: None,
+    })
+}
+
+fn dev() -> ChainSpec {
+    let system_contract = |code: &Bytes| GenesisAccount {
+        nonce: Some(1),
+        code: Some(code.clone()),
+        ..Default::default()
+    };
+    // A contract that queues requests starts with its fee switched off until its first call; a
+    // chain that has Prague at genesis stores that state directly (EIP-7002, EIP-7251).
+    let request_queue = |code: &Bytes| GenesisAccount {
+        storage: Some(BTreeMap::from([(B256::ZERO, B256::repeat_byte(0xff))])),
+        ..system_contract(code)
+    };
+    let funded = GenesisAccount {
+        balance: U256::from(ETH_TO_WEI) * U256::from(1_000_000),
+        ..Default::default()
+    };
+    let alloc = DEV_ACCOUNTS.iter().map(|address| (*address, funded.clone())).chain([
+        (BEACON_ROOTS_ADDRESS, system_contract(&BEACON_ROOTS_CODE)),
+        (HISTORY_STORAGE_ADDRESS, system_contract(&HISTORY_STORAGE_CODE)),
+        (WITHDRAWAL_REQUEST_PREDEPLOY_ADDRESS, request_queue(&WITHDRAWAL_REQUEST_PREDEPLOY_CODE)),
+        (
+            CONSOLIDATION_REQUEST_PREDEPLOY_ADDRESS,
+            request_queue(&CONSOLIDATION_REQUEST_PREDEPLOY_CODE),
+        ),
+    ]);
+    ChainSpec::new(ChainSpecParts {
+        name: "dev".to_owned(),
+        chain_id: 1337,
+        genesis: Genesis {
+            extra_data: Bytes::from_static(b"retrie dev"),
+            gas_limit: 60_000_000,
+            alloc: alloc.collect(),
+            ..Default::default()
+        },
+        genesis_header: None,
+        forks: EthereumHardfork::devnet().into(),
+        blob_schedule: bpo_schedule(0, 0),
+        deposit_contract: None,
+        dao_fork: None,
+    })
+}

@@ -1,0 +1,46 @@
+//! The rules of consensus: which headers, bodies and execution results are valid, Frontier to
+//! Amsterdam.
+//!
+//! # Vocabulary
+//! * **header rules** ([`validate_header`], [`validate_header_against_parent`]): what a header
+//!   must say by itself and after its parent.
+//! * **body rules** ([`validate_body`]): what the header commits to, and limits of the block.
+//! * **ommers** ([`validate_ommers`]): valid blocks that lost, named by a later block.
+//! * **post-execution rules** ([`validate_post_execution`]): gas, receipts, logs and requests that
+//!   execution must have given. The state root is judged by whoever owns the state.
+//! * **terminal total difficulty** ([`validate_merge`]): where proof of work must end.
+//!
+//! # The way of a block
+//! ```text
+//! header ── validate_header ── validate_header_against_parent ── validate_merge ─┐
+//! body ──── validate_body ──── validate_ommers ──────────────────────────────────┤
+//!                                                                             execute
+//! receipts, gas, requests ──── validate_post_execution ──────────────────────────┘
+//! ```
+//! Every function is pure and says in a [`ConsensusError`] which rule is broken, what was found
+//! and what was expected; [`ConsensusError::in_block`] adds the block's number and hash.
+//! [`ForkChoice`] picks between two valid chains where no consensus client does.
+//!
+//! # Assumptions
+//! * Parents are valid. Rules are only as good as the chain below them.
+//! * The proof-of-work seal is not checked (see [`validate_header`]).
+//! * Rules of single transactions are checked by the EVM during execution.
+
+mod body;
+mod difficulty;
+mod error;
+mod fork_choice;
+mod header;
+mod ommers;
+mod post_execution;
+
+pub use body::{MAX_RLP_BLOCK_SIZE, validate_body};
+pub use difficulty::{MINIMUM_DIFFICULTY, next_difficulty};
+pub use error::{ConsensusError, InvalidBlock};
+pub use fork_choice::{ChainHead, ForkChoice};
+pub use header::{
+    next_base_fee, next_excess_blob_gas, validate_header, validate_header_against_parent,
+    validate_merge, validate_not_from_future,
+};
+pub use ommers::{HeaderProvider, MAX_OMMERS, OMMER_GENERATIONS, validate_ommers};
+pub use post_execution::{ExecutionResult, pre_byzantium_receipts_root, validate_post_execution};

@@ -1,0 +1,294 @@
+//! Writes of the chain tables.
+
+use super::read::{self, ChainRead, block_id, canonical, encode_canonical, encode_position};
+use crate::{
+    DbError, Result, WriteTxn, codecs, pieces,
+    raw::RawRead,
+    tables::{BlockId, ChainTable},
+};
+use alloy_primitives::{Address, B256, U256, keccak256};
+use retrie_chainspec::primitives::{BlockBody, Header, Receipt, RecoveredBlock};
+use retrie_state::{BlockRef, Direction};
+
+/// Longest name of a backend in bytes.
+const MAX_BACKEND_NAME: usize = 64;
+
+/// A block to be stored.
+#[derive(Clone, Copy, Debug)]
+pub struct NewBlock<'a> {
+    /// keccak-256 of the header; not computed again here.
+    pub hash: B256,
+    /// Its header.
+    pub header: &'a Header,
+    /// Its transactions, ommers and withdrawals.
+    pub body: &'a BlockBody,
+    /// Sender of each transaction.
+    pub senders: &'a [Address],
+    /// Receipt of each transaction; `None` if the block was not executed.
+    pub receipts: Option<&'a [Receipt]>,
+    /// Sum of the difficulties up to and with this block.
+    pub total_difficulty: U256,
+}
+
+impl<'a> NewBlock<'a> {
+    /// A block with recovered senders.
+    pub fn recovered(
+        block: &'a RecoveredBlock,
+        receipts: Option<&'a [Receipt]>,
+        total_difficulty: U256,
+    ) -> Self {
+        Self {
+            hash: block.hash(),
+            header: block.header(),
+            body: block.body(),
+            senders: block.senders(),
+            receipts,
+            total_difficulty,
+        }
+    }
+
+    fn check(&self) -> Result<()> {
+        let transactions = self.body.transactions.len();
+        let what = if self.senders.len() != transactions {
+            format!("it has {transactions} transactions, but {} senders", self.senders.len())
+        } else if let Some(receipts) = self.receipts
+            && receipts.len() != transactions
+        {
+            format!("it has {transactions} transactions, but {} receipts", receipts.len())
+        } else if u32::try_from(transactions).is_err() {
+            format!("{transactions} transactions are too many")
+        } else {
+            return Ok(());
+        };
+        Err(DbError::BadBlock { number: self.header.number, hash: self.hash, what })
+    }
+}
+
+impl WriteTxn {
+    /// Stores a block and makes it the tip of the canonical chain. Any block may be the first;
+    /// every other must be the child of the tip, else [`DbError::NotLinked`].
+    pub fn insert_block(&mut self, block: &NewBlock<'_>) -> Result<()> {
+        let id = self.store_block(block)?;
+        let hashes = block.body.transactions.iter().map(|tx| *tx.tx_hash()).collect();
+        self.extend_canonical(id, block.hash, &block.header.parent_hash, hashes)
+    }
+
+    /// Stores a block beside the canonical chain. If it is stored already, only receipts that
+    /// were missing are added.
+    pub fn insert_side_block(&mut self, block: &NewBlock<'_>) -> Result<()> {
+        self.store_block(block).map(|_| ())
+    }
+
+    /// Makes a stored block the tip of the canonical chain; see [`insert_block`](Self::insert_block)
+    /// for what is required. No change if it is canonical already.
+    pub fn set_canonical(&mut self, number: u64, hash: &B256) -> Result<()> {
+        let id = block_id(self, hash)?.ok_or(DbError::UnknownBlock { hash: *hash })?;
+        if id.number != number {
+            let what = format!("it is stored as block {}", id.number);
+            return Err(DbError::NotLinked { number, hash: *hash, what });
+        }
+        let parent = read::header_at(self, id)?.parent_hash;
+        let hashes = self.transaction_hashes(id)?;
+        self.extend_canonical(id, *hash, &parent, hashes)
+    }
+
+    /// Takes all blocks above `number` off the canonical chain, which become side blocks, and
+    /// their transactions out of the lookup table. Returns them, highest first.
+    pub fn unset_canonical_above(&mut self, number: u64) -> Result<Vec<BlockRef>> {
+        let mut removed = Vec::new();
+        while let Some(tip) = self.tip()?.filter(|tip| tip.number > number) {
+            self.unset_tip(tip)?;
+            removed.push(tip);
+        }
+        Ok(removed)
+    }
+
+    /// Deletes a side block with all that belongs to it; says whether it was stored.
+    pub fn remove_block(&mut self, hash: &B256) -> Result<bool> {
+        let Some(id) = block_id(self, hash)? else { return Ok(false) };
+        if canonical(self, id.number)?.is_some_and(|(_, canonical)| canonical == id) {
+            return Err(DbError::Canonical { number: id.number, hash: *hash });
+        }
+        for table in [
+            ChainTable::Headers,
+            ChainTable::Bodies,
+            ChainTable::Transactions,
+            ChainTable::Receipts,
+            ChainTable::TotalDifficulty,
+            ChainTable::BackendRoots,
+        ] {
+            let table = self.chain(table);
+            pieces::delete_prefix(self, table, &id.to_bytes())?;
+        }
+        self.raw_delete(self.chain(ChainTable::BlockIndex), hash.as_slice())
+    }
+
+    /// Stores contract code under its keccak-256, unless it is stored already.
+    pub fn insert_code(&mut self, hash: &B256, code: &[u8]) -> Result<()> {
+        let table = self.chain(ChainTable::Codes);
+        if self.raw_get(table, hash.as_slice())?.is_some() {
+            return Ok(());
+        }
+        pieces::put(self, table, hash.as_slice(), code, false)
+    }
+
+    /// Records the state root that `backend` gives a stored block.
+    pub fn insert_root(&mut self, block: &B256, backend: &str, root: &B256) -> Result<()> {
+        let id = block_id(self, block)?.ok_or(DbError::UnknownBlock { hash: *block })?;
+        if backend.len() > MAX_BACKEND_NAME {
+            return Err(DbError::KeyTooLong {
+                table: ChainTable::BackendRoots.name().to_owned(),
+                len: backend.len(),
+                max: MAX_BACKEND_NAME,
+            });
+        }
+        let table = self.chain(ChainTable::BackendRoots);
+        self.raw_put(table, &read::root_key(id, backend), root.as_slice())
+    }
+
+    /// Leaves a short note for later, e.g. the finalised block. Names are the caller's.
+    pub fn put_note(&mut self, name: &str, note: &[u8]) -> Result<()> {
+        self.raw_put(self.chain(ChainTable::Metadata), &read::note_key(name), note)
+    }
+
+    /// Removes a note; says whether there was one.
+    pub fn delete_note(&mut self, name: &str) -> Result<bool> {
+        self.raw_delete(self.chain(ChainTable::Metadata), &read::note_key(name))
+    }
+
+    /// Stores the rows of a block, unless they are there.
+    fn store_block(&mut self, block: &NewBlock<'_>) -> Result<BlockId> {
+        block.check()?;
+        if let Some(id) = block_id(self, &block.hash)? {
+            if let Some(receipts) = block.receipts
+                && self.receipts(&block.hash)?.is_none()
+            {
+                self.store_receipts(id, receipts, false)?;
+            }
+            return Ok(id);
+        }
+        let (id, append) = self.next_id(block)?;
+        let key = id.to_bytes();
+        let NewBlock { header, body, .. } = *block;
+        let body_row =
+            codecs::encode_body(body.transactions.len(), &body.ommers, body.withdrawals.as_ref());
+        let difficulty = codecs::encode_difficulty(block.total_difficulty);
+        self.raw_put(self.chain(ChainTable::BlockIndex), block.hash.as_slice(), &key)?;
+        for (table, row) in [
+            (ChainTable::Headers, codecs::encode_header(header)),
+            (ChainTable::Bodies, body_row),
+            (ChainTable::TotalDifficulty, difficulty),
+        ] {
+            let table = self.chain(table);
+            pieces::put(self, table, &key, &row, append)?;
+        }
+        let table = self.chain(ChainTable::Transactions);
+        for (index, (transaction, sender)) in
+            (0_u32..).zip(body.transactions.iter().zip(block.senders))
+        {
+            let row = codecs::encode_transaction(transaction, sender);
+            pieces::put(self, table, &id.item(index), &row, append)?;
+        }
+        if let Some(receipts) = block.receipts {
+            self.store_receipts(id, receipts, append)?;
+        }
+        Ok(id)
+    }
+
+    fn store_receipts(&mut self, id: BlockId, receipts: &[Receipt], append: bool) -> Result<()> {
+        let table = self.chain(ChainTable::Receipts);
+        for (index, receipt) in (0_u32..).zip(receipts) {
+            let row = codecs::encode_receipt(receipt);
+            pieces::put(self, table, &id.item(index), &row, append)?;
+        }
+        Ok(())
+    }
+
+    /// A fresh id for a block, and whether it sorts after all others.
+    fn next_id(&self, block: &NewBlock<'_>) -> Result<(BlockId, bool)> {
+        let number = block.header.number;
+        let headers = self.chain(ChainTable::Headers);
+        let id_before = |key: Option<&[u8]>| {
+            let row = self.raw_seek(headers, key, Direction::Backward)?;
+            let Some((key, _)) = row else { return Ok(None) };
+            match BlockId::from_bytes(&key) {
+                Some(id) => Ok(Some(id)),
+                None => Err(DbError::corrupt(headers.name, &key, "the key is not a block id")),
+            }
+        };
+        let last = id_before(None)?;
+        let append = last.is_none_or(|last| last.number <= number);
+        let before = if append {
+            last
+        } else {
+            id_before(Some(&BlockId { number, ordinal: u16::MAX }.to_bytes()))?
+        };
+        let ordinal = match before.filter(|id| id.number == number) {
+            None => 0,
+            Some(id) => id.ordinal.checked_add(1).ok_or_else(|| DbError::BadBlock {
+                number,
+                hash: block.hash,
+                what: "65,536 blocks of this number are stored; remove some".to_owned(),
+            })?,
+        };
+        Ok((BlockId { number, ordinal }, append))
+    }
+
+    fn extend_canonical(
+        &mut self,
+        id: BlockId,
+        hash: B256,
+        parent: &B256,
+        transactions: Vec<B256>,
+    ) -> Result<()> {
+        let number = id.number;
+        if canonical(self, number)?.is_some_and(|(canonical, _)| canonical == hash) {
+            return Ok(());
+        }
+        if let Some(tip) = self.tip()?
+            && (tip.number.checked_add(1) != Some(number) || tip.hash != *parent)
+        {
+            let what = format!(
+                "its parent is {parent}, the tip of the canonical chain is {tip}; unwind or \
+                 extend the chain to the parent first"
+            );
+            return Err(DbError::NotLinked { number, hash, what });
+        }
+        let key = number.to_be_bytes();
+        self.raw_append(self.chain(ChainTable::Canonical), &key, &encode_canonical(&hash, id))?;
+        let mut rows: Vec<_> = (0_u32..).zip(transactions).collect();
+        // In key order neighbouring rows touch the same pages one after the other.
+        rows.sort_unstable_by_key(|(_, hash)| *hash);
+        let lookup = self.chain(ChainTable::TxLookup);
+        for (index, hash) in rows {
+            self.raw_put(lookup, hash.as_slice(), &encode_position(number, index))?;
+        }
+        Ok(())
+    }
+
+    fn unset_tip(&mut self, tip: BlockRef) -> Result<()> {
+        let Some((_, id)) = canonical(self, tip.number)? else { return Ok(()) };
+        let lookup = self.chain(ChainTable::TxLookup);
+        for hash in self.transaction_hashes(id)? {
+            // Before transactions were bound to an account's nonce for good (a contract account
+            // could restart), one could be in two blocks: leave the other's row alone.
+            let row = self.raw_get(lookup, hash.as_slice())?;
+            let here = row.and_then(|row| read::decode_position(&row));
+            if here.is_some_and(|(number, _)| number == tip.number) {
+                self.raw_delete(lookup, hash.as_slice())?;
+            }
+        }
+        self.raw_delete(self.chain(ChainTable::Canonical), &tip.number.to_be_bytes())?;
+        Ok(())
+    }
+
+    /// Hashes of the transactions of a stored block, without decoding them.
+    fn transaction_hashes(&self, id: BlockId) -> Result<Vec<B256>> {
+        let hash = |(key, row): &(alloy_primitives::Bytes, alloy_primitives::Bytes)| {
+            let (_, encoded) = codecs::split_transaction(row)
+                .map_err(|e| DbError::corrupt(ChainTable::Transactions.name(), key, e))?;
+            Ok(keccak256(encoded))
+        };
+        read::items(self, ChainTable::Transactions, id)?.iter().map(hash).collect()
+    }
+}

@@ -1,0 +1,494 @@
+//! Opening a datadir, and the open tables.
+
+use crate::{
+    DbError, ReadTxn, Result, WriteTxn,
+    chain::ChainRead,
+    error::Context,
+    lock::DatadirLock,
+    raw::{Handle, Range},
+    tables::{ChainTable, STATE_PREFIX},
+    writer::Gate,
+};
+use alloy_primitives::{B256, Bytes};
+use mdbx::{
+    Database, DatabaseFlags, Environment, EnvironmentFlags, Geometry, MdbxError, MdbxResult, Mode,
+    TransactionKind, ffi, sys::PageSize, tx::Tx,
+};
+use parking_lot::RwLock;
+use retrie_state::Table;
+use std::{
+    collections::HashMap,
+    fmt,
+    path::{Path, PathBuf},
+    sync::{Arc, OnceLock},
+};
+
+/// Page size of a new environment in bytes.
+const PAGE_SIZE: usize = 4096;
+
+/// Folder of MDBX inside the datadir, and its data file.
+const FOLDER: &str = "db";
+const FILE: &str = "mdbx.dat";
+
+/// Named tables an environment may have open: those of the chain, of a backend, of the framework.
+const MAX_TABLES: usize = 96;
+
+/// An open datadir. Clones share it; it is closed when the last clone, snapshot and write
+/// transaction is gone.
+#[derive(Clone, Debug)]
+pub struct Db {
+    pub(crate) inner: Arc<Inner>,
+}
+
+/// How commits reach the disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum SyncMode {
+    /// A commit returns once its data is on the disk.
+    #[default]
+    Durable,
+    /// A commit returns at once. A crash of the process loses nothing; a crash of the machine may
+    /// take the database back to the last commit that was synced, never to a broken one.
+    NoSync,
+}
+
+/// How to open a datadir.
+#[derive(Clone, Debug)]
+pub struct DbOptions {
+    /// No lock file, no writes; may run beside a writing process.
+    pub read_only: bool,
+    /// Limit of the database size in bytes; may differ at each opening.
+    pub map_limit: u64,
+    /// By how many bytes the file grows at a time. It is sparse: the disk usage grows as needed.
+    pub growth_step: u64,
+    /// Reader slots, shared by all processes. A snapshot takes one to eight.
+    pub max_readers: u64,
+    /// When commits are synced.
+    pub sync: SyncMode,
+    /// State tables to create right away. Others come into being at their first write.
+    pub state_tables: Vec<Table>,
+}
+
+impl Default for DbOptions {
+    fn default() -> Self {
+        Self {
+            read_only: false,
+            map_limit: 8 << 40,
+            growth_step: 1 << 30,
+            max_readers: 4096,
+            sync: SyncMode::Durable,
+            state_tables: Vec::new(),
+        }
+    }
+}
+
+impl DbOptions {
+    /// Default options for a read-only handle.
+    pub fn read_only() -> Self {
+        Self { read_only: true, ..Self::default() }
+    }
+}
+
+impl Db {
+    /// Opens an existing datadir.
+    pub fn open(datadir: impl AsRef<Path>, options: &DbOptions) -> Result<Self> {
+        Self::open_as(datadir.as_ref(), options, Existing::Required)
+    }
+
+    /// Creates a database in a datadir that has none; missing folders are created.
+    pub fn create(datadir: impl AsRef<Path>, options: &DbOptions) -> Result<Self> {
+        Self::open_as(datadir.as_ref(), options, Existing::Refused)
+    }
+
+    /// Opens a datadir, or creates it.
+    pub fn open_or_create(datadir: impl AsRef<Path>, options: &DbOptions) -> Result<Self> {
+        Self::open_as(datadir.as_ref(), options, Existing::Allowed)
+    }
+
+    fn open_as(datadir: &Path, options: &DbOptions, existing: Existing) -> Result<Self> {
+        let path = datadir.to_owned();
+        let folder = datadir.join(FOLDER);
+        if options.read_only && existing != Existing::Required {
+            return Err(DbError::ReadOnly { path });
+        }
+        if existing == Existing::Required {
+            if !folder.join(FILE).is_file() {
+                return Err(DbError::NoDatadir { path });
+            }
+        } else {
+            std::fs::create_dir_all(&folder)
+                .map_err(|e| DbError::io("creating folder", &folder, e))?;
+        }
+        let lock = if options.read_only { None } else { Some(DatadirLock::acquire(datadir)?) };
+        if existing == Existing::Refused && folder.join(FILE).exists() {
+            return Err(DbError::Exists { path });
+        }
+        let inner = Inner::open(datadir, &folder, options, lock)?;
+        Ok(Self { inner: Arc::new(inner) })
+    }
+
+    /// A snapshot of the last commit.
+    pub fn begin_read(&self) -> Result<ReadTxn> {
+        ReadTxn::begin(Arc::clone(&self.inner))
+    }
+
+    /// The write transaction; waits while others that came before hold it.
+    pub fn begin_write(&self) -> Result<WriteTxn> {
+        WriteTxn::begin(Arc::clone(&self.inner))
+    }
+
+    /// Contract code by hash, from a snapshot of its own; for execution threads.
+    pub fn code(&self, hash: &B256) -> Result<Option<Bytes>> {
+        self.begin_read()?.code(hash)
+    }
+
+    /// Writes to the disk whatever commits have left in memory (with [`SyncMode::NoSync`]).
+    pub fn sync(&self) -> Result<()> {
+        match self.inner.env.sync(true) {
+            Ok(_) => Ok(()),
+            Err(e) => Err(self.inner.error("syncing", e)),
+        }
+    }
+
+    /// The datadir.
+    pub fn datadir(&self) -> &Path {
+        &self.inner.context.path
+    }
+
+    /// Whether this handle cannot write.
+    pub fn is_read_only(&self) -> bool {
+        self.inner.gate.is_none()
+    }
+
+    /// Longest possible key in bytes.
+    pub fn max_key_len(&self) -> usize {
+        self.inner.max_key
+    }
+}
+
+/// What to do about a database that is there already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Existing {
+    Required,
+    Refused,
+    Allowed,
+}
+
+/// What all handles of an open datadir share.
+pub struct Inner {
+    /// `None` if read-only.
+    pub(crate) gate: Option<Gate>,
+    // Fields are dropped in order: the environment is closed before the lock is released.
+    pub(crate) env: Environment,
+    pub(crate) tables: Tables,
+    pub(crate) context: Context,
+    pub(crate) file: PathBuf,
+    pub(crate) page_size: usize,
+    max_key: usize,
+    max_value: usize,
+    _lock: Option<DatadirLock>,
+}
+
+impl Inner {
+    fn open(
+        datadir: &Path,
+        folder: &Path,
+        options: &DbOptions,
+        lock: Option<DatadirLock>,
+    ) -> Result<Self> {
+        let context = Context {
+            path: datadir.to_owned(),
+            limit: options.map_limit,
+            max_readers: options.max_readers,
+        };
+        let env = open_environment(folder, options).map_err(|e| match e {
+            e if is_locked(e) => DbError::AlreadyOpen { path: datadir.to_owned() },
+            MdbxError::Invalid | MdbxError::VersionMismatch | MdbxError::Incompatible => {
+                DbError::NotADatabase { path: folder.join(FILE), what: e.to_string() }
+            }
+            e => context.error("opening", e),
+        })?;
+        let page_size =
+            env.stat().map_err(|e| context.error("reading statistics", e))?.page_size() as usize;
+        let limit = |limit: isize| usize::try_from(limit).unwrap_or(0);
+        // SAFETY: both are pure functions of their arguments.
+        let (max_key, max_value) = unsafe {
+            (
+                limit(ffi::mdbx_limits_keysize_max(page_size as isize, 0)),
+                limit(ffi::mdbx_limits_valsize_max(page_size as isize, 0)),
+            )
+        };
+        let tables = if options.read_only {
+            Tables::open(&env, &context)?
+        } else {
+            Tables::create(&env, &context, &options.state_tables)?
+        };
+        let gate = (!options.read_only).then(Gate::default);
+        let file = folder.join(FILE);
+        Ok(Self { gate, env, tables, context, file, page_size, max_key, max_value, _lock: lock })
+    }
+
+    pub(crate) fn error(&self, action: impl Into<String>, source: MdbxError) -> DbError {
+        self.context.error(action, source)
+    }
+
+    /// MDBX aborts the process on a key that is too long, even when only asked for it.
+    #[inline]
+    pub(crate) fn check_key(&self, table: Handle, key: &[u8]) -> Result<()> {
+        if key.len() <= self.max_key {
+            return Ok(());
+        }
+        Err(DbError::KeyTooLong { table: table.name.to_owned(), len: key.len(), max: self.max_key })
+    }
+
+    pub(crate) fn check_range(&self, table: Handle, range: Range<'_>) -> Result<()> {
+        self.check_key(table, range.start)?;
+        self.check_key(table, range.end.unwrap_or_default())
+    }
+
+    #[inline]
+    pub(crate) fn check_value(&self, table: Handle, key: &[u8], value: &[u8]) -> Result<()> {
+        if value.len() <= self.max_value {
+            return Ok(());
+        }
+        Err(DbError::ValueTooLong {
+            table: table.name.to_owned(),
+            key: crate::error::show_key(key),
+            len: value.len(),
+            max: self.max_value,
+        })
+    }
+
+    /// The handle of a state table, if it exists.
+    pub(crate) fn state_table(&self, table: Table) -> Result<Option<Handle>> {
+        if let Some(handle) = self.tables.state(table)? {
+            return Ok(Some(handle));
+        }
+        // The writing process announces new tables itself; another process has to look.
+        if self.gate.is_some() {
+            return Ok(None);
+        }
+        let name = self.tables.disk_name(table)?;
+        let action = || format!("opening table {name}");
+        let tx = self.env.begin_ro_unsync().map_err(|e| self.error(action(), e))?;
+        match open_table(&tx, &name).map_err(|e| self.error(action(), e))? {
+            Some(db) => {
+                self.tables.add_state(table, db)?;
+                Ok(Some(Handle { name: table.name, db }))
+            }
+            None => Ok(None),
+        }
+    }
+}
+
+impl fmt::Debug for Inner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Inner").field("context", &self.context).finish_non_exhaustive()
+    }
+}
+
+/// Whether MDBX could not get its own lock.
+fn is_locked(error: MdbxError) -> bool {
+    match error {
+        MdbxError::Busy => true,
+        MdbxError::Other(code) => {
+            std::io::Error::from_raw_os_error(code).kind() == std::io::ErrorKind::WouldBlock
+        }
+        _ => false,
+    }
+}
+
+fn open_environment(folder: &Path, options: &DbOptions) -> MdbxResult<Environment> {
+    let limit = usize::try_from(options.map_limit).map_err(|_| MdbxError::TooLarge)?;
+    let step = isize::try_from(options.growth_step.min(options.map_limit))
+        .map_err(|_| MdbxError::TooLarge)?;
+    let sync_mode = match options.sync {
+        SyncMode::Durable => mdbx::SyncMode::Durable,
+        SyncMode::NoSync => mdbx::SyncMode::SafeNoSync,
+    };
+    let mode = if options.read_only { Mode::ReadOnly } else { Mode::ReadWrite { sync_mode } };
+    let mut builder = Environment::builder();
+    builder
+        .set_max_dbs(MAX_TABLES)
+        .set_max_readers(options.max_readers)
+        // State keys are hashes: what lies beside a row on disk is of no use.
+        .set_flags(EnvironmentFlags {
+            mode,
+            no_rdahead: true,
+            coalesce: true,
+            ..EnvironmentFlags::default()
+        });
+    if !options.read_only {
+        builder.set_geometry(Geometry {
+            size: Some(0..=limit),
+            growth_step: Some(step),
+            // A file that has grown will grow again.
+            shrink_threshold: Some(0),
+            page_size: Some(PageSize::Set(PAGE_SIZE)),
+        });
+    }
+    builder.open(folder)
+}
+
+/// Handles of all tables, opened once. A lookup is an index into an array.
+pub(crate) struct Tables {
+    chain: [Database; ChainTable::ALL.len()],
+    /// By table id, filled at first use.
+    state: Box<[OnceLock<Handle>]>,
+    /// State tables on disk, by their name there.
+    on_disk: RwLock<HashMap<String, Database>>,
+}
+
+impl Tables {
+    /// Opens all tables and creates those that are missing.
+    fn create(env: &Environment, context: &Context, state: &[Table]) -> Result<Self> {
+        let failed = |e| context.error("opening the tables", e);
+        let tx = env.begin_rw_unsync().map_err(failed)?;
+        let create = |name: &str| tx.create_db(Some(name), DatabaseFlags::empty());
+        let mut on_disk = HashMap::new();
+        for name in table_names(&tx).map_err(failed)? {
+            if name.starts_with(STATE_PREFIX) {
+                let db = create(&name).map_err(failed)?;
+                on_disk.insert(name, db);
+            }
+        }
+        let mut chain = Vec::new();
+        for table in ChainTable::ALL {
+            chain.push(create(table.name()).map_err(failed)?);
+        }
+        let tables = Self::new(chain, on_disk, context)?;
+        for table in state {
+            let name = tables.disk_name(*table)?;
+            let db = create(&name).map_err(failed)?;
+            tables.add_state(*table, db)?;
+        }
+        tx.commit().map_err(failed)?;
+        Ok(tables)
+    }
+
+    /// Opens the tables that are there.
+    fn open(env: &Environment, context: &Context) -> Result<Self> {
+        let failed = |e| context.error("opening the tables", e);
+        let tx = env.begin_ro_unsync().map_err(failed)?;
+        let mut on_disk = HashMap::new();
+        for name in table_names(&tx).map_err(failed)? {
+            if name.starts_with(STATE_PREFIX)
+                && let Some(db) = open_table(&tx, &name).map_err(failed)?
+            {
+                on_disk.insert(name, db);
+            }
+        }
+        let mut chain = Vec::new();
+        for table in ChainTable::ALL {
+            let db = open_table(&tx, table.name()).map_err(failed)?;
+            chain.push(db.ok_or_else(|| DbError::NotADatabase {
+                path: context.path.clone(),
+                what: format!("it has no table {}", table.name()),
+            })?);
+        }
+        tx.commit().map_err(failed)?;
+        Self::new(chain, on_disk, context)
+    }
+
+    fn new(
+        chain: Vec<Database>,
+        on_disk: HashMap<String, Database>,
+        context: &Context,
+    ) -> Result<Self> {
+        let chain = chain.try_into().map_err(|_| DbError::NotADatabase {
+            path: context.path.clone(),
+            what: "it lacks tables".to_owned(),
+        })?;
+        let state = (0..=u8::MAX).map(|_| OnceLock::new()).collect();
+        Ok(Self { chain, state, on_disk: RwLock::new(on_disk) })
+    }
+
+    pub(crate) fn chain(&self, table: ChainTable) -> Handle {
+        Handle { name: table.name(), db: self.chain[table as usize] }
+    }
+
+    /// The handle of a state table that is known to exist.
+    #[inline]
+    fn state(&self, table: Table) -> Result<Option<Handle>> {
+        match self.state[usize::from(table.id)].get() {
+            Some(handle) if handle.name == table.name => Ok(Some(*handle)),
+            Some(handle) => Err(taken(table, handle.name)),
+            None => self.find_state(table),
+        }
+    }
+
+    #[cold]
+    fn find_state(&self, table: Table) -> Result<Option<Handle>> {
+        let db = self.on_disk.read().get(&format!("{STATE_PREFIX}{}", table.name)).copied();
+        match db {
+            Some(db) => {
+                self.add_state(table, db)?;
+                Ok(Some(Handle { name: table.name, db }))
+            }
+            None => Ok(None),
+        }
+    }
+
+    /// Makes a state table known.
+    pub(crate) fn add_state(&self, table: Table, db: Database) -> Result<()> {
+        self.on_disk.write().insert(self.disk_name(table)?, db);
+        let held =
+            self.state[usize::from(table.id)].get_or_init(|| Handle { name: table.name, db });
+        if held.name == table.name { Ok(()) } else { Err(taken(table, held.name)) }
+    }
+
+    /// Name of a state table on disk.
+    pub(crate) fn disk_name(&self, table: Table) -> Result<String> {
+        // A NUL would end the name early.
+        if table.name.contains('\0') {
+            return Err(taken(table, "no name with a NUL"));
+        }
+        Ok(format!("{STATE_PREFIX}{}", table.name))
+    }
+
+    /// State tables on disk, with their names there.
+    pub(crate) fn all_state(&self) -> Vec<(String, Database)> {
+        self.on_disk.read().iter().map(|(name, db)| (name.clone(), *db)).collect()
+    }
+}
+
+fn taken(wanted: Table, held: &str) -> DbError {
+    DbError::TableIdTaken { id: wanted.id, held: held.to_owned(), wanted: wanted.name.to_owned() }
+}
+
+/// Names of all tables, in order.
+fn table_names<K: TransactionKind>(tx: &Tx<K>) -> MdbxResult<Vec<String>> {
+    let main = tx.open_db(None)?;
+    let rows = crate::raw::scan(
+        tx,
+        main,
+        Range {
+            start: &[],
+            end: None,
+            direction: retrie_state::Direction::Forward,
+            limit: usize::MAX,
+        },
+    )?;
+    Ok(rows.into_iter().filter_map(|(name, _)| String::from_utf8(name.to_vec()).ok()).collect())
+}
+
+fn open_table<K: TransactionKind>(tx: &Tx<K>, name: &str) -> MdbxResult<Option<Database>> {
+    match tx.open_db_no_cache(Some(name)) {
+        Ok(db) => Ok(Some(db)),
+        Err(MdbxError::NotFound) => Ok(None),
+        Err(e) => Err(e),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn key_limit_is_that_of_4k_pages() {
+        let dir = tempfile::tempdir().unwrap();
+        let db = Db::create(dir.path(), &DbOptions::default()).unwrap();
+        assert_eq!(db.inner.page_size, PAGE_SIZE);
+        assert_eq!(db.max_key_len(), 2022);
+        assert_eq!(db.inner.max_value, 0x7ff0_0000);
+    }
+}

@@ -1,0 +1,420 @@
+//! Typed errors: each names the datadir, table or key, and what to do about it.
+
+use alloy_primitives::{B256, hex};
+use mdbx::MdbxError;
+use std::{fmt, path::PathBuf};
+
+/// Why an operation on the database failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DbError {
+    /// Nothing to open.
+    #[error(
+        "there is no database in datadir {path}; create one with `retrie init`, or pass another \
+         --datadir"
+    )]
+    NoDatadir {
+        /// The datadir.
+        path: PathBuf,
+    },
+    /// A fresh datadir was asked for and this one is not.
+    #[error("datadir {path} already holds a database; choose another --datadir")]
+    Exists {
+        /// The datadir.
+        path: PathBuf,
+    },
+    /// Another process (or this one) writes to the datadir.
+    #[error("datadir {path} is in use by {holder}; stop it first, or choose another --datadir")]
+    InUse {
+        /// The datadir.
+        path: PathBuf,
+        /// Who holds it, e.g. `process 4711`.
+        holder: String,
+    },
+    /// This process has the environment open already, which MDBX allows only once (or another one
+    /// is opening it this very moment).
+    #[error(
+        "datadir {path} is already open in this process: share that handle (or another process is \
+         just opening it: try again)"
+    )]
+    AlreadyOpen {
+        /// The datadir.
+        path: PathBuf,
+    },
+    /// A write was asked of a read-only handle.
+    #[error("datadir {path} was opened read-only; open it for writing first")]
+    ReadOnly {
+        /// The datadir.
+        path: PathBuf,
+    },
+    /// A thread that holds the write transaction asked for another one, and would wait for itself.
+    #[error("datadir {path}: this thread holds the write transaction already; end it first")]
+    Nested {
+        /// The datadir.
+        path: PathBuf,
+    },
+    /// The file is not one of ours.
+    #[error("{path} is not a retrie database: {what}; choose another --datadir")]
+    NotADatabase {
+        /// The file or datadir.
+        path: PathBuf,
+        /// What is wrong with it.
+        what: String,
+    },
+    /// The limit of the memory map is reached. Nothing of the transaction is kept, everything
+    /// committed before is.
+    #[error(
+        "the database in datadir {path} has reached its size limit of {limit} bytes; reopen it \
+         with a larger limit (nothing committed is lost)"
+    )]
+    MapFull {
+        /// The datadir.
+        path: PathBuf,
+        /// The limit in bytes.
+        limit: u64,
+    },
+    /// No room on the device, or beyond a quota or file size limit. Nothing of the transaction is
+    /// kept, everything committed before is.
+    #[error(
+        "no space left for the database in datadir {path} ({source}) while {action}; free some \
+         space or raise the limit, then start again (nothing committed is lost)"
+    )]
+    DiskFull {
+        /// The datadir.
+        path: PathBuf,
+        /// What was attempted.
+        action: String,
+        /// The system's error.
+        source: std::io::Error,
+    },
+    /// The address space does not hold the map.
+    #[error(
+        "datadir {path}: a map of up to {limit} bytes does not fit into the address space; open \
+         it with a smaller limit, or lift `ulimit -v`"
+    )]
+    NoAddressSpace {
+        /// The datadir.
+        path: PathBuf,
+        /// The limit in bytes.
+        limit: u64,
+    },
+    /// Too many snapshots at once.
+    #[error(
+        "all {max} reader slots of datadir {path} are taken; close other readers or open it with \
+         a larger `max_readers`"
+    )]
+    ReadersFull {
+        /// The datadir.
+        path: PathBuf,
+        /// Number of slots.
+        max: u64,
+    },
+    /// MDBX would abort the process on such a key.
+    #[error("table {table}: a key of {len} bytes is too long, at most {max} are possible")]
+    KeyTooLong {
+        /// The table.
+        table: String,
+        /// Length of the key in bytes.
+        len: usize,
+        /// Longest possible key in bytes.
+        max: usize,
+    },
+    /// MDBX would abort the process on such a value.
+    #[error(
+        "table {table}, key {key}: a value of {len} bytes is too long, at most {max} are possible"
+    )]
+    ValueTooLong {
+        /// The table.
+        table: String,
+        /// The key in hex.
+        key: String,
+        /// Length of the value in bytes.
+        len: usize,
+        /// Longest possible value in bytes.
+        max: usize,
+    },
+    /// An appended key does not sort after the last one.
+    #[error("table {table}: key {key} cannot be appended, it does not sort after the last key")]
+    OutOfOrder {
+        /// The table.
+        table: String,
+        /// The key in hex.
+        key: String,
+    },
+    /// Two tables claim one id.
+    #[error("table id {id:#04x} belongs to table {held}, so table {wanted} needs another one")]
+    TableIdTaken {
+        /// The id.
+        id: u8,
+        /// Name of the table that has it.
+        held: String,
+        /// Name of the table that wants it.
+        wanted: String,
+    },
+    /// A write of this transaction failed before, so it cannot be committed.
+    #[error("the write transaction was given up because an earlier write in it failed: {reason}")]
+    Aborted {
+        /// The first failure.
+        reason: String,
+    },
+    /// A row that cannot be right.
+    #[error(
+        "table {table}, key {key}: {what}; run `retrie db verify`, then restore the datadir or import again"
+    )]
+    Corrupt {
+        /// The table.
+        table: String,
+        /// The key in hex.
+        key: String,
+        /// What is wrong.
+        what: String,
+    },
+    /// A block that is not stored was named.
+    #[error("block {hash} is not stored; insert it first")]
+    UnknownBlock {
+        /// Its hash.
+        hash: B256,
+    },
+    /// The parts of a new block do not fit together.
+    #[error("block {number} ({hash}) cannot be stored: {what}")]
+    BadBlock {
+        /// Its number.
+        number: u64,
+        /// Its hash.
+        hash: B256,
+        /// What does not fit.
+        what: String,
+    },
+    /// A block does not extend the canonical chain.
+    #[error("block {number} ({hash}) cannot become canonical: {what}")]
+    NotLinked {
+        /// Its number.
+        number: u64,
+        /// Its hash.
+        hash: B256,
+        /// Why.
+        what: String,
+    },
+    /// A canonical block was to be removed.
+    #[error("block {hash} is canonical; unwind the chain below block {number} before removing it")]
+    Canonical {
+        /// Its number.
+        number: u64,
+        /// Its hash.
+        hash: B256,
+    },
+    /// The datadir has no metadata yet.
+    #[error("datadir {path} is not initialised; run `retrie init` or `retrie import` on it")]
+    NotInitialised {
+        /// The datadir.
+        path: PathBuf,
+    },
+    /// The tables were laid out by another version of this program.
+    #[error("datadir {path} has table layout {found}, this program reads {supported}: {advice}")]
+    Schema {
+        /// The datadir.
+        path: PathBuf,
+        /// Version on disk.
+        found: u64,
+        /// Version of this program.
+        supported: u64,
+        /// What to do.
+        advice: &'static str,
+    },
+    /// Another chain.
+    #[error(
+        "datadir {path} holds chain {found_id} with genesis {found_genesis}, not chain \
+         {expected_id} with genesis {expected_genesis}: pass the --chain it was made with, or \
+         choose another --datadir"
+    )]
+    ChainMismatch {
+        /// The datadir.
+        path: PathBuf,
+        /// Chain id on disk.
+        found_id: u64,
+        /// Genesis hash on disk.
+        found_genesis: B256,
+        /// Chain id asked for.
+        expected_id: u64,
+        /// Genesis hash asked for.
+        expected_genesis: B256,
+    },
+    /// Another state backend.
+    #[error(
+        "datadir {path} holds state of backend {found}, not {expected}: pass --state-backend \
+         {found}, or choose another --datadir"
+    )]
+    BackendMismatch {
+        /// The datadir.
+        path: PathBuf,
+        /// Backend on disk.
+        found: String,
+        /// Backend asked for.
+        expected: String,
+    },
+    /// The right backend, but another format of it.
+    #[error(
+        "datadir {path} holds format {found} of backend {backend}, this program writes format \
+         {expected}: {advice}"
+    )]
+    BackendFormat {
+        /// The datadir.
+        path: PathBuf,
+        /// The backend.
+        backend: String,
+        /// Format on disk.
+        found: u32,
+        /// Format of this program.
+        expected: u32,
+        /// What to do.
+        advice: &'static str,
+    },
+    /// The right backend with another hash function or other parameters.
+    #[error(
+        "datadir {path} holds state of backend {backend} made with {what} {found}, not {expected}: \
+         start with those it was made with, or choose another --datadir"
+    )]
+    BackendParameters {
+        /// The datadir.
+        path: PathBuf,
+        /// The backend.
+        backend: String,
+        /// `hash function` or `parameters`.
+        what: &'static str,
+        /// On disk.
+        found: String,
+        /// Asked for.
+        expected: String,
+    },
+    /// Another meaning of state roots.
+    #[error(
+        "datadir {path} was made with --state-root {found}, not {expected}: pass --state-root \
+         {found}, or choose another --datadir"
+    )]
+    StateRootMismatch {
+        /// The datadir.
+        path: PathBuf,
+        /// Mode on disk.
+        found: String,
+        /// Mode asked for.
+        expected: String,
+    },
+    /// A file or folder of the datadir could not be used.
+    #[error("{action} {path}: {source}")]
+    Io {
+        /// What was attempted.
+        action: &'static str,
+        /// The file or folder.
+        path: PathBuf,
+        /// The system's error.
+        source: std::io::Error,
+    },
+    /// Anything else MDBX says.
+    #[error("datadir {path}: {action} failed: {source}")]
+    Mdbx {
+        /// The datadir.
+        path: PathBuf,
+        /// What was attempted, with table and key.
+        action: String,
+        /// MDBX's error.
+        source: MdbxError,
+    },
+}
+
+impl DbError {
+    pub(crate) fn corrupt(table: &str, key: &[u8], what: impl fmt::Display) -> Self {
+        Self::Corrupt { table: table.to_owned(), key: show_key(key), what: what.to_string() }
+    }
+
+    pub(crate) fn io(
+        action: &'static str,
+        path: impl Into<PathBuf>,
+        source: std::io::Error,
+    ) -> Self {
+        Self::Io { action, path: path.into(), source }
+    }
+}
+
+/// A key as messages show it.
+pub(crate) fn show_key(key: &[u8]) -> String {
+    const SHOWN: usize = 64;
+    if key.len() <= SHOWN {
+        hex::encode_prefixed(key)
+    } else {
+        format!("{}.. ({} bytes)", hex::encode_prefixed(&key[..SHOWN]), key.len())
+    }
+}
+
+/// What every message about one open environment needs.
+#[derive(Clone, Debug)]
+pub(crate) struct Context {
+    /// The datadir.
+    pub(crate) path: PathBuf,
+    /// Limit of the map in bytes.
+    pub(crate) limit: u64,
+    /// Number of reader slots.
+    pub(crate) max_readers: u64,
+}
+
+impl Context {
+    /// The typed error for what MDBX said; `action` reads as in "while writing table X".
+    pub(crate) fn error(&self, action: impl Into<String>, source: MdbxError) -> DbError {
+        let path = self.path.clone();
+        match source {
+            MdbxError::MapFull => DbError::MapFull { path, limit: self.limit },
+            MdbxError::ReadersFull => DbError::ReadersFull { path, max: self.max_readers },
+            MdbxError::UnableExtendMapSize | MdbxError::TooLarge => {
+                DbError::NoAddressSpace { path, limit: self.limit }
+            }
+            MdbxError::Access => DbError::ReadOnly { path },
+            MdbxError::BotchedTransaction => DbError::Aborted { reason: source.to_string() },
+            MdbxError::Other(code) if is_disk_full(code) => DbError::DiskFull {
+                path,
+                action: action.into(),
+                source: std::io::Error::from_raw_os_error(code),
+            },
+            source => DbError::Mdbx { path, action: action.into(), source },
+        }
+    }
+}
+
+/// Whether a system error code means that there is no room.
+fn is_disk_full(code: i32) -> bool {
+    use std::io::ErrorKind;
+    matches!(
+        std::io::Error::from_raw_os_error(code).kind(),
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn context() -> Context {
+        Context { path: "/data".into(), limit: 4096, max_readers: 3 }
+    }
+
+    #[test]
+    fn every_way_of_running_out_of_room_says_what_to_do() {
+        let full = context().error("writing", MdbxError::MapFull);
+        assert!(matches!(full, DbError::MapFull { limit: 4096, .. }));
+        assert!(full.to_string().contains("larger limit"), "{full}");
+        #[cfg(target_os = "linux")]
+        for code in [28, 122, 27] {
+            // ENOSPC, EDQUOT, EFBIG
+            let full = context().error("writing table X", MdbxError::Other(code));
+            assert!(matches!(full, DbError::DiskFull { .. }), "{full:?}");
+            let text = full.to_string();
+            assert!(text.contains("/data") && text.contains("free some space"), "{text}");
+        }
+        let other = context().error("writing", MdbxError::Other(5));
+        assert!(matches!(other, DbError::Mdbx { .. }), "{other:?}");
+    }
+
+    #[test]
+    fn long_keys_are_shortened_in_messages() {
+        assert_eq!(show_key(&[1, 2]), "0x0102");
+        assert!(show_key(&[0; 100]).ends_with(".. (100 bytes)"));
+    }
+}

@@ -1,0 +1,67 @@
+//! The durable half of the client: one MDBX environment per datadir, holding the chain (headers,
+//! bodies, receipts, code, roots) and the rows of the state backend, which change together in one
+//! transaction or not at all.
+//!
+//! ```text
+//!   pipeline / engine / rpc                       retrie-state (framework)
+//!        | ChainRead, WriteTxn::insert_*               | KvStore, KvRead, KvWrite
+//!        v                                             v
+//!   +-----------------------------  Db  ------------------------------+
+//!   |  ReadTxn (snapshot, many threads)      WriteTxn (one at a time) |
+//!   |  chain tables                          tables "State<name>"     |
+//!   +-----------------------  MDBX: <datadir>/db  --------------------+
+//! ```
+//!
+//! # Vocabulary
+//!
+//! * *Datadir*: a folder with `lock` (held by the one writing process, with its process id) and
+//!   `db/` (MDBX's own files). State files of backends live beside them and are not ours.
+//! * *Snapshot* ([`ReadTxn`]): what the last commit before its opening left, for as long as it
+//!   lives. A long-lived one keeps MDBX from reusing pages, so the file grows: keep them short.
+//! * *Block id*: number and *ordinal* (position among the stored blocks of that number). It is the
+//!   key of everything that belongs to a block, and short; the tables are listed in [`tables`].
+//! * *Canonical chain*: the blocks on the path from the first stored block to the [tip]. Only
+//!   they have their transactions in the lookup table. Any other stored block is a *side block*.
+//! * *Metadata*: which chain, backend and formats a datadir holds ([`Metadata`]). It is written
+//!   once; what contradicts it is refused.
+//!
+//! [tip]: ChainRead::tip
+//!
+//! # Concurrency
+//!
+//! | who | works on | rule |
+//! |---|---|---|
+//! | any number of threads | [`ReadTxn`] | never waits for a writer; threads that share one use several MDBX transactions of the same snapshot |
+//! | the thread that holds the [`WriteTxn`] | all tables | [`Db::begin_write`] serves threads strictly in the order they came |
+//! | other processes | read-only | see the last commit; they need not hold the lock file |
+//!
+//! # Assumptions
+//!
+//! Pages have 4096 bytes, fixed when a datadir is created. A key has at most
+//! [`Db::max_key_len`] bytes: MDBX aborts the process on longer ones, so they are refused before.
+//! Nothing read from disk is trusted to parse: a row that does not is [`DbError::Corrupt`].
+
+mod chain;
+mod codecs;
+mod env;
+mod error;
+mod kv;
+mod lock;
+mod metadata;
+mod pieces;
+mod raw;
+mod snapshot;
+mod stats;
+pub mod tables;
+mod writer;
+
+pub use chain::{CanonicalHeaders, ChainRead, NewBlock, StoredTransaction};
+pub use env::{Db, DbOptions, SyncMode};
+pub use error::DbError;
+pub use metadata::{Metadata, SCHEMA_VERSION, StateRootMode};
+pub use snapshot::ReadTxn;
+pub use stats::{DbStats, TableStats};
+pub use writer::WriteTxn;
+
+/// Result of this crate's operations.
+pub type Result<T, E = DbError> = std::result::Result<T, E>;

@@ -1,0 +1,190 @@
+//! Reads of one MDBX transaction, of any kind, and the traits that chain and state reads share.
+
+use crate::{Result, env::Inner, tables::ChainTable};
+use alloy_primitives::Bytes;
+use mdbx::{Cursor, Database, MdbxError, ReadError, Stat, TransactionKind, tx::Tx};
+use retrie_state::{Direction, Row};
+use std::borrow::Cow;
+
+/// An open table.
+#[derive(Clone, Copy, Debug)]
+pub struct Handle {
+    /// Name for messages.
+    pub(crate) name: &'static str,
+    pub(crate) db: Database,
+}
+
+/// What a snapshot and a write transaction have in common below the level of rows with a meaning.
+pub trait RawRead {
+    /// The environment read from.
+    fn inner(&self) -> &Inner;
+
+    /// The value of `key`.
+    fn raw_get(&self, table: Handle, key: &[u8]) -> Result<Option<Bytes>>;
+
+    /// As `KvRead::seek`.
+    fn raw_seek(
+        &self,
+        table: Handle,
+        key: Option<&[u8]>,
+        direction: Direction,
+    ) -> Result<Option<Row>>;
+
+    /// As `KvRead::scan`.
+    fn raw_scan(&self, table: Handle, range: Range<'_>) -> Result<Vec<Row>>;
+
+    /// Number of rows and pages; `None` if this snapshot is older than the table.
+    fn raw_stat(&self, table: Handle) -> Result<Option<Stat>>;
+
+    /// Handle of a chain table.
+    fn chain(&self, table: ChainTable) -> Handle {
+        self.inner().tables.chain(table)
+    }
+}
+
+/// What to scan: keys `start..end`, at most `limit` rows.
+#[derive(Clone, Copy, Debug)]
+pub struct Range<'a> {
+    pub(crate) start: &'a [u8],
+    pub(crate) end: Option<&'a [u8]>,
+    pub(crate) direction: Direction,
+    pub(crate) limit: usize,
+}
+
+type Slices<'tx> = (Cow<'tx, [u8]>, Cow<'tx, [u8]>);
+
+/// The value of `key`. On a snapshot older than the table there is none.
+pub(crate) fn get<K: TransactionKind>(
+    tx: &Tx<K>,
+    db: Database,
+    key: &[u8],
+) -> Result<Option<Bytes>, MdbxError> {
+    match tx.get::<Vec<u8>>(db.dbi(), key) {
+        Ok(value) => Ok(value.map(Bytes::from)),
+        Err(error) => missing_is_empty::<K, _>(plain(error), None),
+    }
+}
+
+/// The row at or after `key` (`None`: the first), or the one at or before it (`None`: the last).
+pub(crate) fn seek<K: TransactionKind>(
+    tx: &Tx<K>,
+    db: Database,
+    key: Option<&[u8]>,
+    direction: Direction,
+) -> Result<Option<Row>, MdbxError> {
+    let found = (|| {
+        let mut cursor = tx.cursor(db)?;
+        match direction {
+            Direction::Forward => at_or_after(&mut cursor, key.unwrap_or_default()),
+            Direction::Backward => match key {
+                Some(key) => at_or_before(&mut cursor, key),
+                None => cursor.last().map_err(plain),
+            },
+        }
+        .map(|found| found.map(row))
+    })();
+    found.or_else(|error| missing_is_empty::<K, _>(error, None))
+}
+
+/// The rows of `range`.
+pub(crate) fn scan<K: TransactionKind>(
+    tx: &Tx<K>,
+    db: Database,
+    range: Range<'_>,
+) -> Result<Vec<Row>, MdbxError> {
+    let Range { start, end, direction, limit } = range;
+    if limit == 0 || end.is_some_and(|end| end <= start) {
+        return Ok(Vec::new());
+    }
+    let rows = (|| {
+        let mut rows = Vec::new();
+        let mut cursor = tx.cursor(db)?;
+        let mut next = match (direction, end) {
+            (Direction::Forward, _) => at_or_after(&mut cursor, start)?,
+            (Direction::Backward, None) => cursor.last().map_err(plain)?,
+            (Direction::Backward, Some(end)) => before(&mut cursor, end)?,
+        };
+        while let Some((key, value)) = next {
+            let inside = match direction {
+                Direction::Forward => end.is_none_or(|end| *key < *end),
+                Direction::Backward => *key >= *start,
+            };
+            if !inside {
+                break;
+            }
+            rows.push(row((key, value)));
+            if rows.len() == limit {
+                break;
+            }
+            next = match direction {
+                Direction::Forward => cursor.next(),
+                Direction::Backward => cursor.prev(),
+            }
+            .map_err(plain)?;
+        }
+        Ok(rows)
+    })();
+    rows.or_else(|error| missing_is_empty::<K, _>(error, Vec::new()))
+}
+
+/// Rows and pages of a table.
+pub(crate) fn stat<K: TransactionKind>(
+    tx: &Tx<K>,
+    db: Database,
+) -> Result<Option<Stat>, MdbxError> {
+    tx.db_stat(&db).map(Some).or_else(|error| missing_is_empty::<K, _>(error, None))
+}
+
+fn at_or_after<'tx, K: TransactionKind>(
+    cursor: &mut Cursor<'tx, K>,
+    key: &[u8],
+) -> Result<Option<Slices<'tx>>, MdbxError> {
+    if key.is_empty() { cursor.first() } else { cursor.set_range(key) }.map_err(plain)
+}
+
+fn at_or_before<'tx, K: TransactionKind>(
+    cursor: &mut Cursor<'tx, K>,
+    key: &[u8],
+) -> Result<Option<Slices<'tx>>, MdbxError> {
+    match at_or_after(cursor, key)? {
+        Some(found) if *found.0 == *key => Ok(Some(found)),
+        Some(_) => cursor.prev().map_err(plain),
+        None => cursor.last().map_err(plain),
+    }
+}
+
+fn before<'tx, K: TransactionKind>(
+    cursor: &mut Cursor<'tx, K>,
+    key: &[u8],
+) -> Result<Option<Slices<'tx>>, MdbxError> {
+    match at_or_after(cursor, key)? {
+        Some(_) => cursor.prev(),
+        None => cursor.last(),
+    }
+    .map_err(plain)
+}
+
+fn row((key, value): Slices<'_>) -> Row {
+    (owned(key), owned(value))
+}
+
+fn owned(bytes: Cow<'_, [u8]>) -> Bytes {
+    match bytes {
+        Cow::Borrowed(bytes) => Bytes::copy_from_slice(bytes),
+        Cow::Owned(bytes) => Bytes::from(bytes),
+    }
+}
+
+/// We decode nothing while reading, so a decoding error can only be about the page itself.
+fn plain(error: ReadError) -> MdbxError {
+    match error {
+        ReadError::Mdbx(error) => error,
+        ReadError::Decoding(_) => MdbxError::Corrupted,
+    }
+}
+
+/// MDBX refuses a table's handle in a snapshot taken before the table was created; for us it is an
+/// empty table. A write transaction sees every table, so there it stays an error.
+fn missing_is_empty<K: TransactionKind, T>(error: MdbxError, empty: T) -> Result<T, MdbxError> {
+    if K::IS_READ_ONLY && error == MdbxError::BadDbi { Ok(empty) } else { Err(error) }
+}

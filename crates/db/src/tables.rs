@@ -1,0 +1,167 @@
+//! The tables of the chain and their formats, byte by byte.
+//!
+//! Numbers in keys are big-endian, so that rows sort by height. `id` is a block id: number (8
+//! bytes) then ordinal (2 bytes), the position of the block among the stored blocks of the same
+//! number. The ordinal of a block on a chain without forks is 0, so an import appends to every
+//! table whose key starts with an id; and a row costs 10 bytes of key instead of the 40 of number
+//! and hash.
+//!
+//! | table | key | value |
+//! |---|---|---|
+//! | `Headers` | id | RLP of the header (yellow paper, appendix B) |
+//! | `BlockIndex` | block hash (32) | id |
+//! | `Canonical` | number (8) | block hash (32), ordinal (2) |
+//! | `Bodies` | id | RLP `[transaction count, [ommer header..]]`, from Shanghai on with a third item `[withdrawal..]` |
+//! | `Transactions` | id, index (4) | sender (20), EIP-2718 encoding without blob sidecar |
+//! | `Receipts` | id, index (4) | RLP `[type, success, cumulative gas, [log..]]`; the bloom is derived |
+//! | `TxLookup` | transaction hash (32) | number (8), index (4); canonical blocks only |
+//! | `Codes` | keccak-256 of the code (32) | the code |
+//! | `TotalDifficulty` | id | big-endian without leading zeros; sum up to and with this block |
+//! | `BackendRoots` | id, backend name | root (32) |
+//! | `Metadata` | `identity` | JSON, see [`Metadata`](crate::Metadata) |
+//! | `Metadata` | `note/` and a name | bytes of whoever wrote the note |
+//! | `State` and a name | the state store's | the state store's |
+//!
+//! Long values of `Transactions`, `Receipts`, `Bodies` and `Codes` are cut into pieces of 16,352
+//! bytes, each of which fills four pages: longer runs of overflow pages fragment free space. The
+//! first piece has the key above; after every piece of full length (and only then) there follows
+//! another one, possibly empty, whose key is the key above and the piece's number (2 bytes, from
+//! 1).
+//!
+//! Why RLP and not a denser codec: it is canonical, so that a row can be checked against its hash;
+//! its decoder returns errors on damaged rows (that of reth-codecs' `Compact` panics); it does not
+//! change with a library's version; and peers and RPC want exactly these bytes. The bloom, the
+//! one large redundant part, is left out of receipts.
+
+/// A table of the chain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum ChainTable {
+    /// Headers of all stored blocks.
+    Headers,
+    /// Block id by block hash.
+    BlockIndex,
+    /// The canonical block of each number.
+    Canonical,
+    /// Ommers, withdrawals and the number of transactions.
+    Bodies,
+    /// Transactions with their senders.
+    Transactions,
+    /// Receipts without blooms.
+    Receipts,
+    /// Position of each canonical transaction by hash.
+    TxLookup,
+    /// Contract code by hash.
+    Codes,
+    /// Total difficulty of each stored block.
+    TotalDifficulty,
+    /// State root that each backend gave each block.
+    BackendRoots,
+    /// Identity of the datadir, and notes.
+    Metadata,
+}
+
+impl ChainTable {
+    /// All of them, in the order of their declaration.
+    pub const ALL: [Self; 11] = [
+        Self::Headers,
+        Self::BlockIndex,
+        Self::Canonical,
+        Self::Bodies,
+        Self::Transactions,
+        Self::Receipts,
+        Self::TxLookup,
+        Self::Codes,
+        Self::TotalDifficulty,
+        Self::BackendRoots,
+        Self::Metadata,
+    ];
+
+    /// Name on disk.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Headers => "Headers",
+            Self::BlockIndex => "BlockIndex",
+            Self::Canonical => "Canonical",
+            Self::Bodies => "Bodies",
+            Self::Transactions => "Transactions",
+            Self::Receipts => "Receipts",
+            Self::TxLookup => "TxLookup",
+            Self::Codes => "Codes",
+            Self::TotalDifficulty => "TotalDifficulty",
+            Self::BackendRoots => "BackendRoots",
+            Self::Metadata => "Metadata",
+        }
+    }
+}
+
+/// What the names of the state store's tables start with on disk.
+pub const STATE_PREFIX: &str = "State";
+
+/// Key of everything that belongs to one stored block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct BlockId {
+    pub(crate) number: u64,
+    pub(crate) ordinal: u16,
+}
+
+impl BlockId {
+    pub(crate) const LEN: usize = 10;
+
+    pub(crate) fn to_bytes(self) -> [u8; Self::LEN] {
+        let mut bytes = [0; Self::LEN];
+        bytes[..8].copy_from_slice(&self.number.to_be_bytes());
+        bytes[8..].copy_from_slice(&self.ordinal.to_be_bytes());
+        bytes
+    }
+
+    /// `None` unless `bytes` has exactly the length of an id.
+    pub(crate) fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let bytes: &[u8; Self::LEN] = bytes.try_into().ok()?;
+        let (number, ordinal) = bytes.split_first_chunk::<8>()?;
+        Some(Self {
+            number: u64::from_be_bytes(*number),
+            ordinal: u16::from_be_bytes(ordinal.try_into().ok()?),
+        })
+    }
+
+    /// Key of the `index`-th transaction or receipt.
+    pub(crate) fn item(self, index: u32) -> [u8; Self::LEN + 4] {
+        let mut key = [0; Self::LEN + 4];
+        key[..Self::LEN].copy_from_slice(&self.to_bytes());
+        key[Self::LEN..].copy_from_slice(&index.to_be_bytes());
+        key
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_on_disk_and_their_order_do_not_change() {
+        for (i, table) in ChainTable::ALL.into_iter().enumerate() {
+            assert_eq!(table as usize, i);
+            assert!(!table.name().starts_with(STATE_PREFIX), "clashes with a state table");
+        }
+        let names: Vec<_> = ChainTable::ALL.map(ChainTable::name).into();
+        assert_eq!(
+            names.join(" "),
+            "Headers BlockIndex Canonical Bodies Transactions Receipts TxLookup Codes \
+             TotalDifficulty BackendRoots Metadata"
+        );
+    }
+
+    #[test]
+    fn block_ids_are_ten_bytes_that_sort_by_height() {
+        let id = BlockId { number: 0x0102, ordinal: 3 };
+        assert_eq!(id.to_bytes(), [0, 0, 0, 0, 0, 0, 1, 2, 0, 3]);
+        assert_eq!(BlockId::from_bytes(&id.to_bytes()), Some(id));
+        assert_eq!(BlockId::from_bytes(&[0; 9]), None);
+        assert_eq!(id.item(0x0a0b), [0, 0, 0, 0, 0, 0, 1, 2, 0, 3, 0, 0, 0x0a, 0x0b]);
+        assert!(
+            BlockId { number: 255, ordinal: 9 }.to_bytes()
+                < BlockId { number: 256, ordinal: 0 }.to_bytes()
+        );
+    }
+}

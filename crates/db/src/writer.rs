@@ -1,0 +1,223 @@
+//! The one write transaction.
+//!
+//! MDBX binds it to the thread that began it, and so does the type ([`WriteTxn`] is not `Send`). It
+//! has a queue of its own for writers, but one that favours whoever comes back quickly; hence the
+//! gate in front of it, which serves threads strictly in the order they came, so that a background
+//! job that writes in a loop cannot starve a commit. (The crate's synchronised transactions, which
+//! may wander between threads, are not used: they panic when a commit fails, as on a full disk.)
+
+use crate::{
+    DbError, Result,
+    env::Inner,
+    error::show_key,
+    raw::{self, Handle, Range, RawRead},
+    snapshot::thread_number,
+};
+use alloy_primitives::Bytes;
+use mdbx::{Database, DatabaseFlags, MdbxError, Stat, WriteFlags, tx::aliases::RwTxUnsync};
+use parking_lot::{FairMutex, RawFairMutex, lock_api::ArcMutexGuard};
+use retrie_state::{Direction, Row, Table};
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+/// The open write transaction: reads (which see its writes) and writes of chain and state. Dropping
+/// it aborts.
+pub struct WriteTxn {
+    // The transaction ends before the next writer is let in, and before the environment may close.
+    tx: RwTxUnsync,
+    _pass: Pass,
+    /// Tables created here, not yet visible to others.
+    created: Vec<(Table, Database)>,
+    /// The first write that failed.
+    failed: Option<String>,
+    inner: Arc<Inner>,
+}
+
+/// Lets writers in one at a time, in the order they came.
+#[derive(Debug, Default)]
+pub(crate) struct Gate {
+    queue: Arc<FairMutex<()>>,
+    /// Number of the thread inside, plus one.
+    inside: Arc<AtomicUsize>,
+}
+
+/// The right to write.
+struct Pass {
+    inside: Arc<AtomicUsize>,
+    _turn: ArcMutexGuard<RawFairMutex, ()>,
+}
+
+impl Gate {
+    /// Waits for its turn; `None` if this thread is inside already and would wait for itself.
+    fn enter(&self) -> Option<Pass> {
+        let me = thread_number() + 1;
+        if self.inside.load(Ordering::Relaxed) == me {
+            return None;
+        }
+        let turn = self.queue.lock_arc();
+        self.inside.store(me, Ordering::Relaxed);
+        Some(Pass { inside: Arc::clone(&self.inside), _turn: turn })
+    }
+}
+
+impl Drop for Pass {
+    fn drop(&mut self) {
+        self.inside.store(0, Ordering::Relaxed);
+    }
+}
+
+impl WriteTxn {
+    /// Waits for the writers before.
+    pub(crate) fn begin(inner: Arc<Inner>) -> Result<Self> {
+        let path = || inner.context.path.clone();
+        let gate = inner.gate.as_ref().ok_or_else(|| DbError::ReadOnly { path: path() })?;
+        let pass = gate.enter().ok_or_else(|| DbError::Nested { path: path() })?;
+        let tx = inner
+            .env
+            .begin_rw_unsync()
+            .map_err(|e| inner.error("opening a write transaction", e))?;
+        Ok(Self { tx, _pass: pass, created: Vec::new(), failed: None, inner })
+    }
+
+    /// Makes all writes durable at once (with [`SyncMode::NoSync`](crate::SyncMode::NoSync):
+    /// visible at once). On failure nothing of the transaction is kept.
+    pub fn commit(self) -> Result<()> {
+        let Self { tx, _pass, created, failed, inner } = self;
+        if let Some(reason) = failed {
+            return Err(DbError::Aborted { reason });
+        }
+        tx.commit().map_err(|e| inner.error("committing", e))?;
+        for (table, db) in created {
+            inner.tables.add_state(table, db)?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn raw_put(&mut self, table: Handle, key: &[u8], value: &[u8]) -> Result<()> {
+        self.store(table, key, value, WriteFlags::UPSERT)
+    }
+
+    /// As `raw_put`, faster, if `key` sorts after all others; otherwise [`DbError::OutOfOrder`].
+    pub(crate) fn raw_append(&mut self, table: Handle, key: &[u8], value: &[u8]) -> Result<()> {
+        self.store(table, key, value, WriteFlags::APPEND | WriteFlags::NO_OVERWRITE)
+    }
+
+    fn store(&mut self, table: Handle, key: &[u8], value: &[u8], flags: WriteFlags) -> Result<()> {
+        self.inner.check_key(table, key)?;
+        self.inner.check_value(table, key, value)?;
+        let stored = self.tx.put(table.db, key, value, flags);
+        match stored {
+            // Found before anything was changed, so the transaction is still good.
+            Err(MdbxError::KeyMismatch | MdbxError::KeyExist) => {
+                Err(DbError::OutOfOrder { table: table.name.to_owned(), key: show_key(key) })
+            }
+            stored => self.written("writing", table.name, key, stored),
+        }
+    }
+
+    pub(crate) fn raw_delete(&mut self, table: Handle, key: &[u8]) -> Result<bool> {
+        self.inner.check_key(table, key)?;
+        let deleted = self.tx.del(table.db, key, None);
+        self.written("deleting from", table.name, key, deleted)
+    }
+
+    pub(crate) fn raw_clear(&mut self, table: Handle) -> Result<()> {
+        let cleared = self.tx.clear_db(table.db);
+        self.written("clearing", table.name, &[], cleared)
+    }
+
+    /// The handle of a state table, which is created if need be.
+    pub(crate) fn state_table(&mut self, table: Table) -> Result<Handle> {
+        if let Some(handle) = self.existing_state_table(table)? {
+            return Ok(handle);
+        }
+        let name = self.inner.tables.disk_name(table)?;
+        let db = self.tx.create_db(Some(&name), DatabaseFlags::empty());
+        let handle =
+            Handle { name: table.name, db: self.written("creating", table.name, &[], db)? };
+        self.created.push((table, handle.db));
+        Ok(handle)
+    }
+
+    /// The handle of a state table, if it exists.
+    pub(crate) fn existing_state_table(&self, table: Table) -> Result<Option<Handle>> {
+        let created = self.created.iter().find(|(held, _)| held.id == table.id);
+        match created {
+            Some((held, db)) if held.name == table.name => {
+                Ok(Some(Handle { name: table.name, db: *db }))
+            }
+            Some((held, _)) => Err(DbError::TableIdTaken {
+                id: table.id,
+                held: held.name.to_owned(),
+                wanted: table.name.to_owned(),
+            }),
+            None => self.inner.state_table(table),
+        }
+    }
+
+    fn written<T>(
+        &mut self,
+        action: &str,
+        table: &str,
+        key: &[u8],
+        outcome: Result<T, MdbxError>,
+    ) -> Result<T> {
+        outcome.map_err(|e| {
+            let action = format!("{action} table {table} at {}", show_key(key));
+            let error = self.inner.error(action, e);
+            self.failed.get_or_insert_with(|| error.to_string());
+            error
+        })
+    }
+
+    fn read<T>(
+        &self,
+        table: Handle,
+        key: Option<&[u8]>,
+        read: impl FnOnce(&RwTxUnsync) -> Result<T, MdbxError>,
+    ) -> Result<T> {
+        if let Some(key) = key {
+            self.inner.check_key(table, key)?;
+        }
+        read(&self.tx).map_err(|e| self.inner.error(format!("reading table {}", table.name), e))
+    }
+}
+
+impl RawRead for WriteTxn {
+    fn inner(&self) -> &Inner {
+        &self.inner
+    }
+
+    fn raw_get(&self, table: Handle, key: &[u8]) -> Result<Option<Bytes>> {
+        self.read(table, Some(key), |tx| raw::get(tx, table.db, key))
+    }
+
+    fn raw_seek(
+        &self,
+        table: Handle,
+        key: Option<&[u8]>,
+        direction: Direction,
+    ) -> Result<Option<Row>> {
+        self.read(table, key, |tx| raw::seek(tx, table.db, key, direction))
+    }
+
+    fn raw_scan(&self, table: Handle, range: Range<'_>) -> Result<Vec<Row>> {
+        self.inner.check_range(table, range)?;
+        self.read(table, None, |tx| raw::scan(tx, table.db, range))
+    }
+
+    fn raw_stat(&self, table: Handle) -> Result<Option<Stat>> {
+        self.read(table, None, |tx| raw::stat(tx, table.db))
+    }
+}
+
+impl fmt::Debug for WriteTxn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WriteTxn").field("failed", &self.failed).finish_non_exhaustive()
+    }
+}

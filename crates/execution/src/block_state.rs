@@ -1,0 +1,467 @@
+//! The state while one block executes: what was read, what changed, and the deltas of both.
+//!
+//! revm hands over the accounts a transaction touched (`commit`); this module decides what they mean
+//! for the state (EIP-161, SELFDESTRUCT, creation) and keeps, for every account and slot, the value
+//! before the block beside the value now. Assumptions, from revm's journal:
+//!
+//! * `commit` gets each transaction's accounts on their own, with slots' present values;
+//! * an account that is neither touched nor created nor destroyed is unchanged. revm also clears the
+//!   touch of an existing empty account before Spurious Dragon, which is unchanged too: an account
+//!   without code and nonce cannot lose a balance;
+//! * a created account's storage holds every slot its constructor wrote, and nothing else is set.
+
+use crate::{DatabaseError, ExecutionInput, StateDatabase, database::account_info};
+use alloy_primitives::{
+    Address, B256, Bytes, KECCAK256_EMPTY, U256,
+    map::{AddressMap, B256Map, HashMap, hash_map::Entry},
+};
+use core::fmt;
+use retrie_state::{Account, DeltaBuilder, StateDelta, StateKey, Value, encode_slot};
+use revm::{
+    Database, DatabaseCommit,
+    bytecode::Bytecode,
+    database_interface::bal::BalState,
+    state::{Account as TouchedAccount, AccountInfo, bal::BlockAccessIndex},
+};
+use std::collections::BTreeMap;
+
+/// Database of the EVM for one block: caches reads, collects changes.
+pub(crate) struct BlockState<'a> {
+    database: StateDatabase<'a>,
+    rules: StateRules,
+    parent: (u64, B256),
+    accounts: AddressMap<CachedAccount>,
+    /// Codes set in this block.
+    new_codes: B256Map<Bytecode>,
+    /// Changes since the observer was last called.
+    window: Option<DeltaBuilder>,
+    access_list: BalState,
+    failure: Option<DatabaseError>,
+}
+
+/// Rules of the fork for the state.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct StateRules {
+    /// EIP-161: touched accounts that are empty are removed.
+    pub(crate) clears_empty: bool,
+    /// EIP-7928: accesses are collected.
+    pub(crate) has_access_list: bool,
+}
+
+/// Account as it was before the block and as it is now.
+#[derive(Debug)]
+struct CachedAccount {
+    before: Option<Account>,
+    now: Option<Account>,
+    slots: HashMap<U256, CachedSlot>,
+    /// The storage was dropped as a whole in this block: slots that are not cached are zero now.
+    cleared: bool,
+    touched: bool,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct CachedSlot {
+    /// Value before the block; `None` if it was never read (only after the storage was cleared).
+    before: Option<U256>,
+    now: U256,
+}
+
+/// The read the EVM asked for failed; [`BlockState::take_failure`] says why.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("the state could not be read")]
+pub(crate) struct ReadFailed;
+
+impl revm::context::DBErrorMarker for ReadFailed {}
+
+impl<'a> BlockState<'a> {
+    /// The state before block `number`, whose parent has hash `parent_hash`.
+    pub(crate) fn new(
+        input: ExecutionInput<'a>,
+        rules: StateRules,
+        number: u64,
+        parent_hash: B256,
+    ) -> Self {
+        let access_list = if rules.has_access_list {
+            BalState::new().with_bal_builder()
+        } else {
+            BalState::new()
+        };
+        Self {
+            database: StateDatabase::new(input),
+            rules,
+            parent: (number.saturating_sub(1), parent_hash),
+            accounts: AddressMap::default(),
+            new_codes: B256Map::default(),
+            window: None,
+            access_list,
+            failure: None,
+        }
+    }
+
+    /// The database underneath, with its counters.
+    pub(crate) const fn database(&self) -> &StateDatabase<'a> {
+        &self.database
+    }
+
+    /// From now on changes are also collected for [`take_window`](Self::take_window).
+    pub(crate) fn open_window(&mut self) {
+        self.window = Some(DeltaBuilder::new());
+    }
+
+    /// Changes since the window was opened or last taken.
+    pub(crate) fn take_window(&mut self) -> StateDelta {
+        self.window.replace(DeltaBuilder::new()).unwrap_or_default().build()
+    }
+
+    /// Why a read failed, if one did since the last call.
+    pub(crate) const fn take_failure(&mut self) -> Option<DatabaseError> {
+        self.failure.take()
+    }
+
+    /// Position in the block access list: 0 before the transactions, `index + 1` in a transaction,
+    /// one more than their number after them (EIP-7928).
+    pub(crate) const fn set_access_index(&mut self, index: u64) {
+        self.access_list.bal_index = BlockAccessIndex::new(index);
+    }
+
+    /// The block access list, if the fork has one.
+    pub(crate) fn take_access_list(&mut self) -> Option<crate::BlockAccessList> {
+        self.access_list.take_built_alloy_bal()
+    }
+
+    /// Moves the whole balance of each of `from` to `to` (the irregular transfer of EIP-779).
+    ///
+    /// Accounts in `from` exist afterwards, as empty ones if they did not before, unless the fork
+    /// clears them.
+    pub(crate) fn drain(&mut self, from: &[Address], to: Address) -> Result<(), DatabaseError> {
+        for address in from {
+            let account = self.load(*address)?.now.unwrap_or_default();
+            let drained = account.balance;
+            self.set_account(*address, Account { balance: U256::ZERO, ..account })?;
+            let beneficiary = self.load(to)?.now.unwrap_or_default();
+            let balance = beneficiary.balance.saturating_add(drained);
+            self.set_account(to, Account { balance, ..beneficiary })?;
+        }
+        Ok(())
+    }
+
+    /// All changes of the block, and the codes it brought into the state.
+    pub(crate) fn finish(&mut self) -> Result<(StateDelta, Vec<(B256, Bytes)>), DatabaseError> {
+        let mut builder = DeltaBuilder::new();
+        let mut codes = BTreeMap::new();
+        for (address, account) in self.accounts.iter().filter(|(_, account)| account.touched) {
+            account.changes(address, &self.database, &mut builder)?;
+            if let Some(hash) = account.new_code_hash()
+                && let Some(code) = self.new_codes.get(&hash)
+            {
+                codes.insert(hash, code.original_bytes());
+                self.database.cache_code(hash, code);
+            }
+        }
+        Ok((builder.build(), codes.into_iter().collect()))
+    }
+
+    fn load(&mut self, address: Address) -> Result<&mut CachedAccount, DatabaseError> {
+        Ok(match self.accounts.entry(address) {
+            Entry::Occupied(entry) => entry.into_mut(),
+            Entry::Vacant(entry) => {
+                let account = self.database.account(&address)?;
+                entry.insert(CachedAccount {
+                    before: account,
+                    now: account,
+                    slots: HashMap::default(),
+                    cleared: false,
+                    touched: false,
+                })
+            }
+        })
+    }
+
+    fn set_account(&mut self, address: Address, account: Account) -> Result<(), DatabaseError> {
+        let removed = self.rules.clears_empty && account.is_empty();
+        self.update(address, (!removed).then_some(account), removed, [])
+    }
+
+    /// Applies what a transaction left of an account it touched.
+    fn apply(&mut self, address: Address, touched: TouchedAccount) -> Result<(), DatabaseError> {
+        if !touched.is_touched() {
+            return Ok(());
+        }
+        let TouchedAccount { info, storage, status, .. } = touched;
+        let code_hash = if info.code_hash.is_zero() { KECCAK256_EMPTY } else { info.code_hash };
+        let account = Account { nonce: info.nonce, balance: info.balance, code_hash };
+        let destroyed = status.contains(revm::state::AccountStatus::SelfDestructed);
+        let created = status.contains(revm::state::AccountStatus::Created);
+        let removed = destroyed || self.rules.clears_empty && account.is_empty();
+        if removed {
+            return self.update(address, None, true, []);
+        }
+        if code_hash != KECCAK256_EMPTY
+            && let Some(code) = info.code
+            && self.load(address)?.now.is_none_or(|now| now.code_hash != code_hash)
+        {
+            self.new_codes.insert(code_hash, code);
+        }
+        let slots = storage
+            .into_iter()
+            .filter(|(_, slot)| created || slot.is_changed())
+            .map(|(key, slot)| (key, slot.present_value));
+        self.update(address, Some(account), created, slots)
+    }
+
+    /// Sets an account to `next`; `clears` drops its storage first; then writes `slots`.
+    fn update(
+        &mut self,
+        address: Address,
+        next: Option<Account>,
+        clears: bool,
+        slots: impl IntoIterator<Item = (U256, U256)>,
+    ) -> Result<(), DatabaseError> {
+        self.load(address)?;
+        let Some(account) = self.accounts.get_mut(&address) else {
+            return Ok(()); // just loaded
+        };
+        // A touch of an account that does not exist changes nothing.
+        if next.is_none() && account.now.is_none() {
+            return Ok(());
+        }
+        account.touched = true;
+        if let Some(window) = &mut self.window
+            && account.now != next
+        {
+            window.change(
+                StateKey::Account(address),
+                account.now.map(|now| now.encode()),
+                next.map(|next| next.encode()),
+            );
+        }
+        if clears {
+            if let Some(window) = &mut self.window {
+                account.clear_in(&address, &self.database, window)?;
+            }
+            account.cleared = true;
+            account.slots.values_mut().for_each(|slot| slot.now = U256::ZERO);
+        }
+        account.now = next;
+        for (key, value) in slots {
+            let slot = match account.slots.entry(key) {
+                Entry::Occupied(slot) => slot.into_mut(),
+                Entry::Vacant(_) if clears && value.is_zero() => continue,
+                Entry::Vacant(slot) => slot.insert(CachedSlot::default()),
+            };
+            if let Some(window) = &mut self.window
+                && slot.now != value
+            {
+                let key = StateKey::Slot(address, key.into());
+                window.change(key, encode_slot(slot.now), encode_slot(value));
+            }
+            slot.now = value;
+        }
+        Ok(())
+    }
+
+    fn read<T>(&mut self, result: Result<T, DatabaseError>) -> Result<T, ReadFailed> {
+        result.map_err(|error| {
+            self.failure.get_or_insert(error);
+            ReadFailed
+        })
+    }
+}
+
+impl CachedAccount {
+    /// The hash of a code the account has now and did not have before the block.
+    fn new_code_hash(&self) -> Option<B256> {
+        let hash = self.now?.code_hash;
+        let had = self.before.map_or(KECCAK256_EMPTY, |before| before.code_hash);
+        (hash != had && hash != KECCAK256_EMPTY).then_some(hash)
+    }
+
+    /// Adds the changes of this account since before the block.
+    fn changes(
+        &self,
+        address: &Address,
+        database: &StateDatabase<'_>,
+        builder: &mut DeltaBuilder,
+    ) -> Result<(), DatabaseError> {
+        if self.before != self.now {
+            builder.change(
+                StateKey::Account(*address),
+                self.before.map(|before| before.encode()),
+                self.now.map(|now| now.encode()),
+            );
+        }
+        if !self.cleared {
+            for (slot, CachedSlot { before, now }) in &self.slots {
+                let before = match before {
+                    Some(before) => *before,
+                    None => database.slot(address, *slot)?,
+                };
+                if before != *now {
+                    let key = StateKey::Slot(*address, (*slot).into());
+                    builder.change(key, encode_slot(before), encode_slot(*now));
+                }
+            }
+            return Ok(());
+        }
+        // Created and destroyed within the block: there never was a storage.
+        if self.before.is_none() && self.now.is_none() {
+            return Ok(());
+        }
+        let listed = database.slots_of(address)?;
+        let is_partial = listed.is_none();
+        let mut before: BTreeMap<B256, Value> = listed.unwrap_or_default().into_iter().collect();
+        if is_partial {
+            for (slot, value) in self.known_before(address, database)? {
+                before.insert(slot, value);
+            }
+        }
+        if !before.is_empty() || is_partial && self.before.is_some() {
+            builder.wipe(*address);
+        }
+        for (slot, value) in before {
+            builder.change(StateKey::Slot(*address, slot), Some(value), None);
+        }
+        for (slot, CachedSlot { now, .. }) in &self.slots {
+            if !now.is_zero() {
+                // The builder keeps the previous value of a slot that is listed above.
+                builder.change(StateKey::Slot(*address, (*slot).into()), None, encode_slot(*now));
+            }
+        }
+        Ok(())
+    }
+
+    /// Slots that were set before the block, as far as a partial state tells.
+    fn known_before(
+        &self,
+        address: &Address,
+        database: &StateDatabase<'_>,
+    ) -> Result<Vec<(B256, Value)>, DatabaseError> {
+        let mut known = Vec::new();
+        for (slot, cached) in &self.slots {
+            let before = match cached.before {
+                Some(before) => before,
+                None => match database.slot(address, *slot) {
+                    Ok(before) => before,
+                    Err(retrie_state::StateError::MissingWitness { .. }) => continue,
+                    Err(error) => return Err(error.into()),
+                },
+            };
+            if let Some(value) = encode_slot(before) {
+                known.push(((*slot).into(), value));
+            }
+        }
+        Ok(known)
+    }
+
+    /// Records in `window` that every slot set now is dropped.
+    fn clear_in(
+        &self,
+        address: &Address,
+        database: &StateDatabase<'_>,
+        window: &mut DeltaBuilder,
+    ) -> Result<(), DatabaseError> {
+        let mut live = BTreeMap::new();
+        let mut is_partial = false;
+        if !self.cleared {
+            match database.slots_of(address)? {
+                Some(slots) => live.extend(slots),
+                None => is_partial = true,
+            }
+        }
+        for (slot, CachedSlot { now, .. }) in &self.slots {
+            match encode_slot(*now) {
+                Some(value) => live.insert((*slot).into(), value),
+                None => live.remove(&B256::from(*slot)),
+            };
+        }
+        if !live.is_empty() || is_partial && self.now.is_some() {
+            window.wipe(*address);
+        }
+        for (slot, value) in live {
+            window.change(StateKey::Slot(*address, slot), Some(value), None);
+        }
+        Ok(())
+    }
+}
+
+impl Database for BlockState<'_> {
+    type Error = ReadFailed;
+
+    fn basic(&mut self, address: Address) -> Result<Option<AccountInfo>, ReadFailed> {
+        let account = self.load(address).map(|account| account.now);
+        Ok(self.read(account)?.as_ref().map(account_info))
+    }
+
+    fn code_by_hash(&mut self, code_hash: B256) -> Result<Bytecode, ReadFailed> {
+        if let Some(code) = self.new_codes.get(&code_hash) {
+            return Ok(code.clone());
+        }
+        let code = self.database.code(code_hash).map_err(|error| match error {
+            DatabaseError::MissingCode { hash, address: None } => {
+                let owner = self
+                    .accounts
+                    .iter()
+                    .filter(|(_, account)| account.now.is_some_and(|now| now.code_hash == hash))
+                    .map(|(address, _)| *address)
+                    .min();
+                DatabaseError::MissingCode { hash, address: owner }
+            }
+            error => error,
+        });
+        self.read(code)
+    }
+
+    fn storage(&mut self, address: Address, index: U256) -> Result<U256, ReadFailed> {
+        let loaded = self.load(address).map(drop);
+        self.read(loaded)?;
+        let Some(account) = self.accounts.get_mut(&address) else {
+            return Ok(U256::ZERO); // just loaded
+        };
+        match account.slots.entry(index) {
+            Entry::Occupied(slot) => Ok(slot.get().now),
+            Entry::Vacant(_) if account.cleared => Ok(U256::ZERO),
+            Entry::Vacant(entry) => {
+                let value = match self.database.slot(&address, index) {
+                    Ok(value) => value,
+                    Err(error) => return self.read(Err(error.into())),
+                };
+                entry.insert(CachedSlot { before: Some(value), now: value });
+                Ok(value)
+            }
+        }
+    }
+
+    fn block_hash(&mut self, number: u64) -> Result<B256, ReadFailed> {
+        if number == self.parent.0 {
+            return Ok(self.parent.1);
+        }
+        let hash = revm::DatabaseRef::block_hash_ref(&self.database, number);
+        self.read(hash)
+    }
+}
+
+impl DatabaseCommit for BlockState<'_> {
+    fn commit(&mut self, changes: AddressMap<TouchedAccount>) {
+        self.commit_iter(&mut changes.into_iter());
+    }
+
+    /// Failures are kept for [`take_failure`](Self::take_failure), as this cannot return them.
+    fn commit_iter(&mut self, changes: &mut dyn Iterator<Item = (Address, TouchedAccount)>) {
+        for (address, account) in changes {
+            self.access_list.commit_one(address, &account);
+            if let Err(error) = self.apply(address, account) {
+                self.failure.get_or_insert(error);
+            }
+        }
+    }
+}
+
+impl fmt::Debug for BlockState<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BlockState")
+            .field("parent", &self.parent)
+            .field("rules", &self.rules)
+            .field("accounts", &self.accounts.len())
+            .finish_non_exhaustive()
+    }
+}

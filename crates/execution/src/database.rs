@@ -1,0 +1,178 @@
+//! revm's database over the readers of one state.
+
+use crate::{DatabaseError, ExecutionInput};
+use alloy_primitives::{Address, B256, KECCAK256_EMPTY, U256};
+use core::{
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
+    time::Duration,
+};
+use retrie_state::{Account, StateError, Value};
+use revm::{Database, DatabaseRef, bytecode::Bytecode, state::AccountInfo};
+use std::time::Instant;
+
+/// revm's [`Database`] over an [`ExecutionInput`]: stateless, every call is one read.
+///
+/// Put a cache above it (revm's `CacheDB` or `State`) to run calls and traces; block execution has
+/// its own. Reads are counted and timed.
+#[derive(Debug)]
+pub struct StateDatabase<'a> {
+    input: ExecutionInput<'a>,
+    counters: Counters,
+}
+
+#[derive(Debug, Default)]
+struct Counters {
+    accounts: AtomicU64,
+    slots: AtomicU64,
+    listings: AtomicU64,
+    codes: AtomicU64,
+    block_hashes: AtomicU64,
+    nanoseconds: AtomicU64,
+}
+
+/// Reads from the state and beside it, by kind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ReadCounts {
+    /// Accounts.
+    pub accounts: u64,
+    /// Single storage slots.
+    pub slots: u64,
+    /// Listings of the whole storage of an account.
+    pub listings: u64,
+    /// Codes that were not in the cache.
+    pub codes: u64,
+    /// Hashes of ancestors.
+    pub block_hashes: u64,
+}
+
+impl<'a> StateDatabase<'a> {
+    /// A database over `input`, with counters at zero.
+    pub fn new(input: ExecutionInput<'a>) -> Self {
+        Self { input, counters: Counters::default() }
+    }
+
+    /// Reads so far.
+    pub fn read_counts(&self) -> ReadCounts {
+        let Counters { accounts, slots, listings, codes, block_hashes, nanoseconds: _ } =
+            &self.counters;
+        ReadCounts {
+            accounts: accounts.load(Relaxed),
+            slots: slots.load(Relaxed),
+            listings: listings.load(Relaxed),
+            codes: codes.load(Relaxed),
+            block_hashes: block_hashes.load(Relaxed),
+        }
+    }
+
+    /// Time spent in the readers so far.
+    pub fn read_time(&self) -> Duration {
+        Duration::from_nanos(self.counters.nanoseconds.load(Relaxed))
+    }
+
+    fn timed<T>(&self, counter: &AtomicU64, read: impl FnOnce() -> T) -> T {
+        let start = Instant::now();
+        let result = read();
+        self.counters.nanoseconds.fetch_add(start.elapsed().as_nanos() as u64, Relaxed);
+        counter.fetch_add(1, Relaxed);
+        result
+    }
+
+    pub(crate) fn account(&self, address: &Address) -> Result<Option<Account>, StateError> {
+        self.timed(&self.counters.accounts, || self.input.state.account(address))
+    }
+
+    pub(crate) fn slot(&self, address: &Address, slot: U256) -> Result<U256, StateError> {
+        let slot = B256::from(slot);
+        self.timed(&self.counters.slots, || self.input.state.slot(address, &slot))
+    }
+
+    /// All slots of `address`; `None` if the state is partial and does not know them.
+    pub(crate) fn slots_of(
+        &self,
+        address: &Address,
+    ) -> Result<Option<Vec<(B256, Value)>>, StateError> {
+        match self.timed(&self.counters.listings, || self.input.state.slots_of(address)) {
+            Ok(slots) => Ok(Some(slots)),
+            Err(StateError::MissingWitness { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    pub(crate) fn code(&self, hash: B256) -> Result<Bytecode, DatabaseError> {
+        if hash == KECCAK256_EMPTY {
+            return Ok(Bytecode::default());
+        }
+        if let Some(code) = self.input.code_cache.and_then(|cache| cache.get(&hash)) {
+            return Ok(code);
+        }
+        let code = self
+            .timed(&self.counters.codes, || self.input.codes.code(&hash))?
+            .ok_or(DatabaseError::MissingCode { hash, address: None })?;
+        // Code that starts like an EIP-7702 designator without being one runs as what it is.
+        let code =
+            Bytecode::new_raw_checked(code.clone()).unwrap_or_else(|_| Bytecode::new_legacy(code));
+        if let Some(cache) = self.input.code_cache {
+            cache.insert(hash, code.clone());
+        }
+        Ok(code)
+    }
+
+    pub(crate) fn cache_code(&self, hash: B256, code: &Bytecode) {
+        if let Some(cache) = self.input.code_cache {
+            cache.insert(hash, code.clone());
+        }
+    }
+}
+
+/// The EVM's view of an account. Code is loaded when it is first needed.
+pub(crate) fn account_info(account: &Account) -> AccountInfo {
+    let code = (account.code_hash == KECCAK256_EMPTY).then(Bytecode::default);
+    AccountInfo {
+        balance: account.balance,
+        nonce: account.nonce,
+        code_hash: account.code_hash,
+        code,
+        ..AccountInfo::default()
+    }
+}
+
+impl DatabaseRef for StateDatabase<'_> {
+    type Error = DatabaseError;
+
+    fn basic_ref(&self, address: Address) -> Result<Option<AccountInfo>, DatabaseError> {
+        Ok(self.account(&address)?.as_ref().map(account_info))
+    }
+
+    fn code_by_hash_ref(&self, code_hash: B256) -> Result<Bytecode, DatabaseError> {
+        self.code(code_hash)
+    }
+
+    fn storage_ref(&self, address: Address, index: U256) -> Result<U256, DatabaseError> {
+        Ok(self.slot(&address, index)?)
+    }
+
+    fn block_hash_ref(&self, number: u64) -> Result<B256, DatabaseError> {
+        self.timed(&self.counters.block_hashes, || self.input.hashes.block_hash(number))?
+            .ok_or(DatabaseError::MissingBlockHash { number })
+    }
+}
+
+impl Database for StateDatabase<'_> {
+    type Error = DatabaseError;
+
+    fn basic(&mut self, address: Address) -> Result<Option<AccountInfo>, DatabaseError> {
+        self.basic_ref(address)
+    }
+
+    fn code_by_hash(&mut self, code_hash: B256) -> Result<Bytecode, DatabaseError> {
+        self.code_by_hash_ref(code_hash)
+    }
+
+    fn storage(&mut self, address: Address, index: U256) -> Result<U256, DatabaseError> {
+        self.storage_ref(address, index)
+    }
+
+    fn block_hash(&mut self, number: u64) -> Result<B256, DatabaseError> {
+        self.block_hash_ref(number)
+    }
+}

@@ -1,0 +1,124 @@
+//! Why a block could not be executed.
+
+use alloy_evm::block::BlockValidationError;
+use alloy_primitives::{Address, B256};
+use retrie_state::StateError;
+
+/// Why a read of the EVM failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DatabaseError {
+    /// The state could not be read.
+    #[error(transparent)]
+    State(#[from] StateError),
+    /// An account names a code that is not stored.
+    #[error(
+        "code {hash} of {} is not stored; the code table is incomplete, import again or complete \
+         the bundle",
+        display_owner(.address)
+    )]
+    MissingCode {
+        /// keccak-256 of the code.
+        hash: B256,
+        /// An account with this code, where known.
+        address: Option<Address>,
+    },
+    /// BLOCKHASH asked for an ancestor whose hash is not known.
+    #[error("hash of ancestor block {number} is not known; provide the headers before this block")]
+    MissingBlockHash {
+        /// Number of the ancestor.
+        number: u64,
+    },
+}
+
+fn display_owner(address: &Option<Address>) -> String {
+    address.map_or_else(|| "an account".into(), |address| format!("account {address}"))
+}
+
+impl revm::context::DBErrorMarker for DatabaseError {}
+
+/// What an observer may fail with.
+pub type ObserverError = Box<dyn core::error::Error + Send + Sync>;
+
+/// Why the execution of a block failed.
+///
+/// [`InvalidTransaction`](Self::InvalidTransaction) and [`InvalidBlock`](Self::InvalidBlock) are
+/// verdicts about the block ([`is_invalid_block`](Self::is_invalid_block)); all others say nothing
+/// about it.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ExecutionError {
+    /// A transaction of the block may not be included there.
+    #[error("block {number}: transaction {index} is invalid: {source}")]
+    InvalidTransaction {
+        /// Block number.
+        number: u64,
+        /// Index of the transaction in the block.
+        index: usize,
+        /// The rule it breaks.
+        source: Box<BlockValidationError>,
+    },
+    /// The block breaks a rule outside its transactions (system call, requests, ommers, header).
+    #[error("block {number} is invalid: {reason}")]
+    InvalidBlock {
+        /// Block number.
+        number: u64,
+        /// The rule it breaks.
+        reason: String,
+    },
+    /// State, code or ancestor hash could not be read.
+    #[error("block {number}, {}: {source}", display_place(.index))]
+    Database {
+        /// Block number.
+        number: u64,
+        /// Index of the transaction; `None` around the transactions (system calls, rewards).
+        index: Option<usize>,
+        /// What failed.
+        source: Box<DatabaseError>,
+    },
+    /// The EVM itself failed, e.g. a precompile without its implementation.
+    #[error("block {number}, {}: the EVM failed: {reason}", display_place(.index))]
+    Evm {
+        /// Block number.
+        number: u64,
+        /// Index of the transaction; `None` around the transactions.
+        index: Option<usize>,
+        /// What it said.
+        reason: String,
+    },
+    /// The observer refused to go on.
+    #[error("block {number}, after transaction {index}: {source}")]
+    Observer {
+        /// Block number.
+        number: u64,
+        /// Index of the transaction it was shown.
+        index: usize,
+        /// Its error.
+        source: ObserverError,
+    },
+}
+
+fn display_place(index: &Option<usize>) -> String {
+    index.map_or_else(
+        || "before or after its transactions".into(),
+        |index| format!("transaction {index}"),
+    )
+}
+
+impl ExecutionError {
+    /// Whether the error is a verdict about the block, independent of this machine.
+    pub const fn is_invalid_block(&self) -> bool {
+        matches!(self, Self::InvalidTransaction { .. } | Self::InvalidBlock { .. })
+    }
+
+    /// The state error underneath, if that is the cause.
+    pub fn as_state(&self) -> Option<&StateError> {
+        match self {
+            Self::Database { source, .. } => match &**source {
+                DatabaseError::State(error) => Some(error),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+}

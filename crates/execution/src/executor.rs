@@ -1,0 +1,257 @@
+//! Runs one block: pre-block changes, transactions, post-block changes.
+
+use crate::{
+    DatabaseError, ExecutionError, ExecutionInput, ExecutionOutcome, ObserverError, Timing,
+    block_state::{BlockState, ReadFailed, StateRules},
+    constantinople,
+    receipts::BuildReceipt,
+};
+use alloy_consensus::BlockHeader;
+use alloy_evm::{
+    Evm, EvmEnv,
+    block::{
+        BlockExecutionError, BlockExecutor, BlockValidationError, InternalBlockExecutionError,
+    },
+    eth::{EthBlockExecutionCtx, EthBlockExecutor, EthEvmBuilder, dao_fork, spec::EthExecutorSpec},
+};
+use alloy_hardforks::{EthereumHardfork, EthereumHardforks, ForkCondition};
+use alloy_primitives::Address;
+use retrie_chainspec::{
+    ChainSpec,
+    primitives::{Header, RecoveredBlock},
+};
+use retrie_state::StateDelta;
+use revm::{context_interface::result::EVMError, primitives::hardfork::SpecId};
+use std::{borrow::Cow, time::Instant};
+
+/// Called after each transaction with its index and what it alone changed.
+///
+/// The delta is relative to the state after the transaction before; that of transaction 0 includes
+/// the changes before the transactions (system calls, the DAO's irregular transfer). Rewards,
+/// withdrawals and other changes after the last transaction belong to none. Applied in order, these
+/// deltas and those changes give the block's delta.
+pub type TransactionObserver<'a> = dyn FnMut(usize, StateDelta) -> Result<(), ObserverError> + 'a;
+
+/// The EVM's environment in the block with this header: rule set, block fields, blob parameters.
+pub fn evm_env(spec: &ChainSpec, header: &Header) -> EvmEnv<SpecId> {
+    let blob_params = spec.blob_params_at_timestamp(header.timestamp);
+    let rules = BlockRules::new(spec, header);
+    let mut env = EvmEnv::for_eth_block(header, rules, spec.chain_id(), blob_params);
+    if has_net_metering(spec, header.number) {
+        constantinople::set_costs(&mut env.cfg_env);
+    }
+    env
+}
+
+/// Whether the block has Constantinople's EIP-1283, which Petersburg removed.
+fn has_net_metering(spec: &ChainSpec, number: u64) -> bool {
+    spec.is_constantinople_active_at_block(number) && !spec.is_petersburg_active_at_block(number)
+}
+
+/// Executes `block` on the state of its parent and returns what its header commits to, and its
+/// delta. Nothing is written.
+///
+/// The header's commitments are not checked; that is the consensus crate's part, before (shape of
+/// header and body) and after (gas, receipts, requests).
+///
+/// # Errors
+/// [`ExecutionError`]; see [`ExecutionError::is_invalid_block`] for verdicts about the block.
+pub fn execute_block(
+    spec: &ChainSpec,
+    block: &RecoveredBlock,
+    input: ExecutionInput<'_>,
+) -> Result<ExecutionOutcome, ExecutionError> {
+    run(spec, block, input, None)
+}
+
+/// Like [`execute_block`], and shows the delta of each single transaction to `observer`, whose error
+/// ends the execution.
+///
+/// Needed where a root is due after every transaction: receipts before Byzantium.
+pub fn execute_block_with_observer(
+    spec: &ChainSpec,
+    block: &RecoveredBlock,
+    input: ExecutionInput<'_>,
+    observer: &mut TransactionObserver<'_>,
+) -> Result<ExecutionOutcome, ExecutionError> {
+    run(spec, block, input, Some(observer))
+}
+
+/// The chain's rules as alloy-evm shall see them in one block.
+///
+/// * Without the DAO fork: alloy-evm would drain the DAO's accounts after the transactions; EIP-779
+///   does so before them, and so does [`run`].
+/// * With Paris wherever the header is a proof-of-stake one: a chain whose merge block is not known
+///   in advance has it at a total difficulty, which no header tells.
+/// * With Petersburg from Constantinople on: see [`constantinople`].
+#[derive(Clone, Copy, Debug)]
+struct BlockRules<'a> {
+    spec: &'a ChainSpec,
+    is_pos: bool,
+}
+
+impl<'a> BlockRules<'a> {
+    fn new(spec: &'a ChainSpec, header: &Header) -> Self {
+        Self { spec, is_pos: spec.is_pos(header) }
+    }
+}
+
+impl EthereumHardforks for BlockRules<'_> {
+    fn ethereum_fork_activation(&self, fork: EthereumHardfork) -> ForkCondition {
+        match fork {
+            EthereumHardfork::Dao => ForkCondition::Never,
+            EthereumHardfork::Paris if self.is_pos => ForkCondition::ZERO_BLOCK,
+            EthereumHardfork::Petersburg => {
+                self.spec.ethereum_fork_activation(EthereumHardfork::Constantinople)
+            }
+            fork => self.spec.ethereum_fork_activation(fork),
+        }
+    }
+}
+
+impl EthExecutorSpec for BlockRules<'_> {
+    fn deposit_contract_address(&self) -> Option<Address> {
+        EthExecutorSpec::deposit_contract_address(self.spec)
+    }
+}
+
+fn run(
+    spec: &ChainSpec,
+    block: &RecoveredBlock,
+    input: ExecutionInput<'_>,
+    mut observer: Option<&mut TransactionObserver<'_>>,
+) -> Result<ExecutionOutcome, ExecutionError> {
+    let start = Instant::now();
+    let header = block.header();
+    let number = header.number;
+    check_ommers(number, &block.body().ommers)?;
+
+    let env = evm_env(spec, header);
+    let rules = StateRules {
+        clears_empty: env.cfg_env.spec.is_enabled_in(SpecId::SPURIOUS_DRAGON),
+        has_access_list: env.cfg_env.spec.is_enabled_in(SpecId::AMSTERDAM),
+    };
+    let mut state = BlockState::new(input, rules, number, header.parent_hash);
+    if observer.is_some() {
+        state.open_window();
+    }
+    if spec.ethereum_fork_activation(EthereumHardfork::Dao).transitions_at_block(number) {
+        state
+            .drain(&dao_fork::DAO_HARDFORK_ACCOUNTS, dao_fork::DAO_HARDFORK_BENEFICIARY)
+            .map_err(|error| database_error(number, None, error))?;
+    }
+
+    let context = EthBlockExecutionCtx {
+        parent_hash: header.parent_hash,
+        parent_beacon_block_root: header.parent_beacon_block_root,
+        ommers: &block.body().ommers,
+        withdrawals: block.body().withdrawals.as_ref().map(|list| Cow::Borrowed(list.as_slice())),
+        extra_data: header.extra_data.clone(),
+        tx_count_hint: Some(block.body().transactions.len()),
+        slot_number: header.slot_number(),
+    };
+    let net_metering = has_net_metering(spec, number);
+    let mut evm = EthEvmBuilder::new(&mut state, env).build();
+    if net_metering {
+        evm = constantinople::with_net_metering(evm);
+    }
+    let mut executor =
+        EthBlockExecutor::new(evm, context, BlockRules::new(spec, header), BuildReceipt);
+
+    let outcome = executor.apply_pre_execution_changes();
+    settle(number, None, executor.evm_mut().db_mut(), outcome)?;
+
+    for (index, transaction) in block.transactions_recovered().enumerate() {
+        executor.evm_mut().db_mut().set_access_index(index as u64 + 1);
+        let outcome = executor.execute_transaction(transaction);
+        let state = executor.evm_mut().db_mut();
+        settle(number, Some(index), state, outcome)?;
+        if let Some(observer) = &mut observer {
+            observer(index, state.take_window()).map_err(|source| ExecutionError::Observer {
+                number,
+                index,
+                source,
+            })?;
+        }
+    }
+
+    let transactions = block.body().transactions.len() as u64;
+    executor.evm_mut().db_mut().set_access_index(transactions + 1);
+    let outcome = executor.finish().map(|(_, result)| result);
+    let result = settle(number, None, &mut state, outcome)?;
+
+    let (delta, codes) = state.finish().map_err(|error| database_error(number, None, error))?;
+    let access_list = state.take_access_list();
+    Ok(ExecutionOutcome {
+        receipts: result.receipts,
+        gas_used: result.gas_used,
+        blob_gas_used: result.blob_gas_used,
+        requests: result.requests,
+        delta,
+        codes,
+        access_list,
+        accesses: state.database().read_counts(),
+        timing: Timing { total: start.elapsed(), storage: state.database().read_time() },
+    })
+}
+
+/// Ommers older than the reward rule knows (yellow paper 11.3) would make the reward negative.
+fn check_ommers(number: u64, ommers: &[Header]) -> Result<(), ExecutionError> {
+    const OLDEST: u64 = 7;
+    for ommer in ommers {
+        if ommer.number >= number || number - ommer.number > OLDEST {
+            return Err(ExecutionError::InvalidBlock {
+                number,
+                reason: format!(
+                    "ommer of height {} is not one of its recent ancestors' siblings",
+                    ommer.number
+                ),
+            });
+        }
+    }
+    Ok(())
+}
+
+/// Turns what alloy-evm says into a verdict, with a failed read as the cause if there was one.
+fn settle<T>(
+    number: u64,
+    index: Option<usize>,
+    state: &mut BlockState<'_>,
+    outcome: Result<T, BlockExecutionError>,
+) -> Result<T, ExecutionError> {
+    if let Some(failure) = state.take_failure() {
+        return Err(database_error(number, index, failure));
+    }
+    outcome.map_err(|error| match (error, index) {
+        (
+            BlockExecutionError::Validation(
+                source @ (BlockValidationError::InvalidTx { .. }
+                | BlockValidationError::TransactionGasLimitMoreThanAvailableBlockGas {
+                    ..
+                }),
+            ),
+            Some(index),
+        ) => ExecutionError::InvalidTransaction { number, index, source: Box::new(source) },
+        (BlockExecutionError::Validation(error), _) => {
+            ExecutionError::InvalidBlock { number, reason: error.to_string() }
+        }
+        (BlockExecutionError::Internal(error), _) => internal_error(number, index, &error),
+    })
+}
+
+fn internal_error(
+    number: u64,
+    index: Option<usize>,
+    error: &InternalBlockExecutionError,
+) -> ExecutionError {
+    let reason = error.to_string();
+    match error.downcast_evm::<EVMError<ReadFailed>>() {
+        // A header without a field its fork demands.
+        Some(EVMError::Header(_)) => ExecutionError::InvalidBlock { number, reason },
+        _ => ExecutionError::Evm { number, index, reason },
+    }
+}
+
+fn database_error(number: u64, index: Option<usize>, source: DatabaseError) -> ExecutionError {
+    ExecutionError::Database { number, index, source: Box::new(source) }
+}

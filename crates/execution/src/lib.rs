@@ -1,0 +1,63 @@
+//! Executes one block with alloy-evm and revm over any [`StateReader`], and says what it changed.
+//!
+//! ```text
+//!  RecoveredBlock --.                             .--> receipts, gas, requests, access list
+//!  ChainSpec -------+--> execute_block ----------+---> StateDelta  (to the state backend)
+//!  StateReader -----+      |   ^                  '--> new contract codes
+//!  CodeReader ------+      v   | reads
+//!  BlockHashes -----'    revm over BlockState
+//! ```
+//!
+//! # Vocabulary
+//!
+//! * **input** ([`ExecutionInput`]): where one block reads from: the state of its parent, contract
+//!   codes by hash, hashes of ancestors, and (optionally) a [`CodeCache`] of analysed codes shared
+//!   between blocks.
+//! * **delta** ([`StateDelta`]): every key the block changes, with its value before and after. It is
+//!   taken per block, after rewards, withdrawals and system calls, never from a longer run of
+//!   blocks: what a SELFDESTRUCT wiped would be lost between them.
+//! * **observer** ([`execute_block_with_observer`]): sees the delta of each single transaction.
+//!   Receipts before Byzantium commit to the state root after every transaction; with an observer
+//!   the caller chains one throw-away proposal per transaction to learn these roots.
+//! * **cleared**: the storage of an account was dropped as a whole (SELFDESTRUCT, EIP-161 removal, or
+//!   a contract created over an account). Its slots before the block come from
+//!   [`StateReader::slots_of`]; where that is unknown (a witness) the delta's `wiped` marker decides.
+//!
+//! # Rules that live here, and nowhere else
+//!
+//! Which accounts exist after a transaction is a rule of the fork: before Spurious Dragon a touched
+//! empty account is a leaf of the state, from then on it is removed (EIP-161). The DAO's irregular
+//! transfer (EIP-779) happens before the first transaction of its block. Rewards, withdrawals and the
+//! system calls of EIP-2935, 4788, 7002 and 7251 are part of the delta. Backends apply the delta and
+//! know none of this.
+//!
+//! # Not covered
+//!
+//! A creation at an address that has storage but neither nonce nor code is not treated as a collision
+//! (EIP-7610), as revm does not look at storage; the stale storage is wiped. No such account can be
+//! created over on mainnet.
+//!
+//! [`StateReader`]: retrie_state::StateReader
+//! [`StateReader::slots_of`]: retrie_state::StateReader::slots_of
+//! [`StateDelta`]: retrie_state::StateDelta
+
+mod block_state;
+mod constantinople;
+mod database;
+mod error;
+mod executor;
+mod outcome;
+mod receipts;
+mod record;
+mod source;
+
+pub use database::{ReadCounts, StateDatabase};
+pub use error::{DatabaseError, ExecutionError, ObserverError};
+pub use executor::{TransactionObserver, evm_env, execute_block, execute_block_with_observer};
+pub use outcome::{ExecutionOutcome, Timing};
+pub use receipts::receipts_root_with_state_roots;
+pub use record::{AccessRecorder, RecordedAccesses};
+pub use source::{BlockHashes, CodeCache, CodeReader, ExecutionInput};
+
+/// The block access list of EIP-7928, as the header's `blockAccessListHash` commits to it.
+pub use alloy_eip7928::BlockAccessList;

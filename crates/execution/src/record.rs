@@ -1,0 +1,62 @@
+//! Records which keys are read, with their values: the pre-state of a bundle that lacks one.
+
+use alloy_primitives::{Address, B256};
+use core::fmt;
+use parking_lot::Mutex;
+use retrie_state::{StateError, StateKey, StateReader, Value};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What was read through an [`AccessRecorder`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RecordedAccesses {
+    /// Every key that was asked for, with the value it had; `None` where it is absent.
+    pub values: BTreeMap<StateKey, Option<Value>>,
+    /// Accounts whose whole storage was listed. Each of their slots is among the values.
+    pub listed: BTreeSet<Address>,
+}
+
+/// A [`StateReader`] that passes reads on and remembers them.
+pub struct AccessRecorder<'a> {
+    state: &'a dyn StateReader,
+    accesses: Mutex<RecordedAccesses>,
+}
+
+impl<'a> AccessRecorder<'a> {
+    /// A recorder in front of `state` that has seen nothing yet.
+    pub fn new(state: &'a dyn StateReader) -> Self {
+        Self { state, accesses: Mutex::default() }
+    }
+
+    /// What was read so far.
+    pub fn into_accesses(self) -> RecordedAccesses {
+        self.accesses.into_inner()
+    }
+}
+
+impl StateReader for AccessRecorder<'_> {
+    fn get(&self, key: &StateKey) -> Result<Option<Value>, StateError> {
+        let value = self.state.get(key)?;
+        self.accesses.lock().values.insert(*key, value.clone());
+        Ok(value)
+    }
+
+    fn slots_of(&self, address: &Address) -> Result<Vec<(B256, Value)>, StateError> {
+        let slots = self.state.slots_of(address)?;
+        let mut accesses = self.accesses.lock();
+        accesses.listed.insert(*address);
+        for (slot, value) in &slots {
+            accesses.values.insert(StateKey::Slot(*address, *slot), Some(value.clone()));
+        }
+        Ok(slots)
+    }
+}
+
+impl fmt::Debug for AccessRecorder<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let accesses = self.accesses.lock();
+        f.debug_struct("AccessRecorder")
+            .field("values", &accesses.values.len())
+            .field("listed", &accesses.listed.len())
+            .finish()
+    }
+}

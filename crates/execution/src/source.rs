@@ -1,0 +1,150 @@
+//! Where a block reads from besides the state: codes, ancestor hashes, and the cache of codes.
+
+use alloy_primitives::{B256, Bytes, map::HashMap};
+use core::{fmt, hash::BuildHasher};
+use quick_cache::{Weighter, sync::Cache};
+use retrie_state::{StateError, StateReader};
+use revm::bytecode::Bytecode;
+
+/// Reads contract codes, which live outside the state, by their keccak-256.
+pub trait CodeReader {
+    /// The code with this hash, `None` if it is not stored.
+    fn code(&self, hash: &B256) -> Result<Option<Bytes>, StateError>;
+}
+
+/// Reads the hashes of the ancestors of the block that is executed.
+pub trait BlockHashes {
+    /// Hash of the ancestor `number`, `None` if it is not known.
+    ///
+    /// Asked for at most the 256 ancestors before the block (BLOCKHASH, yellow paper 9.4), never for
+    /// its parent, whose hash the header holds.
+    fn block_hash(&self, number: u64) -> Result<Option<B256>, StateError>;
+}
+
+impl<S: BuildHasher> CodeReader for HashMap<B256, Bytes, S> {
+    fn code(&self, hash: &B256) -> Result<Option<Bytes>, StateError> {
+        Ok(self.get(hash).cloned())
+    }
+}
+
+impl<S: BuildHasher> BlockHashes for HashMap<u64, B256, S> {
+    fn block_hash(&self, number: u64) -> Result<Option<B256>, StateError> {
+        Ok(self.get(&number).copied())
+    }
+}
+
+/// No codes: for chains of plain transfers.
+impl CodeReader for () {
+    fn code(&self, _: &B256) -> Result<Option<Bytes>, StateError> {
+        Ok(None)
+    }
+}
+
+/// No ancestors: for chains whose contracts never ask.
+impl BlockHashes for () {
+    fn block_hash(&self, _: u64) -> Result<Option<B256>, StateError> {
+        Ok(None)
+    }
+}
+
+/// Everything the execution of one block reads from.
+#[derive(Clone, Copy)]
+pub struct ExecutionInput<'a> {
+    /// State of the parent block.
+    pub state: &'a dyn StateReader,
+    /// Codes of all contracts in that state.
+    pub codes: &'a dyn CodeReader,
+    /// Hashes of ancestors.
+    pub hashes: &'a dyn BlockHashes,
+    /// Analysed codes of earlier blocks, if the caller keeps them.
+    pub code_cache: Option<&'a CodeCache>,
+}
+
+impl<'a> ExecutionInput<'a> {
+    /// Input without a code cache.
+    pub const fn new(
+        state: &'a dyn StateReader,
+        codes: &'a dyn CodeReader,
+        hashes: &'a dyn BlockHashes,
+    ) -> Self {
+        Self { state, codes, hashes, code_cache: None }
+    }
+
+    /// The same input with a cache of analysed codes.
+    pub const fn with_code_cache(self, cache: &'a CodeCache) -> Self {
+        Self { code_cache: Some(cache), ..self }
+    }
+}
+
+impl fmt::Debug for ExecutionInput<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ExecutionInput")
+            .field("code_cache", &self.code_cache)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Bounded cache from code hash to analysed code (jump destinations found, padding added).
+///
+/// Entries are addressed by their content, so they are valid for every state and every fork, and the
+/// cache may be shared between threads, chains and backends.
+pub struct CodeCache {
+    codes: Cache<B256, Bytecode, ByLength>,
+}
+
+/// Bytes an entry holds besides the code: key, allocation headers, jump table of a small code.
+const ENTRY_OVERHEAD: u64 = 160;
+
+#[derive(Clone, Copy, Debug)]
+struct ByLength;
+
+impl Weighter<B256, Bytecode> for ByLength {
+    fn weight(&self, _: &B256, code: &Bytecode) -> u64 {
+        // One bit of jump table per byte of code.
+        let length = code.len() as u64;
+        length + length / 8 + ENTRY_OVERHEAD
+    }
+}
+
+impl CodeCache {
+    /// A cache of at most about `bytes` bytes.
+    pub fn new(bytes: u64) -> Self {
+        const TYPICAL_CODE: u64 = 6 * 1024;
+        let items = (bytes / TYPICAL_CODE).clamp(16, 1 << 20) as usize;
+        Self { codes: Cache::with_weighter(items, bytes, ByLength) }
+    }
+
+    pub(crate) fn get(&self, hash: &B256) -> Option<Bytecode> {
+        self.codes.get(hash)
+    }
+
+    pub(crate) fn insert(&self, hash: B256, code: Bytecode) {
+        self.codes.insert(hash, code);
+    }
+
+    /// Number of cached codes.
+    pub fn len(&self) -> usize {
+        self.codes.len()
+    }
+
+    /// Whether nothing is cached.
+    pub fn is_empty(&self) -> bool {
+        self.codes.is_empty()
+    }
+}
+
+impl Default for CodeCache {
+    /// 64 MiB: more than the codes that a few hundred busy mainnet blocks call.
+    fn default() -> Self {
+        Self::new(64 << 20)
+    }
+}
+
+impl fmt::Debug for CodeCache {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CodeCache")
+            .field("len", &self.codes.len())
+            .field("bytes", &self.codes.weight())
+            .finish()
+    }
+}

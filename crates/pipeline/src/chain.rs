@@ -1,0 +1,296 @@
+//! An open datadir: the chain's tables, the backend's state, and the referee's if there is one.
+
+use crate::PipelineError;
+use alloy_primitives::{B256, Bytes, KECCAK256_EMPTY, keccak256};
+use retrie_chainspec::ChainSpec;
+use retrie_db::{ChainRead, Db, DbOptions, Metadata, NewBlock, StateRootMode, WriteTxn};
+use retrie_state::{
+    Account, At, Backend, BlockRef, DeltaBuilder, KvStore, Namespace, Proposal, StateDelta,
+    StateKey, StateStore, StoreOptions, encode_slot,
+};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+/// Names of the referee's tables start with this.
+const REFEREE_PREFIX: &str = "Referee";
+/// First table id of the referee; backends' own ids lie below.
+const REFEREE_FIRST_ID: u8 = 0x80;
+/// The state directory within the datadir, for files of backends.
+const STATE_FOLDER: &str = "state";
+
+/// How to open a datadir.
+pub struct ChainOptions {
+    /// Rules and genesis of the chain.
+    pub spec: Arc<ChainSpec>,
+    /// The state backend.
+    pub backend: Arc<dyn Backend>,
+    /// A backend with Ethereum's roots that runs beside it on the same deltas.
+    pub referee: Option<Arc<dyn Backend>>,
+    /// What header state roots mean.
+    pub root_mode: StateRootMode,
+    /// The datadir.
+    pub datadir: PathBuf,
+    /// Options of the database.
+    pub db: DbOptions,
+    /// Options of the state store; its directory is set here.
+    pub store: StoreOptions,
+}
+
+impl std::fmt::Debug for ChainOptions {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ChainOptions")
+            .field("chain", &self.spec.name())
+            .field("backend", &self.backend.identity().name)
+            .field("datadir", &self.datadir)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The referee: a second state whose root is Ethereum's.
+#[derive(Debug)]
+pub(crate) struct Referee {
+    pub(crate) store: StateStore,
+    names: Namespace,
+}
+
+/// An open datadir.
+#[derive(Debug)]
+pub struct Chain {
+    pub(crate) spec: Arc<ChainSpec>,
+    pub(crate) db: Db,
+    pub(crate) store: StateStore,
+    pub(crate) referee: Option<Referee>,
+    pub(crate) root_mode: StateRootMode,
+}
+
+impl Chain {
+    /// Opens or creates a datadir. A new one gets the genesis block; an existing one must hold the
+    /// same chain, backend and root mode.
+    ///
+    /// # Errors
+    /// [`PipelineError::NoHeaderRoot`] if header roots shall be checked by a backend that computes
+    /// others; errors of database and state store.
+    pub fn open(options: ChainOptions) -> Result<Self, PipelineError> {
+        let ChainOptions { spec, backend, referee, root_mode, datadir, mut db, store } = options;
+        let identity = backend.identity().clone();
+        if root_mode == StateRootMode::Header && !backend.capabilities().ethereum_root {
+            return Err(PipelineError::NoHeaderRoot { backend: identity.name });
+        }
+        if let Some(referee) = &referee
+            && !referee.capabilities().ethereum_root
+        {
+            return Err(PipelineError::NoHeaderRoot { backend: referee.identity().name });
+        }
+        let names = referee.as_ref().map(|referee| {
+            Namespace::new(REFEREE_PREFIX, REFEREE_FIRST_ID, &StateStore::tables(&**referee))
+        });
+        db.state_tables = StateStore::tables(&*backend);
+        db.state_tables.extend(names.iter().flat_map(Namespace::tables));
+        let db = Db::open_or_create(&datadir, &db)?;
+        let expected = Metadata::new(spec.chain_id(), spec.genesis_hash(), &identity, root_mode);
+        db.init_metadata(&expected)?;
+
+        let kv = db.state_store();
+        let files = state_folder(&datadir, None)?;
+        let state = StateStore::open(
+            backend,
+            kv.clone(),
+            StoreOptions { dir: Some(files), ..store.clone() },
+        )?;
+        let referee = match referee.zip(names) {
+            None => None,
+            Some((backend, names)) => {
+                let files = state_folder(&datadir, Some(REFEREE_PREFIX))?;
+                let options = StoreOptions { dir: Some(files), ..store };
+                let store = StateStore::open(backend, names.store(kv), options)?;
+                Some(Referee { store, names })
+            }
+        };
+        let chain = Self { spec, db, store: state, referee, root_mode };
+        if chain.db.begin_read()?.tip()?.is_none() {
+            chain.write_genesis()?;
+        }
+        chain.check_tips()?;
+        Ok(chain)
+    }
+
+    /// Rules of the chain.
+    pub const fn spec(&self) -> &Arc<ChainSpec> {
+        &self.spec
+    }
+
+    /// The chain's tables.
+    pub const fn db(&self) -> &Db {
+        &self.db
+    }
+
+    /// The backend's state.
+    pub const fn state(&self) -> &StateStore {
+        &self.store
+    }
+
+    /// The highest canonical block.
+    pub fn tip(&self) -> Result<BlockRef, PipelineError> {
+        let tip = self.db.begin_read()?.tip()?;
+        Ok(tip.unwrap_or_else(|| BlockRef::new(0, self.spec.genesis_hash())))
+    }
+
+    /// Folds all committed state into its tables and syncs; for a short reopening and for honest
+    /// sizes. Loses nothing if it is left out.
+    pub fn flush(&self) -> Result<(), PipelineError> {
+        self.store.flush()?;
+        if let Some(referee) = &self.referee {
+            referee.store.flush()?;
+        }
+        Ok(self.db.sync()?)
+    }
+
+    /// Commits proposals of backend and referee with whatever `rows` writes, in one transaction.
+    pub(crate) fn commit(
+        &self,
+        proposals: &[Proposal],
+        referee: &[Proposal],
+        rows: impl FnOnce(&mut WriteTxn) -> Result<(), PipelineError>,
+    ) -> Result<(), PipelineError> {
+        let mut txn = self.db.begin_write()?;
+        rows(&mut txn)?;
+        let after = self.store.commit(proposals, &mut txn)?;
+        let referee_after = match &self.referee {
+            None => None,
+            Some(r) => Some(r.store.commit(referee, &mut r.names.txn(&mut txn))?),
+        };
+        txn.commit()?;
+        after.run()?;
+        referee_after.map_or(Ok(()), |after| Ok(after.run()?))
+    }
+
+    /// Takes chain and state back to block `number`.
+    pub(crate) fn revert(&self, number: u64) -> Result<(), PipelineError> {
+        let mut txn = self.db.begin_write()?;
+        txn.unset_canonical_above(number)?;
+        let after = self.store.revert(number, &mut txn)?;
+        let referee_after = match &self.referee {
+            None => None,
+            Some(r) => Some(r.store.revert(number, &mut r.names.txn(&mut txn))?),
+        };
+        txn.commit()?;
+        after.run()?;
+        referee_after.map_or(Ok(()), |after| Ok(after.run()?))
+    }
+
+    fn write_genesis(&self) -> Result<(), PipelineError> {
+        let (delta, codes) = genesis_delta(&self.spec);
+        let header = self.spec.genesis_header();
+        let hash = header.hash();
+        let proposal = self.store.begin(At::Tip)?.finish_as(0, &delta)?;
+        self.store.seal(&proposal, hash);
+        let mut referee = Vec::new();
+        if let Some(r) = &self.referee {
+            let proposal = r.store.begin(At::Tip)?.finish_as(0, &delta)?;
+            r.store.seal(&proposal, hash);
+            referee.push(proposal);
+        }
+        self.check_roots(0, hash, header.state_root, &proposal, referee.first())?;
+        let root = proposal.root();
+        self.commit(&[proposal], &referee, |txn| {
+            txn.insert_block(&NewBlock {
+                hash,
+                header: header.header(),
+                body: &Default::default(),
+                senders: &[],
+                receipts: Some(&[]),
+                total_difficulty: header.difficulty,
+            })?;
+            for (hash, code) in &codes {
+                txn.insert_code(hash, code)?;
+            }
+            txn.insert_root(&hash, self.store.identity().name, &root)?;
+            Ok(())
+        })
+    }
+
+    /// Compares computed roots with the header's, as far as they can be. Returns how many were.
+    pub(crate) fn check_roots(
+        &self,
+        number: u64,
+        hash: B256,
+        expected: B256,
+        proposal: &Proposal,
+        referee: Option<&Proposal>,
+    ) -> Result<u64, PipelineError> {
+        let own = (self.root_mode != StateRootMode::Shadow).then(|| (&self.store, proposal));
+        let refereed = self.referee.as_ref().map(|r| &r.store).zip(referee);
+        let mut checked = 0;
+        for (store, proposal) in own.into_iter().chain(refereed) {
+            if proposal.root() != expected {
+                return Err(PipelineError::StateRoot {
+                    number,
+                    hash,
+                    expected,
+                    got: proposal.root(),
+                    backend: store.identity().name,
+                });
+            }
+            checked += 1;
+        }
+        Ok(checked.min(1))
+    }
+
+    fn check_tips(&self) -> Result<(), PipelineError> {
+        let show = |store: &StateStore| {
+            store.tip().map_or_else(|| "nothing".into(), |tip| tip.block.to_string())
+        };
+        match &self.referee {
+            Some(r) if r.store.tip().map(|t| t.block) != self.store.tip().map(|t| t.block) => {
+                Err(PipelineError::RefereeBehind {
+                    referee: show(&r.store),
+                    backend: show(&self.store),
+                })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    pub(crate) fn kv(&self) -> Arc<dyn KvStore> {
+        self.db.state_store()
+    }
+}
+
+fn state_folder(datadir: &Path, sub: Option<&str>) -> Result<PathBuf, PipelineError> {
+    let mut folder = datadir.join(STATE_FOLDER);
+    folder.extend(sub.map(str::to_lowercase));
+    std::fs::create_dir_all(&folder).map_err(|source| PipelineError::Io {
+        action: format!("creating folder {}", folder.display()),
+        source,
+    })?;
+    Ok(folder)
+}
+
+/// The state of block 0 as its delta, and the codes of its contracts.
+pub(crate) fn genesis_delta(spec: &ChainSpec) -> (StateDelta, Vec<(B256, Bytes)>) {
+    let mut delta = DeltaBuilder::new();
+    let mut codes = Vec::new();
+    for (address, account) in spec.genesis_accounts() {
+        let code_hash = match &account.code {
+            Some(code) if !code.is_empty() => {
+                let hash = keccak256(code);
+                codes.push((hash, code.clone()));
+                hash
+            }
+            _ => KECCAK256_EMPTY,
+        };
+        let state = Account {
+            nonce: account.nonce.unwrap_or_default(),
+            balance: account.balance,
+            code_hash,
+        };
+        delta.change(StateKey::Account(*address), None, Some(state.encode()));
+        for (slot, value) in account.storage.iter().flatten() {
+            let value = encode_slot((*value).into());
+            delta.change(StateKey::Slot(*address, *slot), None, value);
+        }
+    }
+    (delta.build(), codes)
+}

@@ -1,0 +1,121 @@
+//! The thread that makes imported blocks durable while the next ones execute.
+
+use crate::{Chain, PipelineError, importer::TreeBlock};
+use alloy_primitives::B256;
+use crossbeam_channel::{Receiver, Sender, bounded};
+use retrie_db::{NewBlock, WriteTxn};
+use retrie_state::Proposal;
+use retrie_telemetry::Metrics;
+use std::{sync::Arc, time::Instant};
+
+/// Canonical blocks, each the child of the one before, the first of the durable tip.
+#[derive(Debug)]
+pub(crate) struct CommitJob {
+    pub(crate) blocks: Vec<Arc<TreeBlock>>,
+}
+
+type Outcome = Result<Vec<B256>, PipelineError>;
+
+/// One commit at a time runs in the background; a second one waits for it.
+#[derive(Debug)]
+pub(crate) struct Committer<'a> {
+    chain: &'a Chain,
+    jobs: Sender<CommitJob>,
+    outcomes: Receiver<Outcome>,
+    running: bool,
+}
+
+impl<'a> Committer<'a> {
+    pub(crate) fn start<'scope>(
+        chain: &'a Chain,
+        metrics: Metrics,
+        scope: &'scope std::thread::Scope<'scope, 'a>,
+    ) -> Result<Self, PipelineError> {
+        let (jobs, inbox) = bounded::<CommitJob>(1);
+        let (outbox, outcomes) = bounded(1);
+        std::thread::Builder::new()
+            .name("import-commit".into())
+            .spawn_scoped(scope, move || {
+                for job in inbox {
+                    let start = Instant::now();
+                    let outcome = commit(chain, &job);
+                    metrics.commit_seconds.observe(start.elapsed().as_secs_f64());
+                    if let Some(last) = job.blocks.last() {
+                        metrics.durable.set(last.block.number as i64);
+                    }
+                    if outbox.send(outcome).is_err() {
+                        return;
+                    }
+                }
+            })
+            .map_err(|source| PipelineError::Io {
+                action: "starting thread import-commit".into(),
+                source,
+            })?;
+        Ok(Self { chain, jobs, outcomes, running: false })
+    }
+
+    /// Starts a commit; waits for the one before and returns the hashes that it made durable.
+    pub(crate) fn send(&mut self, job: CommitJob) -> Outcome {
+        let done = self.wait()?;
+        self.jobs.send(job).map_err(|_| PipelineError::Thread { thread: "import-commit" })?;
+        self.running = true;
+        Ok(done)
+    }
+
+    /// Waits for the running commit, if there is one.
+    pub(crate) fn wait(&mut self) -> Outcome {
+        if !std::mem::take(&mut self.running) {
+            return Ok(Vec::new());
+        }
+        self.outcomes.recv().map_err(|_| PipelineError::Thread { thread: "import-commit" })?
+    }
+
+    /// Stores a side block at once: they are rare, and must not be lost when the tree forgets them.
+    pub(crate) fn side_block(&self, block: &TreeBlock) -> Result<(), PipelineError> {
+        let mut txn = self.chain.db.begin_write()?;
+        write_block(self.chain, &mut txn, block, Place::Side)?;
+        Ok(txn.commit()?)
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Canonical,
+    Side,
+}
+
+fn commit(chain: &Chain, job: &CommitJob) -> Outcome {
+    let proposals: Vec<Proposal> = job.blocks.iter().map(|b| b.proposal.clone()).collect();
+    let referee: Vec<Proposal> = job.blocks.iter().filter_map(|b| b.referee.clone()).collect();
+    chain.commit(&proposals, &referee, |txn| {
+        for block in &job.blocks {
+            write_block(chain, txn, block, Place::Canonical)?;
+        }
+        Ok(())
+    })?;
+    Ok(job.blocks.iter().map(|block| block.block.hash()).collect())
+}
+
+fn write_block(
+    chain: &Chain,
+    txn: &mut WriteTxn,
+    block: &TreeBlock,
+    place: Place,
+) -> Result<(), PipelineError> {
+    let hash = block.block.hash();
+    let new =
+        NewBlock::recovered(&block.block, Some(&block.receipts), block.chain.total_difficulty);
+    match place {
+        Place::Canonical => txn.insert_block(&new)?,
+        Place::Side => txn.insert_side_block(&new)?,
+    }
+    for (hash, code) in &block.codes {
+        txn.insert_code(hash, code)?;
+    }
+    txn.insert_root(&hash, chain.store.identity().name, &block.proposal.root())?;
+    if let (Some(referee), Some(proposal)) = (&chain.referee, &block.referee) {
+        txn.insert_root(&hash, referee.store.identity().name, &proposal.root())?;
+    }
+    Ok(())
+}

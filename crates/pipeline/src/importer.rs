@@ -1,0 +1,683 @@
+//! The importer: blocks in, a durable canonical chain out.
+//!
+//! ```text
+//!  block -> parent known? -> header against parent, ommers -> session on the parent -> execute
+//!        -> propose -> receipts, bloom, gas, root -> tree of blocks not yet durable
+//!        -> fork choice -> (extends head | side block | reorg)
+//!  tree  -> commits, batched by size and time, on the thread `import-commit`
+//! ```
+//!
+//! Every block is executed on its own parent, side blocks too, as proposals cost nothing until they
+//! are committed. Side blocks are stored beside the canonical chain; a reorg takes the durable
+//! chain back to the common ancestor and commits the branch.
+
+use crate::{
+    Chain, PipelineError,
+    commit::{CommitJob, Committer},
+    report::{ImportReport, TipReport},
+    stream::{PreparedBlock, prepare},
+};
+use alloy_consensus::BlockHeader;
+use alloy_hardforks::EthereumHardforks;
+use alloy_primitives::{B256, Bytes, map::HashMap};
+use retrie_chainspec::primitives::{Block, Header, Receipt, RecoveredBlock, SealedHeader};
+use retrie_consensus::{ChainHead, ExecutionResult, ForkChoice, HeaderProvider};
+use retrie_db::{ChainRead, ReadTxn};
+use retrie_execution::{
+    BlockHashes, CodeCache, CodeReader, ExecutionInput, ExecutionOutcome, execute_block,
+    execute_block_with_observer,
+};
+use retrie_state::{At, BlockRef, Proposal, StateError, StateStore, StoreError};
+use retrie_telemetry::Metrics;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+/// How an import behaves.
+#[derive(Clone, Debug)]
+pub struct ImportOptions {
+    /// A batch is committed once it holds this many blocks ...
+    pub batch_blocks: usize,
+    /// ... or this many written state rows ...
+    pub batch_rows: usize,
+    /// ... or is this old.
+    pub batch_time: Duration,
+    /// Whether receipts before Byzantium, which hold state roots, are checked with a throw-away
+    /// proposal per transaction. Needs a backend or referee with Ethereum's roots.
+    pub intermediate_roots: bool,
+}
+
+impl Default for ImportOptions {
+    fn default() -> Self {
+        Self {
+            batch_blocks: 1024,
+            batch_rows: 200_000,
+            batch_time: Duration::from_secs(2),
+            intermediate_roots: false,
+        }
+    }
+}
+
+/// A verified block that is not durable yet.
+#[derive(Debug)]
+pub(crate) struct TreeBlock {
+    pub(crate) block: RecoveredBlock,
+    pub(crate) receipts: Vec<Receipt>,
+    pub(crate) codes: Vec<(B256, Bytes)>,
+    /// The chain that ends with this block, for fork choice.
+    pub(crate) chain: ChainHead,
+    pub(crate) proposal: Proposal,
+    pub(crate) referee: Option<Proposal>,
+}
+
+/// What became of a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Imported {
+    /// It was known already.
+    Known,
+    /// It is the new head.
+    Head,
+    /// It is the new head, on another branch than the one before.
+    Reorg {
+        /// Number of the last block that both branches share.
+        ancestor: u64,
+    },
+    /// It is valid, but another branch is heavier.
+    Side,
+}
+
+/// Times of an import, by kind of work.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ImportTimes {
+    /// EVM.
+    pub execution: Duration,
+    /// State reads of the EVM.
+    pub reads: Duration,
+    /// Roots and writes.
+    pub authentication: Duration,
+    /// Commits, as far as the import waited for them.
+    pub commit_wait: Duration,
+    /// Sender recovery and checks, on other threads.
+    pub prepare: Duration,
+}
+
+/// Imports blocks into one [`Chain`].
+pub struct Importer<'a> {
+    chain: &'a Chain,
+    options: ImportOptions,
+    metrics: Metrics,
+    codes: CodeCache,
+    /// Blocks that are not durable yet, and side blocks not too far below the durable tip.
+    tree: HashMap<B256, Arc<TreeBlock>>,
+    /// Canonical blocks of the tree in order, not yet handed to a commit.
+    pending: Vec<Arc<TreeBlock>>,
+    pending_rows: usize,
+    pending_since: Instant,
+    committer: Committer<'a>,
+    head: Head,
+    read: ReadTxn,
+    report: ImportReport,
+    times: ImportTimes,
+    key_reads: u64,
+    key_writes: u64,
+}
+
+#[derive(Clone, Debug)]
+struct Head {
+    header: SealedHeader,
+    chain: ChainHead,
+}
+
+impl std::fmt::Debug for Importer<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Importer").field("head", &self.head).finish_non_exhaustive()
+    }
+}
+
+impl<'a> Importer<'a> {
+    /// An importer that goes on from the durable head of `chain`. Commits run on a thread of
+    /// `scope`.
+    pub fn new<'scope>(
+        chain: &'a Chain,
+        options: ImportOptions,
+        metrics: Metrics,
+        scope: &'scope std::thread::Scope<'scope, 'a>,
+    ) -> Result<Self, PipelineError> {
+        let read = chain.db.begin_read()?;
+        let tip = chain.tip()?;
+        let header = read
+            .header(&tip.hash)?
+            .ok_or_else(|| StateError::corrupt("Headers", format!("block {tip} is missing")))?;
+        let head = ChainHead {
+            number: tip.number,
+            hash: tip.hash,
+            total_difficulty: read.total_difficulty(&tip.hash)?.unwrap_or_default(),
+            is_pos: chain.spec.is_pos(&header),
+        };
+        metrics.head.set(tip.number as i64);
+        metrics.durable.set(tip.number as i64);
+        Ok(Self {
+            chain,
+            options,
+            committer: Committer::start(chain, metrics.clone(), scope)?,
+            metrics,
+            codes: CodeCache::default(),
+            tree: HashMap::default(),
+            pending: Vec::new(),
+            pending_rows: 0,
+            pending_since: Instant::now(),
+            head: Head { header: SealedHeader::new(header, tip.hash), chain: head },
+            read,
+            report: ImportReport::default(),
+            times: ImportTimes::default(),
+            key_reads: 0,
+            key_writes: 0,
+        })
+    }
+
+    /// The head: number and hash.
+    pub fn head(&self) -> BlockRef {
+        BlockRef::new(self.head.header.number, self.head.header.hash())
+    }
+
+    /// Figures so far.
+    pub fn report(&self) -> ImportReport {
+        let header = &self.head.header;
+        ImportReport {
+            tip: TipReport {
+                number: header.number,
+                hash: header.hash(),
+                state_root: header.state_root,
+            },
+            ..self.report.clone()
+        }
+    }
+
+    /// Times so far.
+    pub const fn times(&self) -> ImportTimes {
+        self.times
+    }
+
+    /// Keys read by the EVM and keys changed so far.
+    pub const fn key_operations(&self) -> (u64, u64) {
+        (self.key_reads, self.key_writes)
+    }
+
+    /// Imports one block that nobody has looked at yet.
+    ///
+    /// # Errors
+    /// [`PipelineError::is_invalid_block`] tells verdicts about the block from other failures.
+    pub fn import(&mut self, block: Block) -> Result<Imported, PipelineError> {
+        let prepared = prepare(&self.chain.spec, block)?;
+        self.import_prepared(prepared)
+    }
+
+    /// Imports one block that is checked by itself, with its senders.
+    pub(crate) fn import_prepared(
+        &mut self,
+        PreparedBlock { block, prepare }: PreparedBlock,
+    ) -> Result<Imported, PipelineError> {
+        self.times.prepare += prepare;
+        let (number, hash) = (block.number(), block.hash());
+        if number == 0 {
+            return self.check_genesis(hash);
+        }
+        if self.is_known(&hash)? {
+            self.report.known_blocks += 1;
+            return Ok(Imported::Known);
+        }
+        let parent = self.header(&block.parent_hash())?.ok_or(PipelineError::UnknownParent {
+            number,
+            hash,
+            parent: block.parent_hash(),
+            head: self.head.header.number,
+        })?;
+        self.restore_branch(&parent)?;
+        match self.verify(block, &parent) {
+            Ok(verified) => self.accept(Arc::new(verified)),
+            Err(error) => {
+                if error.is_invalid_block() {
+                    self.metrics.invalid_blocks.inc();
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Makes everything that was imported durable.
+    pub fn flush(&mut self) -> Result<(), PipelineError> {
+        self.hand_over()?;
+        let start = Instant::now();
+        let done = self.committer.wait()?;
+        self.times.commit_wait += start.elapsed();
+        self.forget(done)
+    }
+
+    // -- one block --------------------------------------------------------------------------------
+
+    fn check_genesis(&mut self, hash: B256) -> Result<Imported, PipelineError> {
+        let expected = self.chain.spec.genesis_hash();
+        if hash != expected {
+            let chain = self.chain.spec.name().to_owned();
+            return Err(PipelineError::ForeignGenesis { got: hash, expected, chain });
+        }
+        self.report.known_blocks += 1;
+        Ok(Imported::Known)
+    }
+
+    /// Known means stored or in the tree. A stored side block is no reason to verify it again.
+    fn is_known(&self, hash: &B256) -> Result<bool, PipelineError> {
+        Ok(self.tree.contains_key(hash) || self.read.block_number(hash)?.is_some())
+    }
+
+    fn header(&self, hash: &B256) -> Result<Option<SealedHeader>, PipelineError> {
+        if self.head.header.hash() == *hash {
+            return Ok(Some(self.head.header.clone()));
+        }
+        if let Some(block) = self.tree.get(hash) {
+            return Ok(Some(block.block.clone_sealed_header()));
+        }
+        Ok(self.read.header(hash)?.map(|header| SealedHeader::new(header, *hash)))
+    }
+
+    /// The chain that ends with a known block.
+    fn chain_of(&self, header: &SealedHeader) -> Result<ChainHead, PipelineError> {
+        let hash = header.hash();
+        if self.head.header.hash() == hash {
+            return Ok(self.head.chain);
+        }
+        if let Some(block) = self.tree.get(&hash) {
+            return Ok(block.chain);
+        }
+        Ok(ChainHead {
+            number: header.number,
+            hash,
+            total_difficulty: self.read.total_difficulty(&hash)?.unwrap_or_default(),
+            is_pos: self.chain.spec.is_pos(header),
+        })
+    }
+
+    fn verify(
+        &mut self,
+        block: RecoveredBlock,
+        parent: &SealedHeader,
+    ) -> Result<TreeBlock, PipelineError> {
+        let chain = self.chain;
+        let (number, hash) = (block.number(), block.hash());
+        let header = block.header();
+        let parent_chain = self.chain_of(parent)?;
+        let spec = chain.spec.for_header(header);
+        let sealed = block.sealed_block();
+        let invalid = |source| PipelineError::invalid(sealed, source);
+        retrie_consensus::validate_header_against_parent(&spec, block.sealed_header(), parent)
+            .map_err(invalid)?;
+        retrie_consensus::validate_merge(&chain.spec, header, parent_chain.total_difficulty)
+            .map_err(invalid)?;
+        if !block.body().ommers.is_empty() {
+            retrie_consensus::validate_ommers(&spec, sealed, &Ancestors(self)).map_err(invalid)?;
+        }
+
+        let at = self.state_of(parent)?;
+        let session = chain.store.begin(at.as_at())?;
+        let reader = session.reader();
+        let surroundings = Surroundings { importer: self, parent };
+        let input =
+            ExecutionInput::new(&reader, &surroundings, &surroundings).with_code_cache(&self.codes);
+        let (outcome, roots, proving) =
+            if self.options.intermediate_roots && !spec.is_byzantium_active_at_block(number) {
+                self.execute_with_roots(&block, parent, input)?
+            } else {
+                (execute_block(&spec, &block, input)?, None, Duration::ZERO)
+            };
+        drop(reader);
+
+        let start = Instant::now();
+        let proposal = session.finish(&outcome.delta)?;
+        chain.store.seal(&proposal, hash);
+        let proposing = start.elapsed();
+        let referee = match &chain.referee {
+            None => None,
+            Some(referee) => {
+                let session = referee.store.begin(at.referee())?;
+                let proposal = session.finish(&outcome.delta)?;
+                referee.store.seal(&proposal, hash);
+                Some(proposal)
+            }
+        };
+
+        retrie_consensus::validate_post_execution(
+            &spec,
+            sealed,
+            &ExecutionResult {
+                receipts: &outcome.receipts,
+                gas_used: outcome.gas_used,
+                blob_gas_used: Some(outcome.blob_gas_used),
+                requests: &outcome.requests,
+                block_access_list_hash: outcome.access_list_hash(),
+                intermediate_state_roots: roots.as_deref(),
+            },
+        )
+        .map_err(invalid)?;
+        let checked =
+            chain.check_roots(number, hash, header.state_root(), &proposal, referee.as_ref())?;
+
+        self.report.roots_checked += checked;
+        self.times.reads += outcome.timing.storage;
+        self.times.execution += outcome.timing.execution().saturating_sub(proving);
+        self.times.authentication += proposing + proving;
+        self.key_reads += outcome.accesses.accounts + outcome.accesses.slots;
+        self.key_writes += outcome.delta.len() as u64;
+        self.metrics.execution_seconds.observe(outcome.timing.total.as_secs_f64());
+        self.metrics.propose_seconds.observe(proposing.as_secs_f64());
+        let head = parent_chain.child(&chain.spec, hash, header);
+        Ok(TreeBlock {
+            receipts: outcome.receipts,
+            codes: outcome.codes,
+            block,
+            chain: head,
+            proposal,
+            referee,
+        })
+    }
+
+    /// Executes with one throw-away proposal per transaction, to learn the state roots that receipts before
+    /// Byzantium hold.
+    fn execute_with_roots(
+        &self,
+        block: &RecoveredBlock,
+        parent: &SealedHeader,
+        input: ExecutionInput<'_>,
+    ) -> Result<(ExecutionOutcome, Option<Vec<B256>>, Duration), PipelineError> {
+        let spec = self.chain.spec.for_header(block.header());
+        let at = self.state_of(parent)?;
+        let own = self.chain.store.backend().capabilities().ethereum_root;
+        let (store, at): (&StateStore, _) = match (&self.chain.referee, own) {
+            (_, true) => (&self.chain.store, at.as_at()),
+            (Some(referee), _) => (&referee.store, at.referee()),
+            (None, false) => {
+                return Ok((execute_block(&spec, block, input)?, None, Duration::ZERO));
+            }
+        };
+        let mut last: Option<Proposal> = None;
+        let mut roots = Vec::new();
+        let mut proving = Duration::ZERO;
+        let outcome = execute_block_with_observer(&spec, block, input, &mut |_, delta| {
+            let start = Instant::now();
+            let session = store.begin(last.as_ref().map_or(at, At::Proposal))?;
+            let proposal = session.finish(&delta)?;
+            roots.push(proposal.root());
+            last = Some(proposal);
+            proving += start.elapsed();
+            Ok(())
+        })?;
+        Ok((outcome, Some(roots), proving))
+    }
+
+    /// The state of a block of the tree, or of a durable one.
+    fn state_of(&self, block: &SealedHeader) -> Result<ParentState, PipelineError> {
+        if let Some(block) = self.tree.get(&block.hash()) {
+            return Ok(ParentState::Tree(block.clone()));
+        }
+        let retained = self.chain.store.retained();
+        match retained {
+            Some(retained) if block.number < *retained.start() => {
+                Err(self.chain.store.beyond_retention(block.number).into())
+            }
+            _ => Ok(ParentState::Durable(block.hash())),
+        }
+    }
+
+    /// Executes stored side blocks again, from the last canonical block up to `block`, if its state
+    /// is no longer at hand.
+    fn restore_branch(&mut self, block: &SealedHeader) -> Result<(), PipelineError> {
+        let mut branch = Vec::new();
+        let mut hash = block.hash();
+        while !self.tree.contains_key(&hash) && !self.read.is_canonical(&hash)? {
+            let stored =
+                self.read.recovered_block(&hash)?.ok_or(StateError::UnknownBlock { hash })?;
+            hash = stored.parent_hash();
+            branch.push(stored);
+        }
+        for stored in branch.into_iter().rev() {
+            let parent = stored.parent_hash();
+            let parent = self.header(&parent)?.ok_or(StateError::UnknownBlock { hash: parent })?;
+            let hash = stored.hash();
+            let verified = self.verify(stored, &parent)?;
+            self.tree.insert(hash, Arc::new(verified));
+        }
+        Ok(())
+    }
+
+    // -- the tree ---------------------------------------------------------------------------------
+
+    fn accept(&mut self, block: Arc<TreeBlock>) -> Result<Imported, PipelineError> {
+        let (number, hash) = (block.block.number(), block.block.hash());
+        self.report.blocks += 1;
+        self.report.txs += block.block.transaction_count() as u64;
+        self.report.gas += block.block.gas_used();
+        self.metrics.blocks.inc();
+        self.metrics.transactions.inc_by(block.block.transaction_count() as u64);
+        self.metrics.gas.inc_by(block.block.gas_used());
+        self.tree.insert(hash, block.clone());
+
+        let outcome = if block.block.parent_hash() == self.head.header.hash() {
+            self.extend(block);
+            Imported::Head
+        } else if ForkChoice::decide(&self.head.chain, &block.chain) == ForkChoice::Switch {
+            let ancestor = self.reorg(&block)?;
+            self.report.reorgs += 1;
+            self.metrics.reorgs.inc();
+            tracing::info!(number, %hash, ancestor, "reorg");
+            Imported::Reorg { ancestor }
+        } else {
+            self.report.side_blocks += 1;
+            self.metrics.side_blocks.inc();
+            tracing::debug!(number, %hash, "side block");
+            self.committer.side_block(&block)?;
+            Imported::Side
+        };
+        self.metrics.head.set(self.head.header.number as i64);
+        let full = self.pending.len() >= self.options.batch_blocks
+            || self.pending_rows >= self.options.batch_rows
+            || self.pending_since.elapsed() >= self.options.batch_time;
+        if full && !self.pending.is_empty() {
+            self.hand_over()?;
+        }
+        Ok(outcome)
+    }
+
+    fn extend(&mut self, block: Arc<TreeBlock>) {
+        if self.pending.is_empty() {
+            self.pending_since = Instant::now();
+        }
+        self.head = Head { header: block.block.clone_sealed_header(), chain: block.chain };
+        self.pending_rows +=
+            block.proposal.rows() + block.referee.as_ref().map_or(0, Proposal::rows);
+        self.pending.push(block);
+    }
+
+    /// Makes `block`'s branch canonical; returns the number of the common ancestor.
+    fn reorg(&mut self, block: &Arc<TreeBlock>) -> Result<u64, PipelineError> {
+        let old_head = self.head();
+        self.flush()?;
+        // Everything canonical is durable now. The branch, from its tip down to a canonical block:
+        let mut branch = vec![block.clone()];
+        let ancestor = loop {
+            let first = &branch[branch.len() - 1].block;
+            let parent = first.parent_hash();
+            if self.read.is_canonical(&parent)? {
+                break first.number() - 1;
+            }
+            let Some(block) = self.tree.get(&parent) else {
+                return Err(StateError::UnknownBlock { hash: parent }.into());
+            };
+            branch.push(block.clone());
+        };
+        // The old branch becomes a side branch; its state must be found again should it win later.
+        self.chain.revert(ancestor)?;
+        tracing::debug!(old = %old_head, ancestor, "took the durable chain back");
+        self.refresh()?;
+        for block in branch.into_iter().rev() {
+            self.extend(block);
+        }
+        Ok(ancestor)
+    }
+
+    /// Gives the pending blocks to the committer and forgets those that are durable.
+    fn hand_over(&mut self) -> Result<(), PipelineError> {
+        if self.pending.is_empty() {
+            return Ok(());
+        }
+        let blocks = std::mem::take(&mut self.pending);
+        self.pending_rows = 0;
+        let start = Instant::now();
+        let done = self.committer.send(CommitJob { blocks })?;
+        self.times.commit_wait += start.elapsed();
+        self.forget(done)
+    }
+
+    /// Drops durable blocks from the tree, and side blocks that nobody can build on any more.
+    fn forget(&mut self, durable: Vec<B256>) -> Result<(), PipelineError> {
+        if durable.is_empty() {
+            return Ok(());
+        }
+        for hash in &durable {
+            self.tree.remove(hash);
+        }
+        self.refresh()?;
+        let first = self.chain.store.retained().map_or(0, |retained| *retained.start());
+        self.tree.retain(|_, block| block.block.number() > first);
+        Ok(())
+    }
+
+    fn refresh(&mut self) -> Result<(), PipelineError> {
+        self.read = self.chain.db.begin_read()?;
+        let counts = self.chain.store.counts();
+        self.metrics.state_reads.set(counts.reads as i64);
+        self.metrics.state_writes.set(counts.writes as i64);
+        self.metrics.journal_bytes.set(counts.journal_bytes as i64);
+        Ok(())
+    }
+}
+
+/// The state a block stands on.
+enum ParentState {
+    Tree(Arc<TreeBlock>),
+    Durable(B256),
+}
+
+impl ParentState {
+    fn as_at(&self) -> At<'_> {
+        match self {
+            Self::Tree(block) => At::Proposal(&block.proposal),
+            Self::Durable(hash) => At::Block(*hash),
+        }
+    }
+
+    fn referee(&self) -> At<'_> {
+        match self {
+            Self::Tree(block) => match &block.referee {
+                Some(proposal) => At::Proposal(proposal),
+                None => At::Block(block.block.hash()),
+            },
+            Self::Durable(hash) => At::Block(*hash),
+        }
+    }
+}
+
+/// Codes and ancestor hashes for a block on `parent`.
+struct Surroundings<'a, 'b> {
+    importer: &'b Importer<'a>,
+    parent: &'b SealedHeader,
+}
+
+impl CodeReader for Surroundings<'_, '_> {
+    fn code(&self, hash: &B256) -> Result<Option<Bytes>, StateError> {
+        // Codes of blocks that are not durable yet come first: a handful of maps, newest blocks.
+        let fresh = |block: &Arc<TreeBlock>| {
+            block.codes.iter().find(|(at, _)| at == hash).map(|(_, code)| code.clone())
+        };
+        if let Some(code) = self.importer.tree.values().find_map(fresh) {
+            return Ok(Some(code));
+        }
+        let stored = self.importer.read.code(hash);
+        stored.map_err(|error| StoreError::new(format!("reading code {hash}"), error).into())
+    }
+}
+
+impl BlockHashes for Surroundings<'_, '_> {
+    fn block_hash(&self, number: u64) -> Result<Option<B256>, StateError> {
+        let fail = |error: PipelineError| {
+            StateError::from(StoreError::new(
+                format!("looking for ancestor {number}"),
+                error.to_string(),
+            ))
+        };
+        let read = &self.importer.read;
+        let mut at = self.parent.clone();
+        while at.number > number {
+            let canonical = read.canonical_hash(at.number).map_err(|e| fail(e.into()))?;
+            if canonical == Some(at.hash()) {
+                return read.canonical_hash(number).map_err(|e| fail(e.into()));
+            }
+            match self.importer.header(&at.parent_hash).map_err(fail)? {
+                Some(parent) => at = parent,
+                None => return Ok(None),
+            }
+        }
+        Ok((at.number == number).then(|| at.hash()))
+    }
+}
+
+/// Headers and ommers of ancestors, for the rules of ommers.
+struct Ancestors<'a, 'b>(&'b Importer<'a>);
+
+impl HeaderProvider for Ancestors<'_, '_> {
+    type Error = PipelineError;
+
+    fn header_and_ommers(
+        &self,
+        hash: B256,
+    ) -> Result<Option<(SealedHeader, Vec<Header>)>, PipelineError> {
+        if let Some(block) = self.0.tree.get(&hash) {
+            let ommers = block.block.body().ommers.clone();
+            return Ok(Some((block.block.clone_sealed_header(), ommers)));
+        }
+        let Some(header) = self.0.header(&hash)? else { return Ok(None) };
+        let body = self.0.read.body(&hash)?.unwrap_or_default();
+        Ok(Some((header, body.ommers)))
+    }
+}
+
+/// Imports all blocks of `stream`, telling `progress` after each, until `stop` is set.
+///
+/// On an error everything before the block it names is made durable first.
+pub(crate) fn import_stream(
+    importer: &mut Importer<'_>,
+    stream: impl Iterator<Item = Result<PreparedBlock, PipelineError>>,
+    stop: &AtomicBool,
+    progress: &mut dyn FnMut(&ImportReport),
+) -> Result<bool, PipelineError> {
+    let mut outcome = Ok(true);
+    for block in stream {
+        if stop.load(Ordering::Relaxed) {
+            outcome = Ok(false);
+            break;
+        }
+        match block.and_then(|block| importer.import_prepared(block)) {
+            Ok(_) => progress(&importer.report()),
+            Err(error) => {
+                outcome = Err(error);
+                break;
+            }
+        }
+    }
+    let flushed = importer.flush();
+    progress(&importer.report());
+    // The block's own error says more than one that followed from it.
+    outcome.and_then(|complete| flushed.map(|()| complete))
+}

@@ -1,0 +1,118 @@
+//! Import and replay: real blocks through the EVM onto a state backend.
+//!
+//! ```text
+//!  sources --read--> prepare (all cores) --> Importer --> commit (batched) --> MDBX
+//!                    hash, checks, senders    execute      chain rows, journal, roots:
+//!                                             propose      one transaction
+//!                                             check
+//! ```
+//!
+//! * [`Chain`]: an open datadir: the chain's tables, a backend's state, and perhaps a referee's.
+//! * [`import`]: block files into a chain, until the end, an error or a stop signal.
+//! * [`replay`]: bundles on a fresh store, measured.
+//!
+//! This crate knows no trie: backends come in as [`Backend`](retrie_state::Backend)s, and header
+//! roots are compared only where one of them says its root is Ethereum's.
+
+mod chain;
+mod commit;
+mod error;
+mod importer;
+mod recover;
+pub mod replay;
+pub mod report;
+mod stream;
+
+pub use chain::{Chain, ChainOptions};
+pub use error::PipelineError;
+pub use importer::{ImportOptions, ImportTimes, Imported, Importer};
+pub use recover::recover_senders;
+
+use report::{Amplification, Breakdown, ImportReport, ReplayResult, peak_rss_bytes};
+use retrie_sources::BlockSource;
+use retrie_telemetry::Metrics;
+use std::{ops::RangeInclusive, sync::atomic::AtomicBool, time::Instant};
+
+/// What an import gave.
+#[derive(Clone, Debug)]
+pub struct ImportOutcome {
+    /// Figures.
+    pub report: ImportReport,
+    /// Whether it came to the end, as opposed to having been stopped.
+    pub complete: bool,
+    /// Times by kind of work.
+    pub times: ImportTimes,
+    /// Keys read by the EVM, keys changed.
+    pub key_operations: (u64, u64),
+}
+
+/// Imports the blocks of `sources` whose numbers lie in `range`, in order, into `chain`.
+///
+/// `progress` is called after each block. Setting `stop` ends the import at the next block boundary;
+/// all blocks imported are then durable, as they are when it ends with an error.
+///
+/// # Errors
+/// The first block that is invalid or cannot be read, named.
+pub fn import(
+    chain: &Chain,
+    sources: Vec<BlockSource>,
+    range: RangeInclusive<u64>,
+    options: ImportOptions,
+    metrics: &Metrics,
+    stop: &AtomicBool,
+    progress: &mut dyn FnMut(&ImportReport),
+) -> Result<ImportOutcome, PipelineError> {
+    let start = Instant::now();
+    std::thread::scope(|scope| {
+        let mut importer = Importer::new(chain, options, metrics.clone(), scope)?;
+        let stream = stream::BlockStream::start(chain.spec.clone(), sources, range)?;
+        let complete = importer::import_stream(&mut importer, stream, stop, progress)?;
+        let mut report = importer.report();
+        report.seconds = start.elapsed().as_secs_f64();
+        Ok(ImportOutcome {
+            report,
+            complete,
+            times: importer.times(),
+            key_operations: importer.key_operations(),
+        })
+    })
+}
+
+/// The figures of an import as a result of `retrie replay`.
+pub fn chain_replay_result(
+    chain: &Chain,
+    from: u64,
+    outcome: &ImportOutcome,
+    failure: Option<String>,
+) -> Result<ReplayResult, PipelineError> {
+    let ImportOutcome { report, times, key_operations, .. } = outcome;
+    let mut breakdown = Breakdown {
+        execution: times.execution.as_secs_f64(),
+        authentication: times.authentication.as_secs_f64(),
+        storage_io: (times.reads + times.commit_wait).as_secs_f64(),
+        other: 0.0,
+    };
+    breakdown.close(report.seconds);
+    let rate = |n: f64| if report.seconds > 0.0 { n / report.seconds } else { 0.0 };
+    let failures: Vec<_> = failure.into_iter().collect();
+    Ok(ReplayResult {
+        backend: chain.store.identity().name.into(),
+        chain: chain.spec.name().into(),
+        from,
+        to: report.tip.number,
+        blocks: report.blocks,
+        txs: report.txs,
+        gas: report.gas,
+        seconds: report.seconds,
+        tps: rate(report.txs as f64),
+        mgas_per_s: rate(report.gas as f64 / 1e6),
+        ok: failures.is_empty(),
+        failures,
+        root: chain.store.tip().map(|tip| tip.root).unwrap_or_default(),
+        breakdown,
+        amplification: Amplification::new(chain.store.counts(), key_operations.0, key_operations.1),
+        disk_bytes: chain.kv().disk_bytes()?,
+        peak_rss_bytes: peak_rss_bytes(),
+        bundles: Vec::new(),
+    })
+}

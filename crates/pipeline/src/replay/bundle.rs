@@ -1,0 +1,455 @@
+//! Replay of bundles on one backend.
+
+use super::pad::synthetic_hash;
+use crate::{
+    PipelineError,
+    recover::recover_senders,
+    report::{Amplification, Breakdown, ReplayResult, peak_rss_bytes},
+};
+use alloy_consensus::{TxReceipt, proofs::calculate_receipt_root};
+use alloy_hardforks::EthereumHardforks;
+use alloy_primitives::{B256, Bytes, map::HashMap};
+use retrie_chainspec::{
+    ChainSpec,
+    primitives::{Header, RecoveredBlock},
+};
+use retrie_execution::{
+    AccessRecorder, CodeCache, ExecutionInput, ExecutionOutcome, execute_block,
+    execute_block_with_observer,
+};
+use retrie_sources::{Bundle, BundleKind, PreState, WitnessBundle};
+use retrie_state::{
+    Account, At, BlockRef, DeltaBuilder, KvStore, PartialState, PartialTree, StateDelta, StateKey,
+    StateReader, StateStore, Value, encode_slot,
+};
+use serde::Serialize;
+use std::{
+    collections::BTreeMap,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+/// What replaying one bundle showed. A check is `None` where it cannot be made.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct BundleOutcome {
+    /// Block number.
+    pub number: u64,
+    /// `witness` or `prestate`.
+    pub kind: &'static str,
+    /// Rule set of the block.
+    pub fork: String,
+    /// Number of transactions.
+    pub txs: u64,
+    /// Gas used, as executed.
+    pub gas: u64,
+    /// Timed seconds.
+    pub seconds: f64,
+    /// Whether `gasUsed` is that of the header.
+    pub gas_ok: bool,
+    /// Whether `logsBloom` is that of the header.
+    pub bloom_ok: bool,
+    /// Whether `receiptsRoot` is that of the header; before Byzantium it needs a trie.
+    pub receipts_ok: Option<bool>,
+    /// Whether `requestsHash` is that of the header, from Prague on.
+    pub requests_ok: Option<bool>,
+    /// Whether the post-state root is that of the header; needs the witness and a trie.
+    pub root_ok: Option<bool>,
+}
+
+impl BundleOutcome {
+    /// Whether no check failed.
+    pub fn ok(&self) -> bool {
+        let optional = [self.receipts_ok, self.requests_ok, self.root_ok];
+        self.gas_ok && self.bloom_ok && optional.iter().all(|check| *check != Some(false))
+    }
+
+    fn failure(&self) -> String {
+        let failed = [
+            (Some(self.gas_ok), "gasUsed"),
+            (Some(self.bloom_ok), "logsBloom"),
+            (self.receipts_ok, "receiptsRoot"),
+            (self.requests_ok, "requestsHash"),
+            (self.root_ok, "stateRoot"),
+        ];
+        let failed: Vec<_> = failed
+            .iter()
+            .filter(|(check, _)| *check == Some(false))
+            .map(|(_, name)| *name)
+            .collect();
+        format!("block {} ({}): {} differ", self.number, self.kind, failed.join(", "))
+    }
+}
+
+/// What a replay of bundles needs beside the backend.
+pub struct BundleReplayOptions<'a> {
+    /// Rules of the chain.
+    pub spec: Arc<ChainSpec>,
+    /// A backend that can open witnesses, to find the pre-state of a bundle that lists none.
+    pub witness_opener: Option<&'a dyn PartialState>,
+}
+
+impl std::fmt::Debug for BundleReplayOptions<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("BundleReplayOptions").field("chain", &self.spec.name()).finish()
+    }
+}
+
+/// Replays bundles on one store and adds up what they cost.
+pub struct BundleReplay<'a> {
+    options: &'a BundleReplayOptions<'a>,
+    store: &'a StateStore,
+    kv: &'a dyn KvStore,
+    base: BlockRef,
+    codes: CodeCache,
+    breakdown: Breakdown,
+    outcomes: Vec<BundleOutcome>,
+    total: Duration,
+    key_reads: u64,
+    key_writes: u64,
+    counts: retrie_state::Counts,
+    root: B256,
+}
+
+impl std::fmt::Debug for BundleReplay<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("BundleReplay").field("store", &self.store).finish_non_exhaustive()
+    }
+}
+
+/// Where a bundle's blocks find code and ancestors.
+struct Surroundings {
+    codes: HashMap<B256, Bytes>,
+    hashes: HashMap<u64, B256>,
+}
+
+impl<'a> BundleReplay<'a> {
+    /// A replay on `store`, which is empty or holds a base state, over its own `kv`.
+    ///
+    /// # Errors
+    /// If the base state of an empty store cannot be written.
+    pub fn new(
+        options: &'a BundleReplayOptions<'a>,
+        store: &'a StateStore,
+        kv: &'a dyn KvStore,
+    ) -> Result<Self, PipelineError> {
+        let base = match store.tip() {
+            Some(tip) => tip.block,
+            None => {
+                let block = BlockRef::new(0, synthetic_hash("base", 0));
+                let mut txn = kv.begin_write()?;
+                let (_, after) = store.bulk_load(block, &mut std::iter::empty(), &mut *txn)?;
+                txn.commit()?;
+                after.run()?;
+                block
+            }
+        };
+        Ok(Self {
+            options,
+            store,
+            kv,
+            base,
+            codes: CodeCache::default(),
+            breakdown: Breakdown::default(),
+            outcomes: Vec::new(),
+            total: Duration::ZERO,
+            key_reads: 0,
+            key_writes: 0,
+            counts: Default::default(),
+            root: store.root(At::Tip)?,
+        })
+    }
+
+    /// Replays one bundle.
+    ///
+    /// # Errors
+    /// When it cannot be executed at all; checks that do not hold are in the outcome.
+    pub fn run(&mut self, bundle: &Bundle) -> Result<&BundleOutcome, PipelineError> {
+        let surroundings = Surroundings {
+            codes: bundle.codes().into_iter().collect(),
+            hashes: bundle.ancestor_hashes().into_iter().collect(),
+        };
+        let partial = self.store.backend().partial_state();
+        let outcome = match (&bundle.kind, partial) {
+            (BundleKind::Witness(witness), Some(opener)) => {
+                self.run_on_witness(bundle, witness, opener, &surroundings)?
+            }
+            _ => self.run_on_store(bundle, &surroundings)?,
+        };
+        self.outcomes.push(outcome);
+        Ok(&self.outcomes[self.outcomes.len() - 1])
+    }
+
+    /// The result of all bundles so far.
+    pub fn result(mut self, disk_bytes: u64) -> ReplayResult {
+        let seconds = self.total.as_secs_f64();
+        self.breakdown.close(seconds);
+        let sum = |field: fn(&BundleOutcome) -> u64| self.outcomes.iter().map(field).sum::<u64>();
+        let (txs, gas) = (sum(|o| o.txs), sum(|o| o.gas));
+        let rate = |n: f64| if seconds > 0.0 { n / seconds } else { 0.0 };
+        let failures: Vec<_> =
+            self.outcomes.iter().filter(|o| !o.ok()).map(BundleOutcome::failure).collect();
+        ReplayResult {
+            backend: self.store.identity().name.into(),
+            chain: self.options.spec.name().into(),
+            from: self.outcomes.iter().map(|o| o.number).min().unwrap_or(0),
+            to: self.outcomes.iter().map(|o| o.number).max().unwrap_or(0),
+            blocks: self.outcomes.len() as u64,
+            txs,
+            gas,
+            seconds,
+            tps: rate(txs as f64),
+            mgas_per_s: rate(gas as f64 / 1e6),
+            ok: failures.is_empty(),
+            failures,
+            root: self.root,
+            breakdown: self.breakdown,
+            amplification: Amplification::new(self.counts, self.key_reads, self.key_writes),
+            disk_bytes,
+            peak_rss_bytes: peak_rss_bytes(),
+            bundles: self.outcomes,
+        }
+    }
+
+    /// Executes on the nodes of a witness alone.
+    fn run_on_witness(
+        &mut self,
+        bundle: &Bundle,
+        witness: &WitnessBundle,
+        opener: &dyn PartialState,
+        surroundings: &Surroundings,
+    ) -> Result<BundleOutcome, PipelineError> {
+        let at = |source| PipelineError::bundle(bundle, source);
+        let tree = opener.open_witness(witness.pre_state_root, &witness.state).map_err(at)?;
+        let start = Instant::now();
+        let block = self.recover(bundle)?;
+        let header = block.header();
+        let spec = self.options.spec.for_header(header);
+        let (outcome, roots) = if needs_intermediate_roots(&spec, header) {
+            let mut after: Arc<dyn PartialTree> = tree.clone();
+            let mut roots = Vec::new();
+            let mut authentication = Duration::ZERO;
+            let outcome = execute_block_with_observer(
+                &spec,
+                &block,
+                self.input(&*tree, surroundings),
+                &mut |_, delta| {
+                    let start = Instant::now();
+                    after = after.apply(&delta)?;
+                    roots.push(after.root());
+                    authentication += start.elapsed();
+                    Ok(())
+                },
+            )?;
+            Breakdown::add(&mut self.breakdown.authentication, authentication);
+            let execution = outcome.timing.execution().saturating_sub(authentication);
+            Breakdown::add(&mut self.breakdown.execution, execution);
+            (outcome, Some(roots))
+        } else {
+            let outcome = execute_block(&spec, &block, self.input(&*tree, surroundings))?;
+            Breakdown::add(&mut self.breakdown.execution, outcome.timing.execution());
+            (outcome, None)
+        };
+        Breakdown::add(&mut self.breakdown.storage_io, outcome.timing.storage);
+        let proposing = Instant::now();
+        let post = tree.apply(&outcome.delta).map_err(at)?;
+        Breakdown::add(&mut self.breakdown.authentication, proposing.elapsed());
+        let seconds = self.stop(start);
+        self.root = post.root();
+        let root_ok = Some(post.root() == witness.post_state_root);
+        Ok(self.check(bundle, &spec, header, &outcome, roots.as_deref(), root_ok, seconds))
+    }
+
+    /// Lays the pre-state down on the base state, executes, proposes, commits, and takes it back.
+    fn run_on_store(
+        &mut self,
+        bundle: &Bundle,
+        surroundings: &Surroundings,
+    ) -> Result<BundleOutcome, PipelineError> {
+        let pre = self.pre_state(bundle, surroundings)?;
+        self.commit("pre-state", self.base.number + 1, &pre)?;
+
+        let counts = self.store.counts();
+        let start = Instant::now();
+        let block = self.recover(bundle)?;
+        let header = block.header();
+        let spec = self.options.spec.for_header(header);
+        let session = self.store.begin(At::Tip)?;
+        let reader = session.reader();
+        let outcome = execute_block(&spec, &block, self.input(&reader, surroundings))?;
+        drop(reader);
+        Breakdown::add(&mut self.breakdown.execution, outcome.timing.execution());
+        Breakdown::add(&mut self.breakdown.storage_io, outcome.timing.storage);
+
+        let proposing = Instant::now();
+        let proposal = session.finish(&outcome.delta)?;
+        Breakdown::add(&mut self.breakdown.authentication, proposing.elapsed());
+
+        let committing = Instant::now();
+        self.store.seal(&proposal, bundle.hash);
+        let mut txn = self.kv.begin_write()?;
+        let after = self.store.commit(std::slice::from_ref(&proposal), &mut *txn)?;
+        txn.commit()?;
+        after.run()?;
+        Breakdown::add(&mut self.breakdown.storage_io, committing.elapsed());
+        let seconds = self.stop(start);
+
+        self.root = proposal.root();
+        let counts = self.store.counts() - counts;
+        self.counts = self.counts + counts;
+        let mut txn = self.kv.begin_write()?;
+        let after = self.store.revert(self.base.number, &mut *txn)?;
+        txn.commit()?;
+        after.run()?;
+        Ok(self.check(bundle, &spec, header, &outcome, None, None, seconds))
+    }
+
+    fn commit(&self, what: &str, number: u64, delta: &StateDelta) -> Result<(), PipelineError> {
+        let proposal = self.store.begin(At::Tip)?.finish(delta)?;
+        self.store.seal(&proposal, synthetic_hash(what, number));
+        let mut txn = self.kv.begin_write()?;
+        let after = self.store.commit(&[proposal], &mut *txn)?;
+        txn.commit()?;
+        Ok(after.run()?)
+    }
+
+    fn recover(&mut self, bundle: &Bundle) -> Result<RecoveredBlock, PipelineError> {
+        let start = Instant::now();
+        let block = recover_senders(bundle.block.clone())?;
+        Breakdown::add(&mut self.breakdown.execution, start.elapsed());
+        Ok(block)
+    }
+
+    fn input<'b>(
+        &'b self,
+        state: &'b dyn StateReader,
+        surroundings: &'b Surroundings,
+    ) -> ExecutionInput<'b> {
+        ExecutionInput::new(state, &surroundings.codes, &surroundings.hashes)
+            .with_code_cache(&self.codes)
+    }
+
+    fn stop(&mut self, start: Instant) -> f64 {
+        let elapsed = start.elapsed();
+        self.total += elapsed;
+        elapsed.as_secs_f64()
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn check(
+        &mut self,
+        bundle: &Bundle,
+        spec: &ChainSpec,
+        header: &Header,
+        outcome: &ExecutionOutcome,
+        intermediate_roots: Option<&[B256]>,
+        root_ok: Option<bool>,
+        seconds: f64,
+    ) -> BundleOutcome {
+        self.key_reads += outcome.accesses.accounts + outcome.accesses.slots;
+        self.key_writes += outcome.delta.len() as u64;
+        let receipts_root = match intermediate_roots {
+            Some(roots) => retrie_consensus::pre_byzantium_receipts_root(&outcome.receipts, roots),
+            None if needs_intermediate_roots(spec, header) => None,
+            None => {
+                let receipts: Vec<_> =
+                    outcome.receipts.iter().map(TxReceipt::with_bloom_ref).collect();
+                Some(calculate_receipt_root(&receipts))
+            }
+        };
+        BundleOutcome {
+            number: bundle.number,
+            kind: match bundle.kind {
+                BundleKind::Witness(_) => "witness",
+                BundleKind::Prestate(_) => "prestate",
+            },
+            fork: bundle.fork.clone(),
+            txs: outcome.receipts.len() as u64,
+            gas: outcome.gas_used,
+            seconds,
+            gas_ok: outcome.gas_used == header.gas_used,
+            bloom_ok: outcome.logs_bloom() == header.logs_bloom,
+            receipts_ok: receipts_root.map(|root| root == header.receipts_root),
+            requests_ok: header.requests_hash.map(|hash| outcome.requests.requests_hash() == hash),
+            root_ok,
+        }
+    }
+
+    /// The delta that lays down what the bundle touches.
+    fn pre_state(
+        &self,
+        bundle: &Bundle,
+        surroundings: &Surroundings,
+    ) -> Result<StateDelta, PipelineError> {
+        let wanted = match (bundle.pre(), &bundle.kind) {
+            (Some(pre), _) => flatten(pre),
+            (None, BundleKind::Witness(witness)) => {
+                self.record_accesses(bundle, witness, surroundings)?
+            }
+            (None, BundleKind::Prestate(_)) => BTreeMap::new(),
+        };
+        let reader = self.store.reader(At::Tip)?;
+        let mut delta = DeltaBuilder::new();
+        for (key, value) in wanted {
+            delta.change(key, reader.get(&key)?, value);
+        }
+        Ok(delta.build())
+    }
+
+    /// Finds what a block reads by executing it on its witness.
+    fn record_accesses(
+        &self,
+        bundle: &Bundle,
+        witness: &WitnessBundle,
+        surroundings: &Surroundings,
+    ) -> Result<BTreeMap<StateKey, Option<Value>>, PipelineError> {
+        let at = |source| PipelineError::bundle(bundle, source);
+        let opener = self.options.witness_opener.ok_or_else(|| PipelineError::MissingPreState {
+            number: bundle.number,
+            file: bundle.file.clone(),
+        })?;
+        let tree = opener.open_witness(witness.pre_state_root, &witness.state).map_err(at)?;
+        let recorder = AccessRecorder::new(&*tree);
+        let block = recover_senders(bundle.block.clone())?;
+        let spec = self.options.spec.for_header(block.header());
+        let outcome = execute_block(&spec, &block, self.input(&recorder, surroundings))?;
+        let mut values = recorder.into_accesses().values;
+        // What is written unread has its previous value in the delta; a slot needs its account.
+        for change in outcome.delta.changes() {
+            values.entry(change.key).or_insert_with(|| change.previous.clone());
+        }
+        let addresses: Vec<_> = values.keys().map(|key| *key.address()).collect();
+        for address in addresses {
+            let key = StateKey::Account(address);
+            if !values.contains_key(&key) {
+                values.insert(key, tree.get(&key).map_err(at)?);
+            }
+        }
+        Ok(values)
+    }
+}
+
+/// Whether the block's receipts hold a state root each (before EIP-658).
+fn needs_intermediate_roots(spec: &ChainSpec, header: &Header) -> bool {
+    !spec.is_byzantium_active_at_block(header.number) && header.gas_used > 0
+}
+
+/// A bundle's pre-state as keys and values. Slots of an absent account cannot be.
+fn flatten(pre: &PreState) -> BTreeMap<StateKey, Option<Value>> {
+    let mut values = BTreeMap::new();
+    for (address, account) in pre {
+        let Some(account) = account else {
+            values.insert(StateKey::Account(*address), None);
+            continue;
+        };
+        let encoded = Account {
+            nonce: account.nonce,
+            balance: account.balance,
+            code_hash: account.code_hash,
+        };
+        values.insert(StateKey::Account(*address), Some(encoded.encode()));
+        for (slot, value) in &account.storage {
+            values.insert(StateKey::Slot(*address, *slot), encode_slot(*value));
+        }
+    }
+    values
+}

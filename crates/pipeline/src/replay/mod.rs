@@ -1,0 +1,18 @@
+//! Replay: real blocks on a fresh store of any backend, measured.
+//!
+//! A *bundle* is one block with the state it touches. It stands on a base state (empty, or padded
+//! with random accounts so that tries have mainnet's depth) and leaves nothing behind:
+//!
+//! ```text
+//!  base (block 0) -- lay the pre-state down, untimed --> block 1 -- execute, propose, commit --> 2
+//!     ^----------------------------------- revert ----------------------------------------------'
+//! ```
+//!
+//! On a backend that opens partial states, a *witness* bundle is instead executed on exactly the
+//! nodes of its witness, and must reach the post-state root of its header.
+
+mod bundle;
+mod pad;
+
+pub use bundle::{BundleOutcome, BundleReplay, BundleReplayOptions};
+pub use pad::padding_accounts;

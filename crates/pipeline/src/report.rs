@@ -1,0 +1,174 @@
+//! What `--json` writes: the figures of a run, in the shapes that DESIGN fixes.
+
+use crate::replay::BundleOutcome;
+use alloy_primitives::B256;
+use retrie_state::Counts;
+use serde::Serialize;
+use std::time::Duration;
+
+/// Report of `retrie replay`.
+#[derive(Clone, Debug, Serialize)]
+pub struct ReplayReport {
+    /// The machine the figures were measured on.
+    pub machine: String,
+    /// Version of this program.
+    pub version: String,
+    /// The command line.
+    pub command: String,
+    /// One result a backend.
+    pub results: Vec<ReplayResult>,
+}
+
+/// What replaying one corpus on one backend gave.
+#[derive(Clone, Debug, Serialize)]
+pub struct ReplayResult {
+    /// Backend name.
+    pub backend: String,
+    /// Chain name.
+    pub chain: String,
+    /// First block.
+    pub from: u64,
+    /// Last block.
+    pub to: u64,
+    /// Number of blocks.
+    pub blocks: u64,
+    /// Number of transactions.
+    pub txs: u64,
+    /// Gas used.
+    pub gas: u64,
+    /// Timed seconds: sender recovery, execution, root, commit. Laying down pre-states is not timed.
+    pub seconds: f64,
+    /// Transactions a second.
+    pub tps: f64,
+    /// Million gas a second.
+    pub mgas_per_s: f64,
+    /// Whether every check held.
+    pub ok: bool,
+    /// The checks that did not, one line each.
+    pub failures: Vec<String>,
+    /// The backend's root after the last block.
+    pub root: B256,
+    /// Where the time went.
+    pub breakdown: Breakdown,
+    /// Work at the node interface per logical operation.
+    pub amplification: Amplification,
+    /// Bytes of live pages and files at the end.
+    pub disk_bytes: u64,
+    /// Largest resident set of the process so far, in bytes.
+    pub peak_rss_bytes: u64,
+    /// Checks of each bundle; absent for chains.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub bundles: Vec<BundleOutcome>,
+}
+
+/// Seconds by kind of work. They add up to the timed seconds on one thread; work that overlaps on
+/// other threads (sender recovery, commits) is counted as far as it was waited for.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct Breakdown {
+    /// EVM and sender recovery.
+    pub execution: f64,
+    /// The backend's work on a block's delta.
+    pub authentication: f64,
+    /// State reads and commits.
+    pub storage_io: f64,
+    /// The rest: header and body checks, decoding, waiting.
+    pub other: f64,
+}
+
+impl Breakdown {
+    /// Adds `time` to one field of a breakdown.
+    pub(crate) fn add(field: &mut f64, time: Duration) {
+        *field += time.as_secs_f64();
+    }
+
+    /// Sets `other` to what is missing to `total` seconds.
+    pub(crate) fn close(&mut self, total: f64) {
+        self.other = (total - self.execution - self.authentication - self.storage_io).max(0.0);
+    }
+}
+
+/// Rows and bytes at the node interface per logical key read or written.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct Amplification {
+    /// Rows read per key read by the EVM.
+    pub reads_per_op: f64,
+    /// Rows written per key changed.
+    pub writes_per_op: f64,
+    /// Bytes read per key read by the EVM.
+    pub read_bytes_per_op: f64,
+    /// Bytes written per key changed; journal and undo rows are not counted.
+    pub write_bytes_per_op: f64,
+}
+
+impl Amplification {
+    /// From counts at the node interface and the number of logical reads and writes.
+    pub(crate) fn new(counts: Counts, key_reads: u64, key_writes: u64) -> Self {
+        let per = |n: u64, ops: u64| if ops == 0 { 0.0 } else { n as f64 / ops as f64 };
+        Self {
+            reads_per_op: per(counts.reads, key_reads),
+            writes_per_op: per(counts.writes, key_writes),
+            read_bytes_per_op: per(counts.read_bytes, key_reads),
+            write_bytes_per_op: per(counts.write_bytes, key_writes),
+        }
+    }
+}
+
+/// Report of `retrie import`.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct ImportReport {
+    /// Blocks imported, side blocks included, known ones not.
+    pub blocks: u64,
+    /// Their transactions.
+    pub txs: u64,
+    /// Their gas.
+    pub gas: u64,
+    /// Wall-clock seconds.
+    pub seconds: f64,
+    /// The head after the import.
+    pub tip: TipReport,
+    /// Header state roots that were compared with a computed one.
+    pub roots_checked: u64,
+    /// Blocks that were known already.
+    pub known_blocks: u64,
+    /// Blocks that did not become canonical at once.
+    pub side_blocks: u64,
+    /// Reorganisations.
+    pub reorgs: u64,
+}
+
+/// A chain head.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct TipReport {
+    /// Height.
+    pub number: u64,
+    /// Block hash.
+    pub hash: B256,
+    /// State root in the header.
+    #[serde(rename = "stateRoot")]
+    pub state_root: B256,
+}
+
+/// One line about this machine: processor, cores, memory.
+pub fn machine() -> String {
+    let field = |file: &str, name: &str| {
+        let text = std::fs::read_to_string(file).unwrap_or_default();
+        let line = text.lines().find(|line| line.starts_with(name))?.to_owned();
+        Some(line.split_once(':')?.1.trim().to_owned())
+    };
+    let cpu = field("/proc/cpuinfo", "model name").unwrap_or_else(|| "unknown cpu".into());
+    let cores = std::thread::available_parallelism().map_or(0, usize::from);
+    let memory = field("/proc/meminfo", "MemTotal")
+        .and_then(|kb| kb.split_whitespace().next()?.parse::<u64>().ok())
+        .map_or_else(|| "?".into(), |kb| format!("{:.0}", kb as f64 / (1 << 20) as f64));
+    format!("{cpu}, {cores} cores, {memory} GiB, {}", std::env::consts::OS)
+}
+
+/// Largest resident set of this process so far, in bytes; 0 where the system does not tell.
+pub fn peak_rss_bytes() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmHWM:"))
+        .and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok())
+        .map_or(0, |kb| kb * 1024)
+}

@@ -1,0 +1,326 @@
+//! era1: archives of up to 8192 pre-merge blocks with receipts and total difficulties.
+//!
+//! ```text
+//!  version | (header body receipts total-difficulty) x n | other* | accumulator | block index
+//! ```
+//!
+//! Header, body and receipts are RLP in snappy *framed* format, each with CRC-32C; the block index
+//! holds the first block's number and the file offset of every header entry; the accumulator is
+//! the SSZ root in [`accumulator_root`]. The layout is that of the e2store specification of Nimbus
+//! and the era1 specification of the execution clients; the byte-level description is in the data
+//! folder's README.
+//!
+//! [`Era1Reader`] checks while it streams: entry order, block numbers, the block index, parent
+//! links, total difficulties, and at the end the accumulator. **Blocks are therefore yielded before
+//! the accumulator that covers them is checked.** Whoever must not see a block of a damaged file
+//! calls [`verify_era1`] first, which makes a pass of its own and also checks bodies and receipts
+//! against the headers. The accumulator stands in the same file: it finds damage; against forgery
+//! compare [`Era1Summary::accumulator`] with a published list.
+
+mod accumulator;
+mod e2store;
+
+pub use accumulator::{HeaderRecord, accumulator_root};
+
+use std::{iter::FusedIterator, path::Path, sync::Arc};
+
+use alloy_consensus::{ReceiptEnvelope, proofs::calculate_receipt_root};
+use alloy_primitives::{B256, U256, keccak256};
+use alloy_rlp::Encodable;
+use retrie_chainspec::primitives::{Block, BlockBody, Header};
+
+use crate::{
+    check::{self, decode_strictly, same_hash, same_number},
+    error::{Place, SourceError, SourceErrorKind},
+    source::{Origin, SourceBlock},
+};
+use e2store::{BlockIndex, EntryReader, entry_type};
+
+/// Most blocks an era1 file can hold.
+pub const MAX_BLOCKS: u64 = 8192;
+
+/// A block of an era1 file with what the file says about it.
+#[derive(Clone, Debug)]
+pub struct EraBlock {
+    /// Header, transactions and ommers.
+    pub block: Block,
+    /// Keccak-256 of the header as stored.
+    pub hash: B256,
+    /// Consensus receipts with their blooms; `None` when the reader was told to skip them. Before
+    /// Byzantium they carry the intermediate state root (EIP-658 replaced it by a status), which is
+    /// why they are envelopes and not the workspace's `Receipt`.
+    pub receipts: Option<Vec<ReceiptEnvelope>>,
+    /// Sum of the difficulties from genesis to this block, inclusive.
+    pub total_difficulty: U256,
+    /// Where the header entry of the block stands.
+    pub origin: Origin,
+}
+
+impl EraBlock {
+    /// Checks transactions, ommers and (if read) receipts against the roots in the header.
+    ///
+    /// # Errors
+    ///
+    /// [`SourceErrorKind::HashMismatch`] naming the root.
+    pub fn check_body(&self) -> Result<(), SourceError> {
+        let receipts = || match &self.receipts {
+            Some(receipts) => same_hash(
+                "receiptsRoot of the receipts",
+                self.block.header.receipts_root,
+                calculate_receipt_root(receipts),
+            ),
+            None => Ok(()),
+        };
+        check::transactions_and_withdrawals(&self.block)
+            .and_then(|()| check::ommers(&self.block))
+            .and_then(|()| receipts())
+            .map_err(|kind| {
+                let Origin { file, offset } = &self.origin;
+                let block = Some(self.block.header.number);
+                SourceError::new(file, Place::Entry { offset: *offset, block }, kind)
+            })
+    }
+}
+
+impl From<EraBlock> for SourceBlock {
+    fn from(era: EraBlock) -> Self {
+        Self { encoded_len: era.block.length() as u64, block: era.block, origin: era.origin }
+    }
+}
+
+/// Streaming reader of an era1 file; see the [module](self) for what it checks and when.
+///
+/// Yields an error once and then ends.
+#[derive(Debug)]
+pub struct Era1Reader {
+    file: Arc<Path>,
+    entries: EntryReader,
+    index: BlockIndex,
+    /// Of the blocks read so far; 64 bytes each, at most 8192 of them.
+    records: Vec<HeaderRecord>,
+    accumulator: Option<B256>,
+    with_receipts: bool,
+    scratch: Vec<u8>,
+    ended: bool,
+}
+
+impl Era1Reader {
+    /// Opens a file and reads its version and block index.
+    ///
+    /// # Errors
+    ///
+    /// When the file cannot be read or does not end with a sound block index.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self, SourceError> {
+        let (entries, index) = EntryReader::open(path.as_ref())?;
+        Ok(Self {
+            file: Arc::from(path.as_ref()),
+            entries,
+            index,
+            records: Vec::new(),
+            accumulator: None,
+            with_receipts: true,
+            scratch: Vec::new(),
+            ended: false,
+        })
+    }
+
+    /// Leaves the receipts undecoded: faster, and [`EraBlock::receipts`] is `None`.
+    #[must_use]
+    pub const fn without_receipts(mut self) -> Self {
+        self.with_receipts = false;
+        self
+    }
+
+    /// Number of the first block, according to the block index.
+    pub const fn first_block(&self) -> u64 {
+        self.index.start
+    }
+
+    /// Number of blocks in the file, according to the block index (1 to 8192).
+    pub const fn block_count(&self) -> u64 {
+        self.index.offsets.len() as u64
+    }
+
+    /// The accumulator root, once the reader has checked it, that is, has ended without an error.
+    pub const fn accumulator(&self) -> Option<B256> {
+        self.accumulator
+    }
+
+    fn read_block(&mut self, indexed: u64) -> Result<EraBlock, SourceError> {
+        let number = self.index.start + self.records.len() as u64;
+        let block = Some(number);
+        let offset = self.entries.position();
+        let fail = |entries: &EntryReader, at, kind| entries.error_at(at, block, kind);
+        same_number("offset in the block index", offset, indexed)
+            .map_err(|kind| fail(&self.entries, offset, kind))?;
+
+        let entry = self.entries.next(block, entry_type::HEADER, "block header")?;
+        let bytes = self.entries.unpack(entry, number, "block header")?;
+        let header: Header = decode_strictly(&bytes, "block header", &mut self.scratch)
+            .map_err(|kind| fail(&self.entries, offset, kind))?;
+        let hash = keccak256(&bytes);
+        same_number("block number in the header", number, header.number)
+            .map_err(|kind| fail(&self.entries, offset, kind))?;
+        if let Some(parent) = self.records.last() {
+            same_hash("parent hash", parent.block_hash, header.parent_hash)
+                .map_err(|kind| fail(&self.entries, offset, kind))?;
+        }
+
+        let entry = self.entries.next(block, entry_type::BODY, "block body")?;
+        let at = entry.offset;
+        let bytes = self.entries.unpack(entry, number, "block body")?;
+        let body: BlockBody = decode_strictly(&bytes, "block body", &mut self.scratch)
+            .map_err(|kind| fail(&self.entries, at, kind))?;
+        let block_read = Block::new(header, body);
+
+        let entry = self.entries.next(block, entry_type::RECEIPTS, "receipts")?;
+        let at = entry.offset;
+        let receipts = if self.with_receipts {
+            let bytes = self.entries.unpack(entry, number, "receipts")?;
+            let receipts: Vec<ReceiptEnvelope> =
+                decode_strictly(&bytes, "receipts", &mut self.scratch)
+                    .map_err(|kind| fail(&self.entries, at, kind))?;
+            let expected = block_read.body.transactions.len() as u64;
+            same_number("number of receipts", expected, receipts.len() as u64)
+                .map_err(|kind| fail(&self.entries, at, kind))?;
+            Some(receipts)
+        } else {
+            None
+        };
+
+        let entry = self.entries.next(block, entry_type::TOTAL_DIFFICULTY, "total difficulty")?;
+        let total_difficulty = self
+            .next_total_difficulty(&block_read.header, &entry.data)
+            .map_err(|kind| fail(&self.entries, entry.offset, kind))?;
+
+        self.records.push(HeaderRecord { block_hash: hash, total_difficulty });
+        let origin = Origin { file: self.file.clone(), offset };
+        Ok(EraBlock { block: block_read, hash, receipts, total_difficulty, origin })
+    }
+
+    fn next_total_difficulty(&self, header: &Header, data: &[u8]) -> Result<U256, SourceErrorKind> {
+        let bytes: [u8; 32] = data.try_into().map_err(|_| {
+            SourceErrorKind::Format("a total difficulty entry must have 32 bytes: damaged")
+        })?;
+        let got = U256::from_le_bytes(bytes);
+        let parent = match self.records.last() {
+            Some(parent) => parent.total_difficulty,
+            None if header.number == 0 => U256::ZERO,
+            // The parent is in another file: any sum that leaves room for the difficulty will do,
+            // the accumulator has the last word.
+            None => got.saturating_sub(header.difficulty),
+        };
+        match parent.checked_add(header.difficulty) {
+            Some(expected) if expected == got => Ok(got),
+            expected => Err(SourceErrorKind::TotalDifficulty {
+                expected: expected.unwrap_or(U256::MAX),
+                got,
+            }),
+        }
+    }
+
+    /// After the last block: unknown entries are skipped (the format allows them here), then comes
+    /// the accumulator, then the block index.
+    fn check_accumulator(&mut self) -> Result<(), SourceError> {
+        let entry = loop {
+            let entry = self.entries.next_any("accumulator")?;
+            match entry.kind {
+                entry_type::ACCUMULATOR => break entry,
+                entry_type::HEADER..=entry_type::TOTAL_DIFFICULTY => {
+                    let kind = SourceErrorKind::Format("a block that is not in the block index");
+                    return Err(self.entries.error_at(entry.offset, None, kind));
+                }
+                _ => {}
+            }
+        };
+        let check = || {
+            same_number("end of the accumulator", self.index.offset, self.entries.position())?;
+            let stored: [u8; 32] = entry.data.as_slice().try_into().map_err(|_| {
+                SourceErrorKind::Format("an accumulator entry must have 32 bytes: damaged")
+            })?;
+            let computed = accumulator_root(&self.records)
+                .ok_or(SourceErrorKind::Format("more blocks than an era1 file can hold"))?;
+            same_hash("accumulator root of the blocks", stored.into(), computed)?;
+            Ok(computed)
+        };
+        let root = check().map_err(|kind| self.entries.error_at(entry.offset, None, kind))?;
+        self.accumulator = Some(root);
+        Ok(())
+    }
+}
+
+impl Iterator for Era1Reader {
+    type Item = Result<EraBlock, SourceError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.ended {
+            return None;
+        }
+        let item = match self.index.offsets.get(self.records.len()) {
+            Some(&indexed) => Some(self.read_block(indexed)),
+            None => {
+                self.ended = true;
+                self.check_accumulator().err().map(Err)
+            }
+        };
+        self.ended |= matches!(item, Some(Err(_)));
+        item
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        let left = if self.ended { 0 } else { self.index.offsets.len() - self.records.len() };
+        // One more for an error at the end.
+        (0, Some(left + 1))
+    }
+}
+
+impl FusedIterator for Era1Reader {}
+
+/// What [`verify_era1`] found in a sound file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Era1Summary {
+    /// Number of the first block.
+    pub first_block: u64,
+    /// Number of blocks.
+    pub block_count: u64,
+    /// Parent hash of the first block: what the file continues.
+    pub parent_hash: B256,
+    /// Hash of the last block.
+    pub last_hash: B256,
+    /// Total difficulty at the last block.
+    pub total_difficulty: U256,
+    /// The accumulator root, recomputed.
+    pub accumulator: B256,
+}
+
+/// Checks a whole era1 file: everything [`Era1Reader`] checks, and every block's transactions,
+/// ommers and receipts against its header.
+///
+/// # Errors
+///
+/// The first fault found, naming file, entry offset and block.
+pub fn verify_era1(path: impl AsRef<Path>) -> Result<Era1Summary, SourceError> {
+    let path = path.as_ref();
+    let mut reader = Era1Reader::open(path)?;
+    let mut parent_hash = None;
+    let mut last = None;
+    for block in reader.by_ref() {
+        let block = block?;
+        block.check_body()?;
+        parent_hash.get_or_insert(block.block.header.parent_hash);
+        last = Some((block.hash, block.total_difficulty));
+    }
+    let (Some(parent_hash), Some((last_hash, total_difficulty)), Some(accumulator)) =
+        (parent_hash, last, reader.accumulator())
+    else {
+        return Err(SourceError::new(path, Place::File, SourceErrorKind::NoBlocks));
+    };
+    Ok(Era1Summary {
+        first_block: reader.first_block(),
+        block_count: reader.block_count(),
+        parent_hash,
+        last_hash,
+        total_difficulty,
+        accumulator,
+    })
+}

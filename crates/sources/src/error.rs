@@ -1,0 +1,199 @@
+//! The one error of this crate: which file, where in it, and what is wrong there.
+
+use std::{
+    fmt, io,
+    path::{Path, PathBuf},
+};
+
+use alloy_primitives::{B256, U256};
+
+/// Why a block or bundle could not be read or written.
+///
+/// Displays as one line: file, place, reason and, where there is one, the way out.
+#[derive(Debug, thiserror::Error)]
+#[error("{}{place}: {kind}", file.display())]
+pub struct SourceError {
+    /// The file (or folder) concerned.
+    pub file: PathBuf,
+    /// Where in the file.
+    pub place: Place,
+    /// What is wrong.
+    pub kind: Box<SourceErrorKind>,
+}
+
+impl SourceError {
+    pub(crate) fn new(file: &Path, place: Place, kind: SourceErrorKind) -> Self {
+        Self { file: file.to_owned(), place, kind: Box::new(kind) }
+    }
+
+    /// An operating system error about the file as a whole.
+    pub(crate) fn io(file: &Path, action: &'static str, error: io::Error) -> Self {
+        Self::new(file, Place::File, SourceErrorKind::Io { action, error })
+    }
+}
+
+/// A place in a source file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// The file as a whole.
+    File,
+    /// An item of a concatenated block stream.
+    Item {
+        /// First byte of the item, counted in the decompressed stream.
+        offset: u64,
+        /// Position of the item in the file, from 0.
+        index: u64,
+    },
+    /// An entry of an era1 file.
+    Entry {
+        /// First byte of the entry, counted in the file.
+        offset: u64,
+        /// Number of the block the entry belongs to, if it belongs to one.
+        block: Option<u64>,
+    },
+    /// A member of a bundle, as a path such as `codes[3]`.
+    Member(String),
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::File => Ok(()),
+            Self::Item { offset, index } => {
+                write!(f, ", block index {index} at byte {offset} of the RLP stream")
+            }
+            Self::Entry { offset, block: Some(block) } => {
+                write!(f, ", entry at byte {offset} (block {block})")
+            }
+            Self::Entry { offset, block: None } => write!(f, ", entry at byte {offset}"),
+            Self::Member(path) => write!(f, ", member `{path}`"),
+        }
+    }
+}
+
+/// What is wrong at a [`Place`].
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SourceErrorKind {
+    /// The operating system refused.
+    #[error("cannot {action}: {error}")]
+    Io {
+        /// What was attempted, as a verb phrase.
+        action: &'static str,
+        /// The operating system's answer.
+        error: io::Error,
+    },
+    /// The bytes end before the structure does.
+    #[error("the data ends inside {what}: the file is truncated, fetch or export it again")]
+    Truncated {
+        /// The unfinished structure.
+        what: &'static str,
+    },
+    /// The gzip container is damaged: bad header, bad deflate data or a checksum mismatch.
+    #[error("damaged gzip stream ({0}): fetch or export the file again")]
+    Gzip(io::Error),
+    /// The snappy frame of an era1 entry is damaged.
+    #[error("damaged snappy frame ({0}): fetch the file again")]
+    Snappy(io::Error),
+    /// A structure claims more bytes than this crate is willing to hold in memory.
+    #[error("{what} claims {claimed} bytes, the limit is {limit}: the file is damaged or hostile")]
+    TooLarge {
+        /// The structure.
+        what: &'static str,
+        /// Bytes claimed.
+        claimed: u64,
+        /// Bytes allowed.
+        limit: u64,
+    },
+    /// The byte where a block should start cannot start one.
+    #[error(
+        "byte {byte:#04x} does not start a block (an RLP list): trailing garbage or not a block file"
+    )]
+    NotABlock {
+        /// The byte found.
+        byte: u8,
+    },
+    /// Bytes that are not the RLP of what they should be.
+    #[error("{what} is not valid RLP: {error}")]
+    Rlp {
+        /// What was being decoded.
+        what: &'static str,
+        /// The decoder's reason.
+        error: alloy_rlp::Error,
+    },
+    /// Bytes that are not an EIP-2718 transaction.
+    #[error("not an EIP-2718 transaction: {0}")]
+    Transaction(alloy_eips::eip2718::Eip2718Error),
+    /// A hash or root does not match the content it stands for.
+    #[error("{what} is {got}, expected {expected}: the data is damaged or inconsistent")]
+    HashMismatch {
+        /// The hash compared.
+        what: &'static str,
+        /// What the rest of the file calls for.
+        expected: B256,
+        /// What was found or computed.
+        got: B256,
+    },
+    /// A number (block number, count, gas) does not match.
+    #[error("{what} is {got}, expected {expected}: the data is damaged or inconsistent")]
+    NumberMismatch {
+        /// The number compared.
+        what: &'static str,
+        /// What the rest of the file calls for.
+        expected: u64,
+        /// What was found.
+        got: u64,
+    },
+    /// The total difficulty of a block is not its parent's plus its own difficulty.
+    #[error("total difficulty is {got}, expected {expected}: the data is damaged")]
+    TotalDifficulty {
+        /// Parent's total difficulty plus the block's difficulty.
+        expected: U256,
+        /// What the file says.
+        got: U256,
+    },
+    /// An era1 entry of another type than the format calls for.
+    #[error("entry has type {got:#06x}, expected {expected:#06x} ({what}): not era1, or damaged")]
+    EntryType {
+        /// Name of the entry expected.
+        what: &'static str,
+        /// Its type.
+        expected: u16,
+        /// The type found.
+        got: u16,
+    },
+    /// A structural rule of a format is broken.
+    #[error("{0}")]
+    Format(&'static str),
+    /// Not the JSON a bundle member should be.
+    #[error("{0}")]
+    Json(serde_json::Error),
+    /// A bundle lacks a member.
+    #[error("missing: the bundle is incomplete")]
+    MissingMember,
+    /// A JSON file that is not a bundle.
+    #[error(
+        "not a bundle: neither a witness (block, headers, state, codes) nor a prestate bundle \
+         (header, transactions, blockHashes, pre, codes); remove it from the folder"
+    )]
+    NotABundle,
+    /// A file that is none of the known kinds.
+    #[error(
+        "unknown kind of file: expected block RLP (.rlp, .rlp.gz), .era1, or a bundle (.json, .json.gz)"
+    )]
+    UnknownKind,
+    /// A file or folder of another kind than the caller asked for.
+    #[error("this is {got}, but {expected} was asked for")]
+    WrongKind {
+        /// What the caller wanted.
+        expected: &'static str,
+        /// What the path holds.
+        got: &'static str,
+    },
+    /// A source without a single block.
+    #[error("contains no block: empty or truncated")]
+    NoBlocks,
+    /// A folder that holds both block files and bundles.
+    #[error("the folder holds both block files and bundles: name the files to read")]
+    MixedFolder,
+}

@@ -1,0 +1,124 @@
+//! Writing blocks: concatenated RLP that `geth import`, `reth import` and [`crate::rlp`] read.
+
+use std::{
+    fs::File,
+    io::{self, BufWriter, Write},
+    path::{Path, PathBuf},
+};
+
+use alloy_rlp::Encodable;
+use flate2::{Compression, write::GzEncoder};
+use retrie_chainspec::primitives::Block;
+use tempfile::NamedTempFile;
+
+use crate::error::SourceError;
+
+/// Writes blocks to a file that appears under its name only when it is complete.
+///
+/// Blocks go to an unnamed neighbour of the target; [`finish`](Self::finish) makes it durable and
+/// renames it over the target (an existing file is replaced). A writer dropped before that leaves
+/// the target untouched. A name ending in `.gz` selects gzip, one member, no time stamp: the same
+/// blocks give the same bytes.
+#[derive(Debug)]
+pub struct BlockWriter {
+    target: PathBuf,
+    sink: Sink,
+    item: Vec<u8>,
+    summary: ExportSummary,
+}
+
+/// What a [`BlockWriter`] has written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ExportSummary {
+    /// Number of blocks.
+    pub blocks: u64,
+    /// Bytes of RLP, before compression.
+    pub rlp_bytes: u64,
+}
+
+#[derive(Debug)]
+enum Sink {
+    Plain(BufWriter<NamedTempFile>),
+    Gzip(GzEncoder<BufWriter<NamedTempFile>>),
+}
+
+impl BlockWriter {
+    /// Starts a file. Its folder must exist.
+    ///
+    /// # Errors
+    ///
+    /// When no file can be created in the folder.
+    pub fn create(target: impl AsRef<Path>) -> Result<Self, SourceError> {
+        let target = target.as_ref().to_owned();
+        let mut builder = tempfile::Builder::new();
+        builder.prefix(".retrie-export-");
+        // Temporary files are private by default; an export is an ordinary file under the umask.
+        #[cfg(unix)]
+        builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
+        let file = builder
+            .tempfile_in(folder_of(&target))
+            .map_err(|e| SourceError::io(&target, "create a temporary file beside it", e))?;
+        let file = BufWriter::with_capacity(1 << 20, file);
+        let gzip = target.extension().is_some_and(|e| e.eq_ignore_ascii_case("gz"));
+        let sink = if gzip {
+            Sink::Gzip(GzEncoder::new(file, Compression::default()))
+        } else {
+            Sink::Plain(file)
+        };
+        Ok(Self { target, sink, item: Vec::new(), summary: ExportSummary::default() })
+    }
+
+    /// Appends a block.
+    ///
+    /// # Errors
+    ///
+    /// When the file cannot be written; the writer is then of no further use.
+    pub fn write(&mut self, block: &Block) -> Result<(), SourceError> {
+        self.item.clear();
+        block.encode(&mut self.item);
+        match &mut self.sink {
+            Sink::Plain(file) => file.write_all(&self.item),
+            Sink::Gzip(file) => file.write_all(&self.item),
+        }
+        .map_err(|e| SourceError::io(&self.target, "write the file", e))?;
+        self.summary.blocks += 1;
+        self.summary.rlp_bytes += self.item.len() as u64;
+        Ok(())
+    }
+
+    /// Makes the file durable and gives it its name.
+    ///
+    /// # Errors
+    ///
+    /// When writing, syncing or renaming fails; the target is then as it was before.
+    pub fn finish(self) -> Result<ExportSummary, SourceError> {
+        let Self { target, sink, summary, .. } = self;
+        let file = match sink {
+            Sink::Plain(file) => Ok(file),
+            Sink::Gzip(file) => file.finish(),
+        }
+        .and_then(|file| file.into_inner().map_err(io::IntoInnerError::into_error))
+        .map_err(|e| SourceError::io(&target, "write the file", e))?;
+        file.as_file()
+            .sync_all()
+            .map_err(|e| SourceError::io(&target, "sync the file to disk", e))?;
+        file.persist(&target).map_err(|e| {
+            SourceError::io(&target, "rename the finished file into place", e.error)
+        })?;
+        sync_folder(folder_of(&target))
+            .map_err(|e| SourceError::io(&target, "sync its folder to disk", e))?;
+        Ok(summary)
+    }
+}
+
+fn folder_of(target: &Path) -> &Path {
+    match target.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    }
+}
+
+/// A rename is durable once the folder is.
+fn sync_folder(folder: &Path) -> io::Result<()> {
+    if cfg!(unix) { File::open(folder)?.sync_all() } else { Ok(()) }
+}

@@ -1,0 +1,137 @@
+//! Opening a file that may or may not be gzipped, with bounded reads and typed errors.
+
+use std::{
+    fmt,
+    fs::File,
+    io::{self, BufRead, BufReader, Cursor, Read},
+    path::{Path, PathBuf},
+};
+
+use flate2::bufread::MultiGzDecoder;
+
+use crate::error::{Place, SourceError, SourceErrorKind};
+
+/// Largest block, header, body or receipt list accepted, in bytes after decompression (64 MiB).
+///
+/// Far above what any gas limit allows, far below what would hurt.
+pub const MAX_ITEM_BYTES: u64 = 64 << 20;
+
+const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
+const BUFFER: usize = 256 << 10;
+
+/// A byte stream, decompressed when the file starts with the gzip magic (RFC 1952), whatever its
+/// name. Multi-member gzip files read as one stream; the checksum of a member is verified when its
+/// last byte is read.
+pub(crate) struct Input {
+    path: PathBuf,
+    reader: Box<dyn BufRead + Send>,
+    gzip: bool,
+    /// Bytes handed out so far, in the decompressed stream.
+    offset: u64,
+}
+
+impl fmt::Debug for Input {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Input")
+            .field("path", &self.path)
+            .field("gzip", &self.gzip)
+            .field("offset", &self.offset)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Input {
+    pub(crate) fn open(path: &Path) -> Result<Self, SourceError> {
+        let mut file = File::open(path).map_err(|e| SourceError::io(path, "open the file", e))?;
+        let mut magic = Vec::with_capacity(2);
+        file.by_ref()
+            .take(2)
+            .read_to_end(&mut magic)
+            .map_err(|e| SourceError::io(path, "read the file", e))?;
+        let gzip = magic == GZIP_MAGIC;
+        let raw = BufReader::with_capacity(BUFFER, Cursor::new(magic).chain(file));
+        let reader: Box<dyn BufRead + Send> = if gzip {
+            Box::new(BufReader::with_capacity(BUFFER, MultiGzDecoder::new(raw)))
+        } else {
+            Box::new(raw)
+        };
+        Ok(Self { path: path.to_owned(), reader, gzip, offset: 0 })
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(crate) const fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    /// The next byte, left in place; `None` at the end of the stream.
+    pub(crate) fn peek(&mut self, what: &'static str) -> Result<Option<u8>, SourceErrorKind> {
+        loop {
+            match self.reader.fill_buf() {
+                Ok(buffer) => return Ok(buffer.first().copied()),
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(classify(e, self.gzip, what)),
+            }
+        }
+    }
+
+    /// Appends exactly `len` bytes to `out`. Memory grows with the bytes that are really there, not
+    /// with `len`.
+    pub(crate) fn read_exactly(
+        &mut self,
+        len: u64,
+        out: &mut Vec<u8>,
+        what: &'static str,
+    ) -> Result<(), SourceErrorKind> {
+        let read = self.read_up_to(len, out, what)?;
+        if read < len { Err(SourceErrorKind::Truncated { what }) } else { Ok(()) }
+    }
+
+    /// Appends up to `len` bytes to `out`, fewer only at the end of the stream.
+    fn read_up_to(
+        &mut self,
+        len: u64,
+        out: &mut Vec<u8>,
+        what: &'static str,
+    ) -> Result<u64, SourceErrorKind> {
+        let read = self
+            .reader
+            .by_ref()
+            .take(len)
+            .read_to_end(out)
+            .map_err(|e| classify(e, self.gzip, what))? as u64;
+        self.offset += read;
+        Ok(read)
+    }
+
+    /// The whole stream, refused when it is longer than `limit` bytes.
+    pub(crate) fn read_whole(
+        mut self,
+        limit: u64,
+        what: &'static str,
+    ) -> Result<Vec<u8>, SourceError> {
+        let mut out = Vec::new();
+        let read = self
+            .read_up_to(limit + 1, &mut out, what)
+            .map_err(|kind| SourceError::new(&self.path, Place::File, kind))?;
+        if read > limit {
+            let kind = SourceErrorKind::TooLarge { what, claimed: read, limit };
+            return Err(SourceError::new(&self.path, Place::File, kind));
+        }
+        Ok(out)
+    }
+}
+
+/// Tells damage from trouble: the gzip decoder reports both as `io::Error`, but only the operating
+/// system sets an error code.
+fn classify(error: io::Error, gzip: bool, what: &'static str) -> SourceErrorKind {
+    if error.raw_os_error().is_some() || !gzip {
+        SourceErrorKind::Io { action: "read the file", error }
+    } else if error.kind() == io::ErrorKind::UnexpectedEof {
+        SourceErrorKind::Truncated { what }
+    } else {
+        SourceErrorKind::Gzip(error)
+    }
+}

@@ -1,0 +1,57 @@
+//! Where blocks come from, and how they leave again.
+//!
+//! Everything here is a one-way reader over a file: bytes in, decoded blocks out, nothing kept in
+//! memory but the block at hand. No chain rule is applied beyond what the container itself promises
+//! (hashes, links, accumulators); that is the business of the consensus crate.
+//!
+//! ```text
+//!  chain.rlp, chain.rlp.gz ── rlp::RlpReader ────┐
+//!  mainnet-00000-….era1 ───── era1::Era1Reader ──┼──> BlockSource ──> SourceBlock, in file order
+//!  folder of these ───────────────────────────────┘
+//!  123.json.gz, folder ────── bundle::list_bundles ──> BundleFile::load ──> Bundle
+//!  Block ──────────────────── export::BlockWriter ──> chain.rlp, chain.rlp.gz
+//! ```
+//!
+//! # Vocabulary
+//!
+//! * **item**: one RLP list of a concatenated block stream, that is, one block. Its *offset* counts
+//!   bytes of the *decompressed* stream.
+//! * **entry**: one type-length-value record of an era1 file (the e2store format). Its *offset*
+//!   counts bytes of the file.
+//! * **accumulator**: the SSZ root over the block hashes and total difficulties of an era1 file.
+//! * **bundle**: one real block together with the state it touches, as JSON. A *witness* bundle
+//!   holds trie nodes and can be checked down to the state root; a *prestate* bundle holds plain
+//!   accounts and slots.
+//! * **member**: one named field of a bundle.
+//!
+//! # Assumptions
+//!
+//! * Files are not modified while they are read.
+//! * A file is untrusted: its lengths are checked against [`MAX_ITEM_BYTES`] and against the bytes
+//!   that are really there before memory is reserved, and every failure is a [`SourceError`] that
+//!   names the file and the place in it. A reader that has failed yields nothing more.
+//! * Checks against hashes inside the same file find damage, not forgery. What makes a chain the
+//!   real one is its genesis and its rules.
+
+pub mod bundle;
+pub mod era1;
+pub mod export;
+pub mod rlp;
+
+mod check;
+mod error;
+mod input;
+mod source;
+
+pub use bundle::{
+    Bundle, BundleFile, BundleKind, PreAccount, PreState, PrestateBundle, WitnessBundle,
+    list_bundles,
+};
+pub use era1::{Era1Reader, Era1Summary, EraBlock, verify_era1};
+pub use error::{Place, SourceError, SourceErrorKind};
+pub use export::{BlockWriter, ExportSummary};
+pub use input::MAX_ITEM_BYTES;
+pub use rlp::RlpReader;
+pub use source::{
+    BlockFile, BlockFileKind, BlockSource, Origin, SourceBlock, SourceKind, detect, open,
+};

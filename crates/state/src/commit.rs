@@ -1,0 +1,484 @@
+//! The one way in which anything becomes durable: commit, revert, prune and bulk load inside the
+//! chain's own transaction, and the [`AfterCommit`] step that lets memory follow.
+
+use crate::{
+    BlockRef, BulkSink, KvWrite, Proposal, StateError, StateKey, StateStore, StoreError, Table,
+    Tip, Value,
+    journal::{DurableView, JOURNAL, RecordWriter, delete_records},
+    overlay::{FILES, Layer, LayerStack, View, check_file_name, check_key},
+    shared::{
+        FOLDED, MAX_GENERATIONS, META, TipState, fold_failed, named_files, write_tip,
+    },
+    undo::{self, UNDO, UndoHead},
+};
+use alloy_primitives::B256;
+use parking_lot::{MutexGuard, RwLockWriteGuard};
+use std::{
+    fmt, fs,
+    path::Path,
+    sync::{Arc, atomic::Ordering},
+};
+
+impl StateStore {
+    /// Makes a chain of sealed proposals durable inside `txn`, the chain's own transaction: the
+    /// first extends the durable tip, each of the others its predecessor. After an error `txn` must
+    /// be aborted.
+    ///
+    /// Nothing changes in memory until [`AfterCommit::run`], to be called once `txn` has committed.
+    /// Dropping the returned value instead poisons the store. Until then this thread must not start
+    /// another commit or revert.
+    pub fn commit<'a>(
+        &'a self,
+        proposals: &[Proposal],
+        txn: &mut dyn KvWrite,
+    ) -> Result<AfterCommit<'a>, StateError> {
+        let guard = self.lock_commit()?;
+        let (parent, seq) = {
+            let inner = self.shared.inner.lock();
+            (inner.tip.as_ref().map(|state| state.tip), inner.seq + 1)
+        };
+        let blocks = chain_of(proposals, parent)?;
+        let (Some(last), Some(tip)) = (proposals.last(), blocks.last().copied()) else {
+            return Ok(AfterCommit::nothing(self, guard));
+        };
+        let layer = match proposals {
+            [one] => one.0.layer.clone(),
+            many => {
+                let layers: Vec<_> = many.iter().map(|p| p.0.layer.clone()).collect();
+                Arc::new(Layer::merged(&layers))
+            }
+        };
+        self.check_files(&layer)?;
+        if self.options.retention > 0 {
+            let mut below = parent;
+            for (proposal, block) in proposals.iter().zip(&blocks) {
+                // The first block of all has no state below it to return to.
+                if let Some(below) = below {
+                    let head = UndoHead {
+                        hash: block.block.hash,
+                        root: block.root,
+                        parent_hash: below.block.hash,
+                        parent_root: below.root,
+                    };
+                    let bytes = undo::write(txn, block.block.number, head, &proposal.0.layer)?;
+                    self.shared.counters.undo(bytes);
+                }
+                below = Some(*block);
+            }
+        }
+        self.write_journal(txn, &layer, seq)?;
+        write_tip(txn, tip, seq)?;
+        let mut files = self.prune_within(txn, tip.block.number, self.options.retention)?;
+        if self.options.retention == 0 {
+            // Nobody can come back to a block that had them.
+            layer.for_table(FILES, |name, next| {
+                if next.is_none() {
+                    files.push(String::from_utf8_lossy(name).into_owned());
+                }
+            });
+        }
+        let files = self.only_unnamed(files, &layer, txn)?;
+        Ok(AfterCommit {
+            store: self,
+            guard: Some(guard),
+            transition: None,
+            change: Some(Installation {
+                seq,
+                layer: Some(layer),
+                tip: TipState { tip, cache: last.0.cache.clone() },
+                blocks,
+                reverted_above: None,
+                first_kept: tip.block.number.saturating_sub(self.options.retention),
+                is_bulk: false,
+                proposals: proposals.to_vec(),
+                files,
+            }),
+        })
+    }
+
+    /// Takes the durable state back to block `to` inside `txn`. As with [`commit`](Self::commit),
+    /// run the returned step once `txn` has committed. Readers and sessions wait in between.
+    pub fn revert<'a>(
+        &'a self,
+        to: u64,
+        txn: &mut dyn KvWrite,
+    ) -> Result<AfterCommit<'a>, StateError> {
+        let guard = self.lock_commit()?;
+        let transition = self.transition.write();
+        let (tip, seq, target) = {
+            let inner = self.shared.inner.lock();
+            let tip = inner.tip.as_ref().map(|state| state.tip);
+            (tip, inner.seq + 1, inner.blocks.get(&to).copied())
+        };
+        let Some(tip) = tip else { return Err(self.beyond_retention(to)) };
+        if to == tip.block.number {
+            return Ok(AfterCommit::nothing(self, guard));
+        }
+        if to > tip.block.number {
+            return Err(StateError::AboveTip { number: to, tip: tip.block });
+        }
+        let Some((hash, root)) = target else { return Err(self.beyond_retention(to)) };
+        let mut layer = Layer::default();
+        undo::onto(&*txn, &self.shared.tables, to + 1..=tip.block.number, &mut layer)?;
+        delete_records(txn, UNDO, to + 1, tip.block.number + 1)?;
+        let layer = Arc::new(layer);
+        self.write_journal(txn, &layer, seq)?;
+        let tip = Tip { block: BlockRef::new(to, hash), root };
+        write_tip(txn, tip, seq)?;
+
+        // The target's in-memory structure is rebuilt before anything becomes true.
+        let mut view = self.shared.durable_view(&self.shared.inner.lock())?;
+        view.stack = view.stack.pushed(layer.clone());
+        let cache = self.shared.backend.open(&view, &self.jobs)?;
+        Ok(AfterCommit {
+            store: self,
+            guard: Some(guard),
+            transition: Some(transition),
+            change: Some(Installation {
+                seq,
+                layer: Some(layer),
+                tip: TipState { tip, cache },
+                blocks: Vec::new(),
+                reverted_above: Some(to),
+                first_kept: 0,
+                is_bulk: false,
+                proposals: Vec::new(),
+                files: Vec::new(),
+            }),
+        })
+    }
+
+    /// Forgets the undo of all but the last `keep` blocks inside `txn`.
+    pub fn prune<'a>(
+        &'a self,
+        keep: u64,
+        txn: &mut dyn KvWrite,
+    ) -> Result<AfterCommit<'a>, StateError> {
+        let guard = self.lock_commit()?;
+        let (tip, seq) = {
+            let inner = self.shared.inner.lock();
+            (inner.tip.clone(), inner.seq)
+        };
+        let Some(tip) = tip else { return Ok(AfterCommit::nothing(self, guard)) };
+        let files = self.prune_within(txn, tip.tip.block.number, keep)?;
+        let files = self.only_unnamed(files, &Arc::default(), txn)?;
+        let first_kept = tip.tip.block.number.saturating_sub(keep);
+        Ok(AfterCommit {
+            store: self,
+            guard: Some(guard),
+            transition: None,
+            change: Some(Installation {
+                seq,
+                layer: None,
+                tip,
+                blocks: Vec::new(),
+                reverted_above: None,
+                first_kept,
+                is_bulk: false,
+                proposals: Vec::new(),
+                files,
+            }),
+        })
+    }
+
+    /// Loads a whole state, sorted by key, as `block`, straight into the tables and inside `txn`.
+    /// The state must be empty. There is no undo below this block. After an error `txn` must be
+    /// aborted.
+    pub fn bulk_load<'a>(
+        &'a self,
+        block: BlockRef,
+        entries: &mut dyn Iterator<Item = Result<(StateKey, Value), StateError>>,
+        txn: &mut dyn KvWrite,
+    ) -> Result<(B256, AfterCommit<'a>), StateError> {
+        let guard = self.lock_commit()?;
+        let seq = {
+            let inner = self.shared.inner.lock();
+            if let Some(tip) = &inner.tip {
+                return Err(StateError::NotEmpty { tip: tip.tip.block });
+            }
+            inner.seq + 1
+        };
+        let mut sink = Sink { txn, dir: self.options.dir.as_deref() };
+        let root = self.shared.backend.bulk_load(block.number, entries, &mut sink)?;
+        let tip = Tip { block, root };
+        write_tip(txn, tip, seq)?;
+        // The rows went past the journal, so the journal counts as folded up to here.
+        txn.put(META, FOLDED, &seq.to_be_bytes())?;
+        let after = AfterCommit {
+            store: self,
+            guard: Some(guard),
+            transition: None,
+            change: Some(Installation {
+                seq,
+                layer: None,
+                // Opened by `run`, from the committed rows.
+                tip: TipState { tip, cache: Arc::new(()) },
+                blocks: vec![tip],
+                reverted_above: None,
+                first_kept: 0,
+                is_bulk: true,
+                proposals: Vec::new(),
+                files: Vec::new(),
+            }),
+        };
+        Ok((root, after))
+    }
+
+    /// Folds everything that is committed into the tables and waits for it. Changes no state. The
+    /// caller must not hold a write transaction.
+    pub fn flush(&self) -> Result<(), StateError> {
+        // A fold that failed is tried again.
+        self.shared.inner.lock().fold_error = None;
+        let guard = self.lock_commit()?;
+        let mut inner = self.shared.inner.lock();
+        self.shared.freeze(&mut inner);
+        self.shared.folding.notify_all();
+        let seq = inner.seq;
+        // Not while waiting: the folder needs the write transaction, which may belong to a thread
+        // that waits to commit.
+        drop(guard);
+        self.shared.await_fold(inner, |inner| {
+            !inner.generations.iter().any(|g| !g.is_empty() && g.last_seq() <= seq)
+        })
+    }
+
+    fn lock_commit(&self) -> Result<MutexGuard<'_, ()>, StateError> {
+        let guard = self.commit.lock();
+        if self.shared.poisoned.load(Ordering::Acquire) {
+            return Err(StateError::Poisoned);
+        }
+        // A commit that would add to what cannot be folded is refused, and the fold tried again.
+        if let Some(error) = self.shared.inner.lock().fold_error.take() {
+            self.shared.folding.notify_all();
+            return Err(fold_failed(error));
+        }
+        Ok(guard)
+    }
+
+    /// The error for a block below [`retained`](Self::retained).
+    pub fn beyond_retention(&self, number: u64) -> StateError {
+        let inner = self.shared.inner.lock();
+        StateError::BeyondRetention {
+            number,
+            first: inner.blocks.first_key_value().map_or(0, |(first, _)| *first),
+            retention: self.options.retention,
+        }
+    }
+
+    fn write_journal(
+        &self,
+        txn: &mut dyn KvWrite,
+        layer: &Layer,
+        seq: u64,
+    ) -> Result<(), StateError> {
+        let mut record = RecordWriter::new(&[]);
+        for (table, key, row) in layer.iter() {
+            record.push(table, key, row.next.as_ref().map(|value| &value[..]));
+        }
+        self.shared.counters.journal(record.write(txn, JOURNAL, seq)?);
+        Ok(())
+    }
+
+    /// Drops undo records that lie deeper than `keep` blocks below `tip`; returns the files that
+    /// were retired there.
+    fn prune_within(
+        &self,
+        txn: &mut dyn KvWrite,
+        tip: u64,
+        keep: u64,
+    ) -> Result<Vec<String>, StateError> {
+        match undo::span(txn)? {
+            Some((first, _)) if first.saturating_add(keep) <= tip => {
+                undo::prune(txn, &self.shared.tables, first, tip + 1 - keep)
+            }
+            _ => Ok(Vec::new()),
+        }
+    }
+
+    /// Refuses to name files that are not there.
+    fn check_files(&self, layer: &Layer) -> Result<(), StateError> {
+        let mut missing = None;
+        layer.for_table(FILES, |name, next| {
+            let name = String::from_utf8_lossy(name);
+            let there = |dir: &Path| dir.join(&*name).is_file();
+            if next.is_some() && !self.options.dir.as_deref().is_some_and(there) {
+                missing = Some(name.into_owned());
+            }
+        });
+        missing.map_or(Ok(()), |name| {
+            let action = format!("publishing the state file {name}");
+            Err(StoreError::new(action, "it is not in the state directory").into())
+        })
+    }
+
+    /// Those of `files` that neither the state after `layer` nor any block retained in `txn` names.
+    fn only_unnamed(
+        &self,
+        mut files: Vec<String>,
+        layer: &Arc<Layer>,
+        txn: &mut dyn KvWrite,
+    ) -> Result<Vec<String>, StateError> {
+        if !files.is_empty() {
+            let mut view = self.shared.durable_view(&self.shared.inner.lock())?;
+            view.stack = view.stack.pushed(layer.clone());
+            let named = named_files(&view)?;
+            let retained = undo::all_retired_files(&*txn, &self.shared.tables)?;
+            files.retain(|file| !named.contains(file) && !retained.contains(file));
+        }
+        Ok(files)
+    }
+}
+
+/// The blocks of `proposals`, if they extend `tip` one after the other.
+fn chain_of(proposals: &[Proposal], mut tip: Option<Tip>) -> Result<Vec<Tip>, StateError> {
+    let mut blocks = Vec::with_capacity(proposals.len());
+    for proposal in proposals {
+        let number = proposal.number();
+        let block = proposal.block().ok_or(StateError::Unsealed { number })?;
+        if !proposal.0.stands_on(tip.map(|tip| tip.block)) {
+            let tip = tip.map_or_else(BlockRef::default, |tip| tip.block);
+            return Err(StateError::NotOnTip { number, tip });
+        }
+        let new = Tip { block, root: proposal.root() };
+        blocks.push(new);
+        tip = Some(new);
+    }
+    Ok(blocks)
+}
+
+// ---------------------------------------------------------------------------------------------
+// After the commit
+// ---------------------------------------------------------------------------------------------
+
+/// What remains to be done once the chain's transaction has committed: memory follows disk, files
+/// go. Dropped without [`run`](Self::run), it poisons the store, as the transaction's fate is then
+/// unknown.
+#[must_use = "run it once the transaction has committed"]
+pub struct AfterCommit<'a> {
+    store: &'a StateStore,
+    guard: Option<MutexGuard<'a, ()>>,
+    transition: Option<RwLockWriteGuard<'a, ()>>,
+    change: Option<Installation>,
+}
+
+struct Installation {
+    seq: u64,
+    layer: Option<Arc<Layer>>,
+    tip: TipState,
+    blocks: Vec<Tip>,
+    reverted_above: Option<u64>,
+    /// Durable blocks below this one are out of reach from now on.
+    first_kept: u64,
+    /// A bulk load leaves rows but no in-memory structure.
+    is_bulk: bool,
+    proposals: Vec<Proposal>,
+    /// To be deleted.
+    files: Vec<String>,
+}
+
+impl fmt::Debug for AfterCommit<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AfterCommit").finish_non_exhaustive()
+    }
+}
+
+impl<'a> AfterCommit<'a> {
+    const fn nothing(store: &'a StateStore, guard: MutexGuard<'a, ()>) -> Self {
+        Self { store, guard: Some(guard), transition: None, change: None }
+    }
+
+    /// Installs the committed state in memory. Waits only when folding lags far behind, so the
+    /// caller must not hold a write transaction.
+    ///
+    /// # Errors
+    /// If the state that a bulk load has left cannot be opened: it is durable, the store poisoned.
+    pub fn run(mut self) -> Result<(), StateError> {
+        let (store, shared) = (self.store, &self.store.shared);
+        if let Some(change) = &mut self.change
+            && change.is_bulk
+        {
+            let snapshot = shared.kv.snapshot()?;
+            let durable = DurableView::new(Vec::new(), change.seq, snapshot, &shared.leases);
+            let view = View {
+                stack: LayerStack::default(),
+                reverse: None,
+                durable: Arc::new(durable),
+                counters: shared.counters.clone(),
+            };
+            change.tip.cache = shared.backend.open(&view, &store.jobs)?;
+        }
+        let Some(change) = self.change.take() else { return Ok(()) };
+        let active = shared.inner.lock().generations.last().cloned();
+        if let (Some(layer), Some(active)) = (&change.layer, active) {
+            // Readers do not see these versions before `seq` is raised below.
+            active.insert(change.seq, layer, shared.leases.oldest(change.seq - 1));
+        }
+        let mut inner = shared.inner.lock();
+        inner.seq = change.seq;
+        if let Some(to) = change.reverted_above {
+            inner.blocks.split_off(&(to + 1));
+        }
+        for tip in change.blocks {
+            inner.blocks.insert(tip.block.number, (tip.block.hash, tip.root));
+        }
+        inner.blocks = inner.blocks.split_off(&change.first_kept);
+        inner.tip = Some(change.tip);
+        for proposal in &change.proposals {
+            // The chain below need not be kept for their sake.
+            proposal.0.rest_on_durable();
+        }
+        let active = inner.generations.last();
+        if active.is_some_and(|active| {
+            active.bytes() > store.options.fold_bytes
+                || active.commits() >= store.options.fold_commits
+        }) {
+            shared.freeze(&mut inner);
+        }
+        drop(inner);
+        if let Some(dir) = &store.options.dir {
+            for file in change.files {
+                // What cannot be deleted now is removed at the next open.
+                if let Err(error) = fs::remove_file(dir.join(&file)) {
+                    tracing::debug!(file, %error, "state file not removed");
+                }
+            }
+        }
+        drop(self.transition.take());
+        drop(self.guard.take());
+        // This commit is durable and installed whatever the folder says; the next one is told.
+        let _ = shared.await_fold(shared.inner.lock(), |inner| {
+            inner.generations.len() <= MAX_GENERATIONS
+        });
+        Ok(())
+    }
+}
+
+impl Drop for AfterCommit<'_> {
+    fn drop(&mut self) {
+        if self.change.is_some() {
+            self.store.shared.poisoned.store(true, Ordering::Release);
+        }
+    }
+}
+
+/// Bulk rows straight into a transaction.
+struct Sink<'a> {
+    txn: &'a mut dyn KvWrite,
+    dir: Option<&'a Path>,
+}
+
+impl BulkSink for Sink<'_> {
+    fn put(&mut self, table: Table, key: &[u8], value: &[u8]) -> Result<(), StateError> {
+        check_key(table, key)?;
+        Ok(self.txn.append(table, key, value)?)
+    }
+
+    fn dir(&self) -> Option<&Path> {
+        self.dir
+    }
+
+    fn publish_file(&mut self, name: &str) -> Result<(), StateError> {
+        check_file_name(name)?;
+        Ok(self.txn.put(FILES, name.as_bytes(), &[])?)
+    }
+}

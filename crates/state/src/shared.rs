@@ -1,0 +1,291 @@
+//! What the store, its readers and its folder share: the memory side of the durable state.
+
+use crate::{
+    Backend, BlockRef, Direction, KeyRange, KvRead, KvStore, KvWrite, NodeRead, Proposal,
+    StateError, StoreError, Table, Tip,
+    backend::Cache,
+    counters::Counters,
+    journal::{self, DurableView, Generation, JOURNAL, Leases},
+    overlay::{FILES, LayerStack, View},
+    proposal::ProposalInner,
+    undo,
+};
+use alloy_primitives::B256;
+use parking_lot::{Condvar, Mutex, MutexGuard};
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    fs,
+    path::Path,
+    sync::{Arc, Weak, atomic::AtomicBool},
+};
+
+/// Rows of the framework itself: `tip` and `folded`.
+pub(crate) const META: Table = Table::framework(0xf3, "Meta");
+/// Row of [`META`]: [`encode_tip`].
+pub(crate) const TIP: &[u8] = b"tip";
+/// Row of [`META`]: sequence number (8 bytes, big-endian) of the last commit whose rows are all in
+/// the tables.
+pub(crate) const FOLDED: &[u8] = b"folded";
+
+/// Commits wait once this many generations are in memory: the active one, the one being folded,
+/// and one more.
+pub(crate) const MAX_GENERATIONS: usize = 3;
+
+pub(crate) struct Shared {
+    pub(crate) backend: Arc<dyn Backend>,
+    pub(crate) kv: Arc<dyn KvStore>,
+    pub(crate) tables: Vec<Table>,
+    pub(crate) counters: Arc<Counters>,
+    pub(crate) leases: Arc<Leases>,
+    pub(crate) poisoned: AtomicBool,
+    pub(crate) inner: Mutex<Inner>,
+    /// Signalled whenever the folder should look, or has finished a generation.
+    pub(crate) folding: Condvar,
+}
+
+pub(crate) struct Inner {
+    pub(crate) tip: Option<TipState>,
+    /// Sequence number of the last commit; never reused, a revert counts as one.
+    pub(crate) seq: u64,
+    /// Oldest first; the last one is active, those before it are frozen.
+    pub(crate) generations: Vec<Arc<Generation>>,
+    /// Durable blocks that can be read and extended: number to (hash, root).
+    pub(crate) blocks: BTreeMap<u64, (B256, B256)>,
+    /// Sealed proposals by block hash, as long as somebody holds them.
+    pub(crate) proposals: HashMap<B256, Weak<ProposalInner>>,
+    /// Why the last fold failed. The folder rests until somebody takes it.
+    pub(crate) fold_error: Option<String>,
+    pub(crate) closing: bool,
+}
+
+#[derive(Clone)]
+pub(crate) struct TipState {
+    pub(crate) tip: Tip,
+    pub(crate) cache: Cache,
+}
+
+impl Inner {
+    pub(crate) fn tip_block(&self) -> Option<BlockRef> {
+        self.tip.as_ref().map(|state| state.tip.block)
+    }
+
+    pub(crate) fn is_durable(&self, block: BlockRef) -> bool {
+        self.blocks.get(&block.number).is_some_and(|(hash, _)| *hash == block.hash)
+    }
+
+    /// The durable block of this hash and its root.
+    pub(crate) fn durable(&self, hash: B256) -> Option<(BlockRef, B256)> {
+        let found = self.blocks.iter().find(|(_, (at, _))| *at == hash);
+        found.map(|(number, (_, root))| (BlockRef::new(*number, hash), *root))
+    }
+
+    pub(crate) fn live_proposal(&self, hash: B256) -> Option<Proposal> {
+        self.proposals.get(&hash).and_then(Weak::upgrade).map(Proposal)
+    }
+}
+
+impl Shared {
+    /// The durable state right now. Holding the lock on `inner` makes it whole: a generation is
+    /// dropped only after its fold has committed, so a snapshot taken now has all that these
+    /// generations lack.
+    pub(crate) fn durable_view(&self, inner: &Inner) -> Result<View, StateError> {
+        let snapshot = self.kv.snapshot()?;
+        let generations = inner.generations.iter().filter(|g| !g.is_empty()).cloned().collect();
+        let durable = DurableView::new(generations, inner.seq, snapshot, &self.leases);
+        Ok(View {
+            stack: LayerStack::default(),
+            reverse: None,
+            durable: Arc::new(durable),
+            counters: self.counters.clone(),
+        })
+    }
+
+    /// Hands the active generation to the folder.
+    pub(crate) fn freeze(&self, inner: &mut Inner) {
+        if inner.generations.last().is_some_and(|active| !active.is_empty()) {
+            inner.generations.push(Arc::new(Generation::new(&self.tables)));
+            self.folding.notify_all();
+        }
+    }
+
+    /// Waits for the folder until `done`, or until it has failed.
+    pub(crate) fn await_fold(
+        &self,
+        mut inner: MutexGuard<'_, Inner>,
+        done: impl Fn(&Inner) -> bool,
+    ) -> Result<(), StateError> {
+        while !done(&inner) {
+            if let Some(error) = &inner.fold_error {
+                return Err(fold_failed(error.clone()));
+            }
+            self.folding.wait(&mut inner);
+        }
+        Ok(())
+    }
+
+    /// Thread `state-fold`: folds frozen generations, oldest first, until the store closes.
+    pub(crate) fn fold_loop(&self) {
+        let mut inner = self.inner.lock();
+        loop {
+            if inner.closing {
+                return;
+            }
+            if inner.generations.len() < 2 || inner.fold_error.is_some() {
+                self.folding.wait(&mut inner);
+                continue;
+            }
+            let generation = inner.generations[0].clone();
+            drop(inner);
+            let last = generation.last_seq();
+            let outcome = journal::fold(&*self.kv, &generation, std::thread::yield_now, |txn| {
+                let first = txn.seek(JOURNAL, Some(&[]), Direction::Forward)?;
+                let first = first.and_then(|(key, _)| journal::record_id(JOURNAL, &key).ok());
+                journal::delete_records(txn, JOURNAL, first.unwrap_or(0), last + 1)?;
+                txn.put(META, FOLDED, &last.to_be_bytes())
+            });
+            inner = self.inner.lock();
+            match outcome {
+                Ok(rows) => {
+                    self.counters.folded(rows);
+                    inner.generations.remove(0);
+                }
+                Err(error) => {
+                    tracing::error!(%error, "folding the state journal failed; nothing is lost");
+                    inner.fold_error = Some(error.to_string());
+                }
+            }
+            self.folding.notify_all();
+        }
+    }
+}
+
+pub(crate) fn fold_failed(error: String) -> StateError {
+    StoreError::new("folding the journal into the tables", error).into()
+}
+
+// ---------------------------------------------------------------------------------------------
+// Opening
+// ---------------------------------------------------------------------------------------------
+
+/// Where the commits of a store stand: the tip, the last commit, and the last one folded.
+pub(crate) fn read_meta(kv: &dyn KvRead) -> Result<(Option<Tip>, u64, u64), StateError> {
+    let meta = kv.get(META, TIP)?.map(|row| decode_tip(&row)).transpose()?;
+    let folded = match kv.get(META, FOLDED)? {
+        None => 0,
+        Some(row) => u64::from_be_bytes(row[..].try_into().map_err(|_| {
+            StateError::corrupt(META.name, "the row `folded` is not a sequence number")
+        })?),
+    };
+    let (tip, seq) = meta.map_or((None, 0), |(tip, seq)| (Some(tip), seq));
+    // The end of a fold deletes the records it covers in the transaction that moves `folded`.
+    let first = kv.seek(JOURNAL, Some(&[]), Direction::Forward)?;
+    let first = first.map(|(key, _)| journal::record_id(JOURNAL, &key)).transpose()?;
+    if folded > seq || first.unwrap_or(seq + 1) != folded + 1 {
+        let what = format!(
+            "commits up to {folded} of {seq} are said to be in the tables, which the journal does \
+             not bear out"
+        );
+        return Err(StateError::corrupt(META.name, what));
+    }
+    Ok((tip, seq, folded))
+}
+
+/// What undo records say about the retained blocks, and which files only they still name.
+#[derive(Debug, Default)]
+pub(crate) struct Retained {
+    /// Number to (hash, root), the oldest block that can be reverted to included.
+    pub(crate) blocks: BTreeMap<u64, (B256, B256)>,
+    pub(crate) files: BTreeSet<String>,
+}
+
+impl Retained {
+    /// Reads all undo records, which must lead to `tip`.
+    pub(crate) fn read(
+        kv: &dyn KvRead,
+        tables: &[Table],
+        tip: Option<Tip>,
+    ) -> Result<Self, StateError> {
+        let mut retained = Self::default();
+        let bad = |number: u64| {
+            let what = format!("the record of block {number} does not fit the chain around it");
+            StateError::corrupt(undo::UNDO.name, what)
+        };
+        if let Some((first, last)) = undo::span(kv)? {
+            for number in first..=last {
+                let (head, rows) = undo::read(kv, tables, number)?;
+                let parent = number.checked_sub(1).ok_or_else(|| bad(number))?;
+                let below = (head.parent_hash, head.parent_root);
+                if *retained.blocks.entry(parent).or_insert(below) != below {
+                    return Err(bad(number));
+                }
+                retained.blocks.insert(number, (head.hash, head.root));
+                retained.files.extend(undo::retired_files(&rows));
+            }
+            if tip.is_none_or(|tip| {
+                (last, retained.blocks.get(&last))
+                    != (tip.block.number, Some(&(tip.block.hash, tip.root)))
+            }) {
+                return Err(bad(last));
+            }
+        }
+        if let Some(tip) = tip {
+            retained.blocks.insert(tip.block.number, (tip.block.hash, tip.root));
+        }
+        Ok(retained)
+    }
+}
+
+/// Names of the files that belong to the state of `view`.
+pub(crate) fn named_files(view: &dyn NodeRead) -> Result<BTreeSet<String>, StateError> {
+    view.scan(FILES, KeyRange::ALL, Direction::Forward)?
+        .map(|row| Ok(String::from_utf8_lossy(&row?.0).into_owned()))
+        .collect()
+}
+
+/// Deletes the files of `dir` that are not in `named`.
+pub(crate) fn remove_unnamed_files(dir: &Path, named: &BTreeSet<String>) -> Result<(), StateError> {
+    let fail = |error| StoreError::new(format!("clearing up {}", dir.display()), error);
+    for entry in fs::read_dir(dir).map_err(fail)? {
+        let entry = entry.map_err(fail)?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if !named.contains(&name) && entry.file_type().is_ok_and(|kind| kind.is_file()) {
+            fs::remove_file(entry.path()).map_err(fail)?;
+        }
+    }
+    Ok(())
+}
+
+// ---------------------------------------------------------------------------------------------
+// The row `tip`
+// ---------------------------------------------------------------------------------------------
+
+/// `number (8, BE) || hash || root || seq (8, BE)`.
+fn encode_tip(tip: Tip, seq: u64) -> [u8; 80] {
+    let mut row = [0; 80];
+    row[..8].copy_from_slice(&tip.block.number.to_be_bytes());
+    row[8..40].copy_from_slice(tip.block.hash.as_slice());
+    row[40..72].copy_from_slice(tip.root.as_slice());
+    row[72..].copy_from_slice(&seq.to_be_bytes());
+    row
+}
+
+fn decode_tip(row: &[u8]) -> Result<(Tip, u64), StateError> {
+    let row: &[u8; 80] = row
+        .try_into()
+        .map_err(|_| StateError::corrupt(META.name, "the row `tip` is not 80 bytes long"))?;
+    let word =
+        |at: usize| row[at..at + 8].iter().fold(0u64, |word, byte| word << 8 | u64::from(*byte));
+    let tip = Tip {
+        block: BlockRef::new(word(0), B256::from_slice(&row[8..40])),
+        root: B256::from_slice(&row[40..72]),
+    };
+    if word(72) == u64::MAX {
+        return Err(StateError::corrupt(META.name, "the row `tip` has an impossible sequence"));
+    }
+    Ok((tip, word(72)))
+}
+
+/// Writes the tip as of commit `seq`.
+pub(crate) fn write_tip(txn: &mut dyn KvWrite, tip: Tip, seq: u64) -> Result<(), StoreError> {
+    txn.put(META, TIP, &encode_tip(tip, seq))
+}

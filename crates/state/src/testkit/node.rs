@@ -1,0 +1,298 @@
+//! A store under test and its comparison with the model.
+
+use super::{
+    Kit,
+    model::{Block, BlockPtr, Flavour, slots_of},
+};
+use crate::{
+    At, KvStore, MemoryStore, Proposal, StateError, StateKey, StateReader, StateStore, StateView,
+    StoreOptions,
+    shared::{Retained, named_files},
+};
+use alloy_primitives::{Address, B256};
+use parking_lot::Mutex;
+use std::{
+    collections::{BTreeSet, HashMap},
+    fs,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
+
+/// Roots by block hash, shared by the nodes of a check.
+#[derive(Debug, Default)]
+pub(super) struct Roots(Mutex<HashMap<B256, B256>>);
+
+impl Roots {
+    /// Notes a root, or compares it with the one noted before.
+    pub(super) fn note(&self, block: &Block, root: B256) {
+        let known = *self.0.lock().entry(block.hash).or_insert(root);
+        assert_eq!(
+            known, root,
+            "block {} was given another root than before: the root depends on more than the blocks",
+            block.number
+        );
+    }
+
+    pub(super) fn of(&self, block: &Block) -> Option<B256> {
+        self.0.lock().get(&block.hash).copied()
+    }
+}
+
+/// Settings under which folds never run, or run all the time.
+pub(super) fn options(retention: u64, fold_often: bool) -> StoreOptions {
+    let (fold_bytes, fold_commits) = if fold_often { (1, 1) } else { (1 << 30, usize::MAX) };
+    StoreOptions { retention, fold_bytes, fold_commits, dir: None }
+}
+
+/// A temporary directory, shared with the nodes that are opened on it again.
+pub(super) fn temp_dir() -> Arc<tempfile::TempDir> {
+    // Files are fsynced; memory is as good for tests, and faster.
+    let memory = Path::new("/dev/shm");
+    let dir = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() };
+    Arc::new(dir.or_else(|_| tempfile::tempdir()).expect("temporary directory"))
+}
+
+/// A store under test.
+pub(super) struct Node<'k> {
+    kit: &'k Kit<'k>,
+    pub(super) kv: Arc<dyn KvStore>,
+    dir: Arc<tempfile::TempDir>,
+    options: StoreOptions,
+    store: Option<StateStore>,
+    pub(super) roots: Arc<Roots>,
+}
+
+impl<'k> Node<'k> {
+    /// An empty node.
+    pub(super) fn new(kit: &'k Kit<'k>, roots: &Arc<Roots>, options: StoreOptions) -> Self {
+        let kv = Arc::new(MemoryStore::new());
+        Self::on(kit, roots, options, kv, temp_dir())
+    }
+
+    /// A node on what `kv` and `dir` hold.
+    pub(super) fn on(
+        kit: &'k Kit<'k>,
+        roots: &Arc<Roots>,
+        options: StoreOptions,
+        kv: Arc<dyn KvStore>,
+        dir: Arc<tempfile::TempDir>,
+    ) -> Self {
+        let options = StoreOptions { dir: Some(dir.path().into()), ..options };
+        let mut node = Self { kit, kv, dir, options, store: None, roots: roots.clone() };
+        node.reopen();
+        node
+    }
+
+    pub(super) fn store(&self) -> &StateStore {
+        self.store.as_ref().expect("the node is open")
+    }
+
+    pub(super) fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// Closes the store and opens it again.
+    pub(super) fn reopen(&mut self) {
+        self.store = None;
+        let past = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
+        for path in self.files() {
+            let file = fs::File::options().write(true).open(path).expect("state file");
+            file.set_modified(past).expect("modification time");
+        }
+        let backend = self.kit.backend();
+        let store = StateStore::open(backend, self.kv.clone(), self.options.clone())
+            .expect("what was committed opens");
+        self.store = Some(store);
+        let needed = self.needed_files();
+        for path in self.files() {
+            // Jobs that the backend has restarted may have written new ones.
+            let is_old = fs::metadata(&path).is_ok_and(|meta| meta.modified().ok() == Some(past));
+            let name = path.file_name().expect("a name").to_string_lossy().into_owned();
+            assert!(!is_old || needed.contains(&name), "nobody names {name}, yet open left it");
+        }
+    }
+
+    pub(super) fn reopen_with(&mut self, options: StoreOptions) {
+        self.options = StoreOptions { dir: self.options.dir.clone(), ..options };
+        self.reopen();
+    }
+
+    /// Paths of the files in the state directory.
+    pub(super) fn files(&self) -> Vec<PathBuf> {
+        let entries = fs::read_dir(self.dir()).expect("state directory");
+        entries.map(|entry| entry.expect("state directory").path()).collect()
+    }
+
+    /// Names of the files that the tip or a retained block needs; all of them must be there.
+    pub(super) fn needed_files(&self) -> BTreeSet<String> {
+        let store = self.store();
+        let view = store.shared.durable_view(&store.shared.inner.lock()).expect("snapshot");
+        let mut needed = named_files(&view).expect("names of files");
+        let retained = Retained::read(&*view.durable.snapshot, &store.shared.tables, store.tip());
+        needed.extend(retained.expect("undo records").files);
+        for name in &needed {
+            assert!(self.dir().join(name).is_file(), "{name} is gone, yet needed");
+        }
+        needed
+    }
+
+    /// Proposes `block` on `at` and seals it.
+    pub(super) fn propose(&self, at: At<'_>, block: &Block) -> Proposal {
+        self.try_propose(at, block).expect("proposing is possible")
+    }
+
+    pub(super) fn try_propose(&self, at: At<'_>, block: &Block) -> Result<Proposal, StateError> {
+        let session = self.store().begin(at)?;
+        let keys: Vec<_> = block.delta.changes().iter().take(5).map(|change| change.key).collect();
+        session.hint(&keys);
+        let reader = session.reader();
+        for change in block.delta.changes() {
+            assert_eq!(reader.get(&change.key)?, change.previous, "{} before", change.key);
+        }
+        let proposal = session.finish_as(block.number, &block.delta)?;
+        self.roots.note(block, proposal.root());
+        assert_eq!(proposal.number(), block.number);
+        self.store().seal(&proposal, block.hash);
+        Ok(proposal)
+    }
+
+    /// Proposes a chain on `at`.
+    pub(super) fn propose_chain(&self, at: At<'_>, blocks: &[BlockPtr]) -> Vec<Proposal> {
+        self.try_propose_chain(at, blocks).expect("proposing is possible")
+    }
+
+    pub(super) fn try_propose_chain(
+        &self,
+        at: At<'_>,
+        blocks: &[BlockPtr],
+    ) -> Result<Vec<Proposal>, StateError> {
+        let mut proposals: Vec<Proposal> = Vec::with_capacity(blocks.len());
+        for block in blocks {
+            let at = proposals.last().map_or(at, At::Proposal);
+            proposals.push(self.try_propose(at, block)?);
+        }
+        Ok(proposals)
+    }
+
+    pub(super) fn commit(&self, proposals: &[Proposal]) {
+        self.try_commit(proposals).expect("committing is possible");
+    }
+
+    pub(super) fn try_commit(&self, proposals: &[Proposal]) -> Result<(), StateError> {
+        let mut txn = self.kv.begin_write()?;
+        let after = self.store().commit(proposals, &mut *txn)?;
+        txn.commit()?;
+        after.run()
+    }
+
+    /// Proposes and commits on the tip, one commit for all of `blocks`.
+    pub(super) fn extend(&self, blocks: &[BlockPtr]) {
+        self.commit(&self.propose_chain(At::Tip, blocks));
+    }
+
+    /// As [`extend`](Self::extend), one commit for each.
+    pub(super) fn extend_each(&self, blocks: &[BlockPtr]) {
+        for block in blocks {
+            self.extend(std::slice::from_ref(block));
+        }
+    }
+
+    pub(super) fn revert(&self, to: u64) {
+        self.try_revert(to).expect("reverting is possible");
+    }
+
+    pub(super) fn try_revert(&self, to: u64) -> Result<(), StateError> {
+        let mut txn = self.kv.begin_write()?;
+        let after = self.store().revert(to, &mut *txn)?;
+        txn.commit()?;
+        after.run()
+    }
+
+    /// Compares the durable tip with `block`, whole, and the files with what is needed.
+    pub(super) fn check_tip(&self, block: &Block) {
+        let tip = self.store().tip().expect("there are blocks");
+        assert_eq!((tip.block.number, tip.block.hash), (block.number, block.hash), "the tip");
+        self.check(At::Tip, block);
+        self.needed_files();
+        let live = self.store().stats().expect("stats").backend.live_keys;
+        assert_eq!(live, block.entries.len() as u64, "stats count other keys than there are");
+    }
+
+    /// Compares the state `at` with `block`, whole.
+    pub(super) fn check(&self, at: At<'_>, block: &Block) {
+        let store = self.store();
+        let root = store.root(at).expect("root");
+        assert_eq!(Some(root), self.roots.of(block), "root of block {}", block.number);
+        let entries = store.entries(at, None, usize::MAX).expect("entries");
+        assert!(
+            entries.iter().map(|(key, value)| (key, value)).eq(&*block.entries),
+            "entries of block {} differ: {} instead of {}",
+            block.number,
+            entries.len(),
+            block.entries.len()
+        );
+        check_reader(&store.reader(at).expect("reader"), block, Flavour::Opaque);
+    }
+
+    /// Compares some listings `at` with `block`: pages of entries from keys that are there or not.
+    pub(super) fn check_pages(&self, at: At<'_>, block: &Block, starts: &[StateKey]) {
+        for (n, start) in starts.iter().enumerate() {
+            let limit = [0, 1, 7, 40][n % 4];
+            let page = self.store().entries(at, Some(start), limit).expect("entries");
+            let expected = block.entries.range(start..).take(limit);
+            assert!(page.iter().map(|(k, v)| (k, v)).eq(expected), "page of {limit} from {start}");
+        }
+    }
+}
+
+/// Compares a reader with `block`: every key, some that are absent, and the slots of every address.
+pub(super) fn check_reader(reader: &StateView, block: &Block, flavour: Flavour) {
+    let mut addresses = BTreeSet::new();
+    for (key, value) in &*block.entries {
+        assert_eq!(reader.get(key).expect("get").as_ref(), Some(value), "{key}");
+        addresses.insert(*key.address());
+        // Close to keys that are there, so that prefixes and neighbours are mixed up if they can be.
+        for absent in neighbours(key) {
+            let expected = block.entries.get(&absent);
+            assert_eq!(reader.get(&absent).expect("get").as_ref(), expected, "{absent}");
+        }
+    }
+    for change in block.delta.changes() {
+        assert_eq!(reader.get(&change.key).expect("get"), change.next, "{}", change.key);
+        addresses.insert(*change.key.address());
+    }
+    addresses.insert(Address::repeat_byte(0xee));
+    for address in addresses {
+        let slots = reader.slots_of(&address).expect("slots");
+        let expected = slots_of(&block.entries, &address);
+        assert!(slots.iter().map(|(slot, value)| (*slot, value)).eq(expected), "slots of {address}");
+        if flavour == Flavour::Ethereum {
+            let account = reader.account(&address).expect("canonical account");
+            let key = StateKey::Account(address);
+            assert_eq!(account.map(|a| a.encode()).as_ref(), block.entries.get(&key));
+            for (slot, value) in slots {
+                let number = reader.slot(&address, &slot).expect("canonical slot");
+                assert_eq!(crate::encode_slot(number), Some(value));
+            }
+        }
+    }
+}
+
+/// Keys that differ from `key` in one place.
+fn neighbours(key: &StateKey) -> [StateKey; 2] {
+    match key {
+        StateKey::Account(address) => {
+            let mut other = *address;
+            other.0[19] ^= 1;
+            [StateKey::Account(other), StateKey::Slot(*address, B256::ZERO)]
+        }
+        StateKey::Slot(address, slot) => {
+            let mut other = *slot;
+            other.0[31] ^= 1;
+            let mut elsewhere = *address;
+            elsewhere.0[0] ^= 0x80;
+            [StateKey::Slot(*address, other), StateKey::Slot(elsewhere, *slot)]
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! The backend `mpt`: Ethereum's Merkle Patricia trie (yellow paper, appendix D), latest state
+//! only. It is the default backend and the referee of the others: its root is the `stateRoot` of a
+//! mainnet header, and its proofs are those of EIP-1186.
+//!
+//! # Vocabulary
+//!
+//! * **Key**: 32 bytes, keccak-256 of an address (account trie) or of a slot (storage trie).
+//! * **Path**: the first *n* nibbles of a key. A **slot** of the trie is a place where a node can
+//!   hang: the root, or one of the 16 children of a branch. It is named by its path.
+//! * **Branch**, **extension**, **leaf**: the three kinds of nodes. Between a slot and the branch
+//!   that hangs below it there may be an extension: the branch's path is then longer than the
+//!   slot's.
+//! * **Reference** of a node: how its parent names it: the keccak-256 of its RLP, or the RLP itself
+//!   if that is shorter than 32 bytes (an *embedded* node).
+//! * **Link**: what hangs at a slot, as far as it is known: a leaf, a branch in memory, or a branch
+//!   of which only path and reference are known and which is loaded when it is needed.
+//!
+//! # How a block goes through
+//!
+//! ```text
+//!  delta -> flat state (values by plain key: what reads are answered from)
+//!    |
+//!    +--> per account: slots, hashed and sorted --> storage trie update --+   in parallel
+//!    |                                                                    v
+//!    +--> accounts + storage roots, hashed and sorted --> account trie update --> root
+//!                                                              |
+//!                       rows of the branches that changed  <---+---> cache of the child block
+//! ```
+//!
+//! [`Trie::update`] is the one primitive: a recursive descent over a sorted batch in which every
+//! touched branch is read once, hashed once and written once. Whether a branch survives is decided
+//! after all its children are done, so insertions and deletions may come in any mixture.
+//!
+//! # What is stored
+//!
+//! One row for each branch, keyed by its path ([`row`] documents the bytes), and one row for the
+//! root of each trie. Leaves live in the row of the branch above them, extensions too. The upper
+//! branches of a large trie are *split*: their row holds no references, as every child's row starts
+//! with its own. A changed upper branch so costs some 40 bytes rather than 532, and since such
+//! branches stay in memory ([`MAX_CACHED_BRANCHES`] of storage tries at most, about 1 KiB each) the references are
+//! hardly ever read.
+//!
+//! # Assumptions
+//!
+//! Keys are 32 bytes; so branches carry no value of their own. keccak-256 is collision resistant.
+//! An account that is absent has no storage.
+//!
+//! # Rooms
+//!
+//! | module | what |
+//! |---|---|
+//! | [`Trie`] | the data structure, free of storage: other crates may use it |
+//! | `row` | its rows on disk |
+//! | [`Mpt`] | the backend |
+//! | `proof` | building proofs; the format of the proof bytes |
+//! | [`verify`] | checking proofs: pure, `no_std` |
+//! | `witness` | partial tries opened from the nodes of a witness |
+
+#![cfg_attr(not(feature = "std"), no_std)]
+extern crate alloc;
+
+pub mod leaf;
+pub mod verify;
+
+#[cfg(feature = "std")]
+mod backend;
+#[cfg(feature = "std")]
+mod bulk;
+#[cfg(feature = "std")]
+mod node;
+#[cfg(feature = "std")]
+mod proof;
+#[cfg(feature = "std")]
+pub mod row;
+#[cfg(feature = "std")]
+mod trie;
+#[cfg(feature = "std")]
+mod witness;
+
+#[cfg(feature = "std")]
+pub use backend::{ACCOUNT_NODES, MAX_CACHED_BRANCHES, Mpt, STORAGE_NODES};
+#[cfg(feature = "std")]
+pub use node::{Branch, BranchLink, Leaf, Link};
+#[cfg(feature = "std")]
+pub use trie::{InMemory, Item, NodeSource, Recorder, Trie};
+#[cfg(feature = "std")]
+pub use witness::{PartialMpt, WitnessNodes};

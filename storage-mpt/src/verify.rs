@@ -1,0 +1,247 @@
+//! Checking proofs against a root: pure, without storage or `std`.
+//!
+//! # The proof bytes of a [`StateProof`](retrie_state::StateProof)
+//!
+//! RLP of `[digest, [node, node, ...]]`:
+//!
+//! * `digest`: keccak-256 of the [encodings](StateKey::encode) of the keys that are proven, one
+//!   after the other. It binds the proof to the question it answers.
+//! * `node`: the RLP of a trie node as a byte string. Walk the keys in the order given: for a slot
+//!   down the account trie to its account, then down the storage trie; for an account down the
+//!   account trie. Each node that is named by a hash is listed when it is first reached, and once.
+//!   Embedded nodes are part of their parents. A trie that is empty has no nodes.
+//!
+//! For a root and a list of keys exactly one byte string is a proof: any other is refused.
+
+use crate::leaf;
+use alloc::{collections::BTreeMap, vec::Vec};
+use alloy_primitives::{Address, B256, Bytes, Keccak256, keccak256};
+use alloy_rlp::{Decodable, Header};
+use alloy_trie::{
+    EMPTY_ROOT_HASH, Nibbles,
+    nodes::{RlpNode, TrieNode},
+};
+use retrie_state::{Account, ProofError, StateKey, Value, decode_slot};
+
+/// The values of `keys` under `root`, as `proof` shows them.
+///
+/// # Errors
+/// A [`ProofError`] for anything but the one proof that belongs to `root` and `keys`.
+pub fn verify(
+    root: B256,
+    keys: &[StateKey],
+    proof: &[u8],
+) -> Result<Vec<Option<Value>>, ProofError> {
+    let mut rest = proof;
+    let mut content = list(&mut rest)?;
+    if !rest.is_empty() {
+        return Err(ProofError::Malformed { what: "bytes after the end" });
+    }
+    let digest = B256::decode(&mut content).map_err(|_| malformed("digest of the keys"))?;
+    if digest != keys_digest(keys) {
+        return Err(ProofError::WrongKind { what: "keys" });
+    }
+    let mut nodes = list(&mut content)?;
+    if !content.is_empty() {
+        return Err(ProofError::Malformed { what: "parts after the nodes" });
+    }
+    let mut seen = BTreeMap::new();
+    let mut fetch = |hash: &B256| {
+        if let Some(node) = seen.get(hash) {
+            return Ok(*node);
+        }
+        let node = next_node(&mut nodes, hash)?;
+        seen.insert(*hash, node);
+        Ok(node)
+    };
+    let mut values = Vec::with_capacity(keys.len());
+    for key in keys {
+        let account = account(root, key.address(), &mut fetch)?;
+        values.push(match (key, account) {
+            (_, None) => None,
+            (StateKey::Account(_), Some((account, _))) => Some(account.encode()),
+            (StateKey::Slot(_, slot), Some((_, storage_root))) => {
+                self::slot(storage_root, slot, &mut fetch)?
+            }
+        });
+    }
+    if !nodes.is_empty() {
+        return Err(ProofError::Unused);
+    }
+    Ok(values)
+}
+
+/// The digest that binds a proof to its keys.
+pub fn keys_digest(keys: &[StateKey]) -> B256 {
+    let mut hasher = Keccak256::new();
+    for key in keys {
+        hasher.update(&*key.encode());
+    }
+    hasher.finalize()
+}
+
+/// An account with some of its slots and their proofs, as EIP-1186 (`eth_getProof`) has them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AccountProof {
+    /// The address.
+    pub address: Address,
+    /// The account, `None` if there is none.
+    pub account: Option<Account>,
+    /// Root of its storage trie; that of the empty trie if there is no account.
+    pub storage_root: B256,
+    /// The nodes from the state root down to the account, or to where the way ends.
+    pub account_proof: Vec<Bytes>,
+    /// The slots, in the order asked for.
+    pub storage: Vec<SlotProof>,
+}
+
+/// One slot of an [`AccountProof`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SlotProof {
+    /// The slot.
+    pub slot: B256,
+    /// Its value, `None` if it is zero.
+    pub value: Option<Value>,
+    /// The nodes from the storage root down to the slot, or to where the way ends; none if the
+    /// storage is empty.
+    pub proof: Vec<Bytes>,
+}
+
+impl AccountProof {
+    /// Checks every statement of the proof against the state root.
+    ///
+    /// # Errors
+    /// A [`ProofError`] if a node is missing, wrong or not needed, or shows another value.
+    pub fn verify(&self, root: B256) -> Result<(), ProofError> {
+        let shown = consume(&self.account_proof, |fetch| account(root, &self.address, fetch))?;
+        let claimed = self.account.map(|account| (account, self.storage_root));
+        if shown != claimed || (shown.is_none() && self.storage_root != EMPTY_ROOT_HASH) {
+            return Err(ProofError::RootMismatch);
+        }
+        for SlotProof { slot, value, proof } in &self.storage {
+            let shown = consume(proof, |fetch| self::slot(self.storage_root, slot, fetch))?;
+            if shown != *value || value.as_ref().is_some_and(|value| decode_slot(value).is_none()) {
+                return Err(ProofError::RootMismatch);
+            }
+        }
+        Ok(())
+    }
+}
+
+type Fetch<'f, 'a> = &'f mut dyn FnMut(&B256) -> Result<&'a [u8], ProofError>;
+
+/// Walks with `nodes`, all of which must be used, in order.
+fn consume<'a, T>(
+    nodes: &'a [Bytes],
+    walk: impl FnOnce(Fetch<'_, 'a>) -> Result<T, ProofError>,
+) -> Result<T, ProofError> {
+    let mut nodes = nodes.iter();
+    let shown = walk(&mut |hash| {
+        let node = nodes.next().ok_or(ProofError::Missing { what: "a node on the way" })?;
+        check_hash(node, hash)
+    })?;
+    if nodes.next().is_some() {
+        return Err(ProofError::Unused);
+    }
+    Ok(shown)
+}
+
+const fn malformed(what: &'static str) -> ProofError {
+    ProofError::Malformed { what }
+}
+
+/// The content of the list at the head of `bytes`, which then starts behind it.
+fn list<'a>(bytes: &mut &'a [u8]) -> Result<&'a [u8], ProofError> {
+    Header::decode_bytes(bytes, true).map_err(|_| malformed("list"))
+}
+
+fn next_node<'a>(nodes: &mut &'a [u8], hash: &B256) -> Result<&'a [u8], ProofError> {
+    if nodes.is_empty() {
+        return Err(ProofError::Missing { what: "a node on the way" });
+    }
+    let node = Header::decode_bytes(nodes, false).map_err(|_| malformed("node"))?;
+    check_hash(node, hash)
+}
+
+fn check_hash<'a>(node: &'a [u8], hash: &B256) -> Result<&'a [u8], ProofError> {
+    if keccak256(node) == *hash { Ok(node) } else { Err(ProofError::RootMismatch) }
+}
+
+fn account(
+    root: B256,
+    address: &Address,
+    fetch: Fetch<'_, '_>,
+) -> Result<Option<(Account, B256)>, ProofError> {
+    walk(root, &keccak256(address), fetch)?
+        .map(|leaf| leaf::decode_account(&leaf).ok_or_else(|| malformed("account leaf")))
+        .transpose()
+}
+
+fn slot(root: B256, slot: &B256, fetch: Fetch<'_, '_>) -> Result<Option<Value>, ProofError> {
+    walk(root, &keccak256(slot), fetch)?
+        .map(|leaf| leaf::decode_slot_value(&leaf).ok_or_else(|| malformed("slot leaf")))
+        .transpose()
+}
+
+/// Goes from `root` down to `key`. `fetch` gives the node of a hash.
+fn walk(root: B256, key: &B256, fetch: Fetch<'_, '_>) -> Result<Option<Vec<u8>>, ProofError> {
+    if root == EMPTY_ROOT_HASH {
+        return Ok(None);
+    }
+    let key = Nibbles::unpack_array(&key.0);
+    let mut depth = 0;
+    let mut reference = RlpNode::word_rlp(&root);
+    loop {
+        let node = match reference.as_hash() {
+            Some(hash) => decode_node(fetch(&hash)?),
+            None => decode_node(&reference),
+        };
+        match node.ok_or_else(|| malformed("trie node"))? {
+            TrieNode::EmptyRoot => return Err(malformed("empty node")),
+            TrieNode::Branch(branch) => {
+                let nibble = key.get(depth).ok_or_else(|| malformed("branch below a key"))?;
+                if !branch.state_mask.is_bit_set(nibble) {
+                    return Ok(None);
+                }
+                let at = (branch.state_mask.get() & ((1 << nibble) - 1)).count_ones() as usize;
+                let child = branch.stack.get(at);
+                reference = child.ok_or_else(|| malformed("trie node"))?.clone();
+                depth += 1;
+            }
+            TrieNode::Extension(extension) => {
+                let end = depth + extension.key.len();
+                if extension.key.is_empty() || end > 63 {
+                    return Err(malformed("extension"));
+                }
+                if key.slice(depth..end) != extension.key {
+                    return Ok(None);
+                }
+                reference = extension.child;
+                depth = end;
+            }
+            TrieNode::Leaf(leaf) => {
+                if depth + leaf.key.len() != 64 {
+                    return Err(malformed("leaf"));
+                }
+                return Ok((key.slice(depth..) == leaf.key).then_some(leaf.value));
+            }
+        }
+    }
+}
+
+/// Reads a node, all of whose references are hashes or embedded nodes.
+pub(crate) fn decode_node(mut bytes: &[u8]) -> Option<TrieNode> {
+    let node = TrieNode::decode(&mut bytes).ok()?;
+    let valid = |reference: &RlpNode| match reference.first() {
+        Some(0xa0) => reference.len() == 33,
+        // A list of less than 32 bytes.
+        Some(0xc0..=0xde) => true,
+        _ => false,
+    };
+    let references_valid = match &node {
+        TrieNode::EmptyRoot | TrieNode::Leaf(_) => true,
+        TrieNode::Branch(branch) => branch.stack.iter().all(valid),
+        TrieNode::Extension(extension) => valid(&extension.child),
+    };
+    (bytes.is_empty() && references_valid).then_some(node)
+}

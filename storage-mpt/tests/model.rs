@@ -1,0 +1,240 @@
+//! Random histories against a model and alloy's trie builder.
+
+mod common;
+
+use alloy_primitives::{Address, B256, U256, keccak256};
+use alloy_trie::EMPTY_ROOT_HASH;
+use common::{Model, Store, filled, random_address, random_word, state_root};
+use rand::{Rng, SeedableRng, rngs::StdRng, seq::IndexedRandom};
+use retrie_state::{Account, Backend, DeltaBuilder, StateError, StateKey, encode_slot};
+use std::collections::BTreeSet;
+
+fn account(random: &mut StdRng) -> Account {
+    Account {
+        nonce: [0, 1, u64::MAX][random.random_range(0..3)],
+        balance: U256::from(random.random_range(0..3u64)),
+        code_hash: if random.random_bool(0.5) {
+            Account::default().code_hash
+        } else {
+            B256::repeat_byte(random.random_range(0..4))
+        },
+    }
+}
+
+fn slot_value(random: &mut StdRng) -> U256 {
+    [U256::from(1), U256::from(0x80), U256::MAX, U256::from(random.random::<u64>() | 1)]
+        [random.random_range(0..4)]
+}
+
+/// Addresses and slots, many of which share the first nibbles of their hashes.
+fn keys(random: &mut StdRng) -> (Vec<Address>, Vec<B256>) {
+    let mut addresses: Vec<Address> = (0..8).map(|_| random_address(random)).collect();
+    let mut slots: Vec<B256> = (0..8).map(|_| random_word(random)).collect();
+    let near = |a: B256, b: B256| a[0] == b[0] && a[1] >> 4 == b[1] >> 4;
+    for n in 0..4 {
+        while addresses.len() < 8 + 6 * (n + 1) {
+            let address = random_address(random);
+            if near(keccak256(address), keccak256(addresses[n])) {
+                addresses.push(address);
+            }
+        }
+        while slots.len() < 8 + 6 * (n + 1) {
+            let slot = random_word(random);
+            if near(keccak256(slot), keccak256(slots[n])) {
+                slots.push(slot);
+            }
+        }
+    }
+    (addresses, slots)
+}
+
+fn slots_of(model: &Model, address: Address) -> BTreeSet<StateKey> {
+    let from = StateKey::Slot(address, B256::ZERO);
+    let to = StateKey::Slot(address, B256::repeat_byte(0xff));
+    model.range(from..=to).map(|(key, _)| *key).collect()
+}
+
+/// One random block: the state after it and the wiped accounts.
+fn random_block(
+    random: &mut StdRng,
+    before: &Model,
+    addresses: &[Address],
+    slots: &[B256],
+    shrink: f64,
+) -> (Model, Vec<Address>) {
+    let mut after = before.clone();
+    let mut wiped = Vec::new();
+    for _ in 0..random.random_range(1..12) {
+        let address = *addresses.choose(random).unwrap();
+        let key = StateKey::Account(address);
+        if random.random_bool(shrink * 0.4) {
+            let gone = slots_of(&after, address);
+            after.retain(|key, _| !gone.contains(key));
+            // Destroyed for good, or made anew in the same block; named as wiped or (when it is
+            // gone) not.
+            if random.random_bool(0.5) {
+                after.remove(&key);
+                if random.random_bool(0.5) {
+                    wiped.push(address);
+                }
+                continue;
+            }
+            wiped.push(address);
+        }
+        if random.random_bool(0.6) || !after.contains_key(&key) {
+            after.insert(key, account(random).encode());
+        }
+        for _ in 0..random.random_range(0..6) {
+            let key = StateKey::Slot(address, *slots.choose(random).unwrap());
+            if random.random_bool(shrink) {
+                after.remove(&key);
+            } else {
+                after.insert(key, encode_slot(slot_value(random)).unwrap());
+            }
+        }
+    }
+    // A wiped account that is gone has no slots left; one that is wiped later than its last slots
+    // were written keeps none of them either, by construction.
+    (after, wiped)
+}
+
+#[test]
+fn roots_and_rows_are_those_of_the_state_whatever_its_history() {
+    for seed in 0..6 {
+        let random = &mut StdRng::seed_from_u64(seed);
+        let (addresses, slots) = keys(random);
+        let mut store = Store::new();
+        for block in 0..120 {
+            let shrink = [0.1, 0.4, 0.8][block / 10 % 3];
+            let (after, wiped) = random_block(random, &store.model, &addresses, &slots, shrink);
+            store.block(after, &wiped);
+            assert_eq!(store.root, state_root(&store.model), "seed {seed} block {block}");
+            if random.random_bool(0.2) {
+                store.reopen();
+            }
+            if block % 10 == 0 {
+                let (view, root) = store.bulk_loaded();
+                assert_eq!(root, store.root);
+                assert!(filled(&view) == filled(&store.view), "rows, seed {seed} block {block}");
+            }
+        }
+        store.block(Model::new(), &[]);
+        assert_eq!(store.root, EMPTY_ROOT_HASH);
+        assert_eq!(store.view.rows(), 0, "rows left behind");
+    }
+}
+
+#[test]
+fn large_tries_with_split_branches_and_parallel_updates_keep_their_root() {
+    let random = &mut StdRng::seed_from_u64(1);
+    let mut store = Store::new();
+    let mut model = Model::new();
+    let big = Address::repeat_byte(1);
+    for n in 0..2_000u64 {
+        let address = if n == 0 { big } else { random_address(random) };
+        model.insert(StateKey::Account(address), account(random).encode());
+    }
+    let mut slots: Vec<B256> = (0..6_000).map(|_| random_word(random)).collect();
+    for slot in &slots {
+        let value = encode_slot(slot_value(random)).unwrap();
+        model.insert(StateKey::Slot(big, *slot), value);
+    }
+    store.block(model, &[]);
+    let (view, root) = store.bulk_loaded();
+    assert_eq!(root, store.root);
+    assert!(view == store.view, "rows of the first block");
+    for block in 0..8 {
+        let mut after = store.model.clone();
+        for _ in 0..500 {
+            let slot = if block % 3 == 2 {
+                slots.swap_remove(random.random_range(0..slots.len()))
+            } else {
+                slots.push(random_word(random));
+                *slots.choose(random).unwrap()
+            };
+            let key = StateKey::Slot(big, slot);
+            if block % 3 == 2 {
+                after.remove(&key);
+            } else {
+                after.insert(key, encode_slot(slot_value(random)).unwrap());
+            }
+        }
+        store.block(after, &[]);
+        assert_eq!(store.root, state_root(&store.model), "block {block}");
+        if block == 3 {
+            store.reopen();
+        }
+    }
+    let (view, _) = store.bulk_loaded();
+    assert!(view == store.view, "rows of the last block");
+    let mut after = store.model.clone();
+    after.retain(|key, _| matches!(key, StateKey::Account(_)));
+    store.block(after, &[big]);
+    assert_eq!(store.root, state_root(&store.model), "wiped");
+}
+
+#[test]
+fn an_older_cache_extends_its_own_block() {
+    let random = &mut StdRng::seed_from_u64(3);
+    let (addresses, slots) = keys(random);
+    let mut store = Store::new();
+    for _ in 0..30 {
+        let (after, wiped) = random_block(random, &store.model, &addresses, &slots, 0.2);
+        store.block(after, &wiped);
+    }
+    // Two siblings on one parent: neither sees the other.
+    let (parent_view, parent_cache, parent_model) =
+        (store.view.clone(), store.cache.clone(), store.model.clone());
+    let mut siblings = Vec::new();
+    for _ in 0..2 {
+        store.view = parent_view.clone();
+        store.cache = parent_cache.clone();
+        store.model = parent_model.clone();
+        let (after, wiped) = random_block(random, &store.model, &addresses, &slots, 0.4);
+        store.block(after, &wiped);
+        assert_eq!(store.root, state_root(&store.model));
+        siblings.push(store.root);
+    }
+    assert_ne!(siblings[0], siblings[1]);
+}
+
+#[test]
+fn an_empty_account_is_a_leaf_and_an_absent_one_is_not() {
+    let mut store = Store::new();
+    let key = StateKey::Account(Address::repeat_byte(9));
+    store.block(Model::from([(key, Account::default().encode())]), &[]);
+    assert_ne!(store.root, EMPTY_ROOT_HASH);
+    assert_eq!(store.root, state_root(&store.model));
+    store.block(Model::new(), &[]);
+    assert_eq!(store.root, EMPTY_ROOT_HASH);
+}
+
+#[test]
+fn a_slot_below_an_absent_account_is_refused() {
+    let mut store = Store::new();
+    let mut builder = DeltaBuilder::new();
+    let key = StateKey::Slot(Address::repeat_byte(9), B256::ZERO);
+    builder.change(key, None, encode_slot(U256::from(1)));
+    let error = store.apply(&builder.build()).unwrap_err();
+    assert!(matches!(error, StateError::Corrupt { .. }), "{error}");
+    assert!(error.to_string().contains("account is absent"), "{error}");
+}
+
+#[test]
+fn a_lost_row_is_reported_and_not_hashed_over() {
+    let random = &mut StdRng::seed_from_u64(4);
+    let mut store = Store::new();
+    let model: Model = (0..200)
+        .map(|_| (StateKey::Account(random_address(random)), account(random).encode()))
+        .collect();
+    store.block(model, &[]);
+    let lost: Vec<_> =
+        store.view.tables[&retrie_storage_mpt::ACCOUNT_NODES].keys().skip(2).cloned().collect();
+    for key in &lost {
+        store.view.tables.get_mut(&retrie_storage_mpt::ACCOUNT_NODES).unwrap().remove(key);
+    }
+    store.reopen();
+    let keys: Vec<_> = store.model.keys().copied().collect();
+    let error = store.mpt.prove(&store.view, &store.cache, &keys).unwrap_err();
+    assert!(error.to_string().contains("MptAccountNodes: no row for the branch"), "{error}");
+}
