@@ -180,13 +180,13 @@ fn a_wiped_account_of_a_witness_starts_from_empty_storage() {
     let tree = store.mpt.open_witness(store.root, &proof.account_proof).unwrap();
     assert!(matches!(tree.slots_of(&address), Err(StateError::MissingWitness { .. })));
     let mut after = Model::from([(StateKey::Account(address), Account::default().encode())]);
-    after.insert(slot(33), one);
-    // The witness knows none of the old slots: the marker alone says that they go.
-    let known = delta(
-        &Model::from([(StateKey::Account(address), Account::default().encode())]),
-        &after,
-        &[address],
-    );
+    after.insert(slot(33), one.clone());
+    after.insert(slot(3), one.clone());
+    // The witness knows one of the old slots, which is set again to its old value. Of the others
+    // the marker alone says that they go.
+    let mut before = Model::from([(StateKey::Account(address), Account::default().encode())]);
+    before.insert(slot(3), one);
+    let known = delta(&before, &after, &[address]);
     let root = tree.apply(&known).unwrap().root();
     store.block(after, &[address]);
     assert_eq!(root, store.root);

@@ -119,6 +119,35 @@ fn chain_through_all_forks_is_valid_and_merges_by_difficulty() {
     );
 }
 
+/// One chain merged from genesis on, one that stays with proof of work.
+#[test]
+fn chains_with_geth_genesis_files_are_valid() {
+    let Some(data) = common::data() else { return };
+    let files = common::archive(&data, "p2p");
+    for (folder, file, merge_block, least) in [
+        ("p2p/chain-600-prague", "chain.rlp", Some(0), 600),
+        ("p2p/chain-3000-pow", "fullchain.rlp", None, 3000),
+    ] {
+        let genesis = std::str::from_utf8(&files[&format!("{folder}/genesis.json")]).unwrap();
+        let spec = ChainSpec::from_genesis_json(genesis).unwrap();
+        assert_eq!(spec.merge_block(), merge_block, "{folder}");
+        let blocks = common::decode_chain(&files[&format!("{folder}/{file}")]);
+        assert!(blocks.len() >= least, "{folder}: {} blocks", blocks.len());
+        let mut parent = spec.genesis_header().clone();
+        for block in &blocks {
+            let header = block.clone_sealed_header();
+            if header.number == 0 {
+                assert_eq!(header.hash(), spec.genesis_hash(), "{folder}");
+                continue;
+            }
+            validate(&spec, &header, &parent)
+                .and_then(|()| validate_body(&spec, block))
+                .unwrap_or_else(|error| panic!("{folder} {}", error.in_block(&header)));
+            parent = header;
+        }
+    }
+}
+
 /// Mutates a clone of a real header and returns the refusal.
 fn refusal(
     spec: &ChainSpec,

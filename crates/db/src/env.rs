@@ -53,7 +53,7 @@ pub enum SyncMode {
 
 /// How to open a datadir.
 #[derive(Clone, Debug)]
-pub struct DbOptions {
+pub struct OpenOptions {
     /// No lock file, no writes; may run beside a writing process.
     pub read_only: bool,
     /// Limit of the database size in bytes; may differ at each opening.
@@ -68,7 +68,7 @@ pub struct DbOptions {
     pub state_tables: Vec<Table>,
 }
 
-impl Default for DbOptions {
+impl Default for OpenOptions {
     fn default() -> Self {
         Self {
             read_only: false,
@@ -81,7 +81,7 @@ impl Default for DbOptions {
     }
 }
 
-impl DbOptions {
+impl OpenOptions {
     /// Default options for a read-only handle.
     pub fn read_only() -> Self {
         Self { read_only: true, ..Self::default() }
@@ -90,21 +90,21 @@ impl DbOptions {
 
 impl Db {
     /// Opens an existing datadir.
-    pub fn open(datadir: impl AsRef<Path>, options: &DbOptions) -> Result<Self> {
+    pub fn open(datadir: impl AsRef<Path>, options: &OpenOptions) -> Result<Self> {
         Self::open_as(datadir.as_ref(), options, Existing::Required)
     }
 
     /// Creates a database in a datadir that has none; missing folders are created.
-    pub fn create(datadir: impl AsRef<Path>, options: &DbOptions) -> Result<Self> {
+    pub fn create(datadir: impl AsRef<Path>, options: &OpenOptions) -> Result<Self> {
         Self::open_as(datadir.as_ref(), options, Existing::Refused)
     }
 
     /// Opens a datadir, or creates it.
-    pub fn open_or_create(datadir: impl AsRef<Path>, options: &DbOptions) -> Result<Self> {
+    pub fn open_or_create(datadir: impl AsRef<Path>, options: &OpenOptions) -> Result<Self> {
         Self::open_as(datadir.as_ref(), options, Existing::Allowed)
     }
 
-    fn open_as(datadir: &Path, options: &DbOptions, existing: Existing) -> Result<Self> {
+    fn open_as(datadir: &Path, options: &OpenOptions, existing: Existing) -> Result<Self> {
         let path = datadir.to_owned();
         let folder = datadir.join(FOLDER);
         if options.read_only && existing != Existing::Required {
@@ -192,7 +192,7 @@ impl Inner {
     fn open(
         datadir: &Path,
         folder: &Path,
-        options: &DbOptions,
+        options: &OpenOptions,
         lock: Option<DatadirLock>,
     ) -> Result<Self> {
         let context = Context {
@@ -297,7 +297,7 @@ fn is_locked(error: MdbxError) -> bool {
     }
 }
 
-fn open_environment(folder: &Path, options: &DbOptions) -> MdbxResult<Environment> {
+fn open_environment(folder: &Path, options: &OpenOptions) -> MdbxResult<Environment> {
     let limit = usize::try_from(options.map_limit).map_err(|_| MdbxError::TooLarge)?;
     let step = isize::try_from(options.growth_step.min(options.map_limit))
         .map_err(|_| MdbxError::TooLarge)?;
@@ -486,7 +486,7 @@ mod tests {
     #[test]
     fn key_limit_is_that_of_4k_pages() {
         let dir = tempfile::tempdir().unwrap();
-        let db = Db::create(dir.path(), &DbOptions::default()).unwrap();
+        let db = Db::create(dir.path(), &OpenOptions::default()).unwrap();
         assert_eq!(db.inner.page_size, PAGE_SIZE);
         assert_eq!(db.max_key_len(), 2022);
         assert_eq!(db.inner.max_value, 0x7ff0_0000);

@@ -56,7 +56,7 @@ pub mod tables;
 mod writer;
 
 pub use chain::{CanonicalHeaders, ChainRead, NewBlock, StoredTransaction};
-pub use env::{Db, DbOptions, SyncMode};
+pub use env::{Db, OpenOptions, SyncMode};
 pub use error::DbError;
 pub use metadata::{Metadata, SCHEMA_VERSION, StateRootMode};
 pub use snapshot::ReadTxn;

@@ -228,7 +228,7 @@ pub(crate) fn read<R: RawRead + ?Sized>(read: &R) -> Result<Option<Metadata>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::DbOptions;
+    use crate::OpenOptions;
     use retrie_state::HashId;
 
     fn mpt() -> Identity {
@@ -255,7 +255,7 @@ mod tests {
     #[test]
     fn another_schema_is_refused_even_if_the_rest_is_unknown() {
         let dir = tempfile::tempdir().unwrap();
-        let db = Db::create(dir.path(), &DbOptions::default()).unwrap();
+        let db = Db::create(dir.path(), &OpenOptions::default()).unwrap();
         for (schema, advice) in [(2, "newer version"), (0, "import again")] {
             let mut txn = db.begin_write().unwrap();
             let table = txn.chain(ChainTable::Metadata);
@@ -271,7 +271,7 @@ mod tests {
     #[test]
     fn unknown_fields_and_damage_are_errors() {
         let dir = tempfile::tempdir().unwrap();
-        let db = Db::create(dir.path(), &DbOptions::default()).unwrap();
+        let db = Db::create(dir.path(), &OpenOptions::default()).unwrap();
         let mut json = serde_json::to_value(expected()).unwrap();
         json["encryption"] = "aes".into();
         for row in [json.to_string(), "{\"schema\":1".to_owned(), String::new()] {

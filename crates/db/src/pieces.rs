@@ -162,12 +162,12 @@ fn missing(table: Handle, key: &[u8], number: u16) -> DbError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Db, DbOptions, tables::ChainTable};
+    use crate::{Db, OpenOptions, tables::ChainTable};
 
     #[test]
     fn values_around_multiples_of_a_piece_come_back_whole() {
         let dir = tempfile::tempdir().unwrap();
-        let db = Db::create(dir.path(), &DbOptions::default()).unwrap();
+        let db = Db::create(dir.path(), &OpenOptions::default()).unwrap();
         let mut txn = db.begin_write().unwrap();
         let table = txn.chain(ChainTable::Transactions);
         let lengths = [0, 1, PIECE - 1, PIECE, PIECE + 1, 2 * PIECE, 3 * PIECE + 7];

@@ -4,7 +4,6 @@ use crate::{Result, env::Inner, tables::ChainTable};
 use alloy_primitives::Bytes;
 use mdbx::{Cursor, Database, MdbxError, ReadError, Stat, TransactionKind, tx::Tx};
 use retrie_state::{Direction, Row};
-use std::borrow::Cow;
 
 /// An open table.
 #[derive(Clone, Copy, Debug)]
@@ -51,7 +50,10 @@ pub struct Range<'a> {
     pub(crate) limit: usize,
 }
 
-type Slices<'tx> = (Cow<'tx, [u8]>, Cow<'tx, [u8]>);
+/// A row as MDBX's crate hands it out. Vectors, not borrowed slices: for those the crate asks MDBX
+/// in a write transaction whether the page is dirty, and `mdbx_is_dirty` counts pages in 32 bits, so
+/// that it errs about memory 16 TiB beyond the map (as with several environments in one process).
+type RawRow = (Vec<u8>, Vec<u8>);
 
 /// The value of `key`. On a snapshot older than the table there is none.
 pub(crate) fn get<K: TransactionKind>(
@@ -104,15 +106,16 @@ pub(crate) fn scan<K: TransactionKind>(
             (Direction::Backward, None) => cursor.last().map_err(plain)?,
             (Direction::Backward, Some(end)) => before(&mut cursor, end)?,
         };
-        while let Some((key, value)) = next {
+        while let Some(found) = next {
+            let key = found.0.as_slice();
             let inside = match direction {
-                Direction::Forward => end.is_none_or(|end| *key < *end),
-                Direction::Backward => *key >= *start,
+                Direction::Forward => end.is_none_or(|end| key < end),
+                Direction::Backward => key >= start,
             };
             if !inside {
                 break;
             }
-            rows.push(row((key, value)));
+            rows.push(row(found));
             if rows.len() == limit {
                 break;
             }
@@ -135,28 +138,28 @@ pub(crate) fn stat<K: TransactionKind>(
     tx.db_stat(&db).map(Some).or_else(|error| missing_is_empty::<K, _>(error, None))
 }
 
-fn at_or_after<'tx, K: TransactionKind>(
-    cursor: &mut Cursor<'tx, K>,
+fn at_or_after<K: TransactionKind>(
+    cursor: &mut Cursor<'_, K>,
     key: &[u8],
-) -> Result<Option<Slices<'tx>>, MdbxError> {
+) -> Result<Option<RawRow>, MdbxError> {
     if key.is_empty() { cursor.first() } else { cursor.set_range(key) }.map_err(plain)
 }
 
-fn at_or_before<'tx, K: TransactionKind>(
-    cursor: &mut Cursor<'tx, K>,
+fn at_or_before<K: TransactionKind>(
+    cursor: &mut Cursor<'_, K>,
     key: &[u8],
-) -> Result<Option<Slices<'tx>>, MdbxError> {
+) -> Result<Option<RawRow>, MdbxError> {
     match at_or_after(cursor, key)? {
-        Some(found) if *found.0 == *key => Ok(Some(found)),
+        Some(found) if found.0 == key => Ok(Some(found)),
         Some(_) => cursor.prev().map_err(plain),
         None => cursor.last().map_err(plain),
     }
 }
 
-fn before<'tx, K: TransactionKind>(
-    cursor: &mut Cursor<'tx, K>,
+fn before<K: TransactionKind>(
+    cursor: &mut Cursor<'_, K>,
     key: &[u8],
-) -> Result<Option<Slices<'tx>>, MdbxError> {
+) -> Result<Option<RawRow>, MdbxError> {
     match at_or_after(cursor, key)? {
         Some(_) => cursor.prev(),
         None => cursor.last(),
@@ -164,15 +167,8 @@ fn before<'tx, K: TransactionKind>(
     .map_err(plain)
 }
 
-fn row((key, value): Slices<'_>) -> Row {
-    (owned(key), owned(value))
-}
-
-fn owned(bytes: Cow<'_, [u8]>) -> Bytes {
-    match bytes {
-        Cow::Borrowed(bytes) => Bytes::copy_from_slice(bytes),
-        Cow::Owned(bytes) => Bytes::from(bytes),
-    }
+fn row((key, value): RawRow) -> Row {
+    (key.into(), value.into())
 }
 
 /// We decode nothing while reading, so a decoding error can only be about the page itself.

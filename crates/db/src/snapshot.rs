@@ -163,7 +163,7 @@ pub(crate) fn thread_number() -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Db, DbOptions};
+    use crate::{Db, OpenOptions};
     use retrie_state::{KvRead, Table};
 
     const A: Table = Table::new(1, "A");
@@ -171,7 +171,7 @@ mod tests {
     #[test]
     fn busy_snapshot_opens_more_transactions_until_something_is_committed() {
         let dir = tempfile::tempdir().unwrap();
-        let db = Db::create(dir.path(), &DbOptions::default()).unwrap();
+        let db = Db::create(dir.path(), &OpenOptions::default()).unwrap();
         let commit = |value: &[u8]| {
             use retrie_state::KvWrite;
             let mut txn = db.begin_write().unwrap();

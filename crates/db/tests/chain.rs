@@ -5,12 +5,12 @@ mod common;
 use alloy_primitives::{B256, Bytes, U256, keccak256};
 use common::{ALL_TYPES, Full, child, transactions};
 use retrie_chainspec::primitives::{Receipt, RecoveredBlock};
-use retrie_db::{ChainRead, Db, DbError, DbOptions, NewBlock};
+use retrie_db::{ChainRead, Db, DbError, NewBlock, OpenOptions};
 use retrie_state::BlockRef;
 
 fn fresh() -> (tempfile::TempDir, Db) {
     let dir = tempfile::tempdir().unwrap();
-    let db = Db::create(dir.path(), &DbOptions::default()).unwrap();
+    let db = Db::create(dir.path(), &OpenOptions::default()).unwrap();
     (dir, db)
 }
 
@@ -87,7 +87,7 @@ fn real_blocks_with_ommers_come_back_and_iterate_in_order() {
         txn.commit().unwrap();
     }
     drop(db);
-    let db = Db::open(dir.path(), &DbOptions::default()).unwrap();
+    let db = Db::open(dir.path(), &OpenOptions::default()).unwrap();
     let read = db.begin_read().unwrap();
     for block in &full {
         assert_stored(&read, block);
@@ -188,7 +188,10 @@ fn recovered_blocks_can_be_stored_as_they_are() {
     let block = NewBlock::recovered(&recovered, Some(&full.receipts), full.total_difficulty);
     txn.insert_block(&block).unwrap();
     txn.commit().unwrap();
-    assert_stored(&db.begin_read().unwrap(), &full);
+    let read = db.begin_read().unwrap();
+    assert_stored(&read, &full);
+    let erased: &dyn ChainRead = &read;
+    assert_eq!(erased.tip().unwrap(), Some(BlockRef::new(0, full.hash)));
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //! takes one. Such a test starts this program again, to run only the test `child_process`.
 
 use alloy_primitives::B256;
-use retrie_db::{ChainRead, Db, DbError, DbOptions, Metadata, StateRootMode, SyncMode, WriteTxn};
+use retrie_db::{ChainRead, Db, DbError, Metadata, OpenOptions, StateRootMode, SyncMode, WriteTxn};
 use retrie_state::{HashId, Identity, KvRead, KvWrite, StoreError, Table};
 use std::{
     io::{BufRead, BufReader, Write},
@@ -57,7 +57,8 @@ impl Process {
     }
 
     fn end(mut self) {
-        self.go_on();
+        // It may have ended already.
+        let _ = writeln!(self.input, "go");
         drop(self.input);
         self.child.wait().unwrap();
     }
@@ -76,17 +77,17 @@ fn wait() {
 fn child_process() {
     let (Ok(role), Some(dir)) = (std::env::var(ROLE), std::env::var_os(DIR)) else { return };
     match role.as_str() {
-        "writer" => match Db::open(&dir, &DbOptions::default()) {
+        "writer" => match Db::open(&dir, &OpenOptions::default()) {
             Ok(_) => say("opened"),
             Err(e) => say(e),
         },
         "holder" => {
-            let _db = Db::open(&dir, &DbOptions::default()).unwrap();
+            let _db = Db::open(&dir, &OpenOptions::default()).unwrap();
             say(std::process::id());
             wait();
         }
         "reader" => {
-            let db = Db::open(&dir, &DbOptions::read_only()).unwrap();
+            let db = Db::open(&dir, &OpenOptions::read_only()).unwrap();
             let old = db.begin_read().unwrap();
             let show = |read: &dyn KvRead| {
                 let value = |table| {
@@ -104,7 +105,7 @@ fn child_process() {
             wait();
         }
         "crash" => {
-            let db = Db::open(&dir, &DbOptions::default()).unwrap();
+            let db = Db::open(&dir, &OpenOptions::default()).unwrap();
             write(&db, b"committed", b"1").unwrap();
             let mut txn = db.begin_write().unwrap();
             txn.put(A, b"lost", b"1").unwrap();
@@ -112,7 +113,7 @@ fn child_process() {
             std::process::abort();
         }
         "fill" => {
-            let options = DbOptions { growth_step: 1 << 16, ..DbOptions::default() };
+            let options = OpenOptions { growth_step: 1 << 16, ..OpenOptions::default() };
             let db = Db::open(&dir, &options).unwrap();
             let error = fill(&db, 1 << 16).unwrap_err();
             say(matches!(error, DbError::DiskFull { .. }));
@@ -161,8 +162,8 @@ fn check_filled(db: &Db) -> u64 {
 fn opening_creating_and_reopening() {
     let dir = tempfile::tempdir().unwrap();
     let datadir = dir.path().join("some/where");
-    let options = DbOptions { state_tables: vec![A], ..DbOptions::default() };
-    for options in [&options, &DbOptions::read_only()] {
+    let options = OpenOptions { state_tables: vec![A], ..OpenOptions::default() };
+    for options in [&options, &OpenOptions::read_only()] {
         let missing = Db::open(&datadir, options).unwrap_err();
         assert!(matches!(missing, DbError::NoDatadir { .. }), "{missing:?}");
         assert!(missing.to_string().contains("some/where"), "{missing}");
@@ -174,7 +175,7 @@ fn opening_creating_and_reopening() {
     let twice = Db::open(&datadir, &options).unwrap_err();
     assert!(matches!(&twice, DbError::InUse { holder, .. } if holder.contains("this process")));
     // MDBX allows an environment once per process, even for reading.
-    let beside = Db::open(&datadir, &DbOptions::read_only()).unwrap_err();
+    let beside = Db::open(&datadir, &OpenOptions::read_only()).unwrap_err();
     assert!(matches!(beside, DbError::AlreadyOpen { .. }), "{beside:?}");
     // A snapshot keeps the datadir open, its end closes it.
     let snapshot = db.begin_read().unwrap();
@@ -183,19 +184,34 @@ fn opening_creating_and_reopening() {
     drop(snapshot);
     let exists = Db::create(&datadir, &options).unwrap_err();
     assert!(matches!(exists, DbError::Exists { .. }), "{exists:?}");
-    for db in [
-        Db::open(&datadir, &options).unwrap(),
-        Db::open_or_create(&datadir, &DbOptions { sync: SyncMode::NoSync, ..options.clone() })
-            .unwrap(),
-        Db::open(&datadir, &DbOptions::read_only()).unwrap(),
-    ]
-    .map(|db| {
-        let value = db.state_store().snapshot().unwrap().get(A, b"k").unwrap();
+    let no_sync = OpenOptions { sync: SyncMode::NoSync, ..options.clone() };
+    let reopened: [&dyn Fn() -> Result<Db, DbError>; 3] =
+        [&|| Db::open(&datadir, &options), &|| Db::open_or_create(&datadir, &no_sync), &|| {
+            Db::open(&datadir, &OpenOptions::read_only())
+        }];
+    for open in reopened {
+        let value = open().unwrap().state_store().snapshot().unwrap().get(A, b"k").unwrap();
         assert_eq!(value.unwrap(), b"v"[..]);
-        db
-    }) {
-        drop(db);
     }
+}
+
+#[test]
+fn too_many_snapshots_are_an_error_until_one_ends() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = OpenOptions { max_readers: 8, ..OpenOptions::default() };
+    let db = Db::create(dir.path(), &options).unwrap();
+    let mut snapshots = Vec::new();
+    // MDBX rounds the number up to fill a page.
+    let full = loop {
+        assert!(snapshots.len() < 10_000, "no limit");
+        match db.begin_read() {
+            Ok(snapshot) => snapshots.push(snapshot),
+            Err(e) => break e,
+        }
+    };
+    assert!(matches!(full, DbError::ReadersFull { .. }), "{full:?}");
+    snapshots.pop();
+    db.begin_read().unwrap();
 }
 
 #[test]
@@ -203,7 +219,7 @@ fn file_that_is_no_database_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::create_dir(dir.path().join("db")).unwrap();
     std::fs::write(dir.path().join("db/mdbx.dat"), vec![7; 65536]).unwrap();
-    for options in [DbOptions::default(), DbOptions::read_only()] {
+    for options in [OpenOptions::default(), OpenOptions::read_only()] {
         let refused = Db::open(dir.path(), &options).unwrap_err();
         assert!(matches!(refused, DbError::NotADatabase { .. }), "{refused:?}");
         assert!(refused.to_string().contains("mdbx.dat"), "{refused}");
@@ -213,14 +229,14 @@ fn file_that_is_no_database_is_refused() {
 #[test]
 fn second_process_is_refused_with_the_first_ones_id() {
     let dir = tempfile::tempdir().unwrap();
-    drop(Db::create(dir.path(), &DbOptions::default()).unwrap());
+    drop(Db::create(dir.path(), &OpenOptions::default()).unwrap());
     let mut holder = Process::start("holder", dir.path(), "");
     let pid = holder.hear();
-    let refused = Db::open(dir.path(), &DbOptions::default()).unwrap_err();
+    let refused = Db::open(dir.path(), &OpenOptions::default()).unwrap_err();
     let expected = format!("datadir {} is in use by process {pid}", dir.path().display());
     assert!(refused.to_string().starts_with(&expected), "{refused}");
     holder.end();
-    let _db = Db::open(dir.path(), &DbOptions::default()).unwrap();
+    let _db = Db::open(dir.path(), &OpenOptions::default()).unwrap();
     let mut other = Process::start("writer", dir.path(), "");
     let refused = other.hear();
     assert!(refused.contains(&format!("process {}", std::process::id())), "{refused}");
@@ -230,7 +246,7 @@ fn second_process_is_refused_with_the_first_ones_id() {
 #[test]
 fn other_process_reads_beside_the_writer() {
     let dir = tempfile::tempdir().unwrap();
-    let db = Db::create(dir.path(), &DbOptions::default()).unwrap();
+    let db = Db::create(dir.path(), &OpenOptions::default()).unwrap();
     write(&db, b"k", b"one").unwrap();
     let mut reader = Process::start("reader", dir.path(), "");
     assert_eq!(reader.hear(), "one -");
@@ -250,11 +266,11 @@ fn other_process_reads_beside_the_writer() {
 #[test]
 fn crash_loses_the_open_transaction_and_nothing_else() {
     let dir = tempfile::tempdir().unwrap();
-    drop(Db::create(dir.path(), &DbOptions::default()).unwrap());
+    drop(Db::create(dir.path(), &OpenOptions::default()).unwrap());
     let mut child = Process::start("crash", dir.path(), "");
     assert_eq!(child.hear(), "now");
     child.end();
-    let db = Db::open(dir.path(), &DbOptions::default()).unwrap();
+    let db = Db::open(dir.path(), &OpenOptions::default()).unwrap();
     let snapshot = db.state_store().snapshot().unwrap();
     assert!(snapshot.get(A, b"committed").unwrap().is_some());
     assert!(snapshot.get(A, b"lost").unwrap().is_none());
@@ -263,7 +279,7 @@ fn crash_loses_the_open_transaction_and_nothing_else() {
 #[test]
 fn full_map_is_an_error_and_a_larger_one_goes_on() {
     let dir = tempfile::tempdir().unwrap();
-    let tiny = DbOptions { map_limit: 1 << 20, sync: SyncMode::NoSync, ..DbOptions::default() };
+    let tiny = OpenOptions { map_limit: 1 << 20, sync: SyncMode::NoSync, ..OpenOptions::default() };
     let db = Db::create(dir.path(), &tiny).unwrap();
     let full = fill(&db, 1000).unwrap_err();
     assert!(matches!(full, DbError::MapFull { limit: 1_048_576, .. }), "{full:?}");
@@ -276,7 +292,7 @@ fn full_map_is_an_error_and_a_larger_one_goes_on() {
     assert!(matches!(&aborted, DbError::Aborted { reason } if reason.contains("size limit")));
     assert_eq!(check_filled(&db), rows);
     drop(db);
-    let larger = DbOptions { map_limit: 64 << 20, ..tiny };
+    let larger = OpenOptions { map_limit: 64 << 20, ..tiny };
     let db = Db::open(dir.path(), &larger).unwrap();
     assert_eq!(check_filled(&db), rows);
     fill(&db, 200).unwrap();
@@ -288,7 +304,7 @@ fn full_map_is_an_error_and_a_larger_one_goes_on() {
 fn full_disk_is_an_error_and_the_datadir_stays_good() {
     let dir = tempfile::tempdir().unwrap();
     drop(
-        Db::create(dir.path(), &DbOptions { growth_step: 1 << 16, ..DbOptions::default() })
+        Db::create(dir.path(), &OpenOptions { growth_step: 1 << 16, ..OpenOptions::default() })
             .unwrap(),
     );
     // A limit on file sizes (2 MiB) is the one way to fill a disk that needs no privileges.
@@ -299,7 +315,7 @@ fn full_disk_is_an_error_and_the_datadir_stays_good() {
     assert_eq!(typed, "true", "{message}");
     assert!(message.contains("no space left"), "{message}");
     assert!(message.contains(&dir.path().display().to_string()), "{message}");
-    let db = Db::open(dir.path(), &DbOptions::default()).unwrap();
+    let db = Db::open(dir.path(), &OpenOptions::default()).unwrap();
     let rows = check_filled(&db);
     fill(&db, 100).unwrap();
     assert_eq!(check_filled(&db), rows.max(1600));
@@ -308,7 +324,7 @@ fn full_disk_is_an_error_and_the_datadir_stays_good() {
 #[test]
 fn foreign_datadirs_are_refused_with_the_way_out() {
     let dir = tempfile::tempdir().unwrap();
-    let db = Db::create(dir.path(), &DbOptions::default()).unwrap();
+    let db = Db::create(dir.path(), &OpenOptions::default()).unwrap();
     let raw = Identity { name: "raw", version: 2, hash: HashId::None, params: B256::ZERO };
     let made = Metadata::new(1, B256::repeat_byte(7), &raw, StateRootMode::Shadow);
     assert!(matches!(db.check_metadata(&made), Err(DbError::NotInitialised { .. })));
@@ -317,7 +333,7 @@ fn foreign_datadirs_are_refused_with_the_way_out() {
     assert_eq!(db.check_metadata(&made).unwrap(), made);
     drop(db);
 
-    let db = Db::open(dir.path(), &DbOptions::read_only()).unwrap();
+    let db = Db::open(dir.path(), &OpenOptions::read_only()).unwrap();
     assert_eq!(db.metadata().unwrap(), made);
     type Difference = fn(&mut Metadata);
     let cases: [(Difference, &[&str]); 8] = [
@@ -340,7 +356,7 @@ fn foreign_datadirs_are_refused_with_the_way_out() {
     }
     drop(db);
 
-    let db = Db::open(dir.path(), &DbOptions::default()).unwrap();
+    let db = Db::open(dir.path(), &OpenOptions::default()).unwrap();
     let mut other = made.clone();
     other.backend = "mpt".into();
     assert!(matches!(db.init_metadata(&other), Err(DbError::BackendMismatch { .. })));
@@ -353,7 +369,7 @@ fn foreign_datadirs_are_refused_with_the_way_out() {
 #[test]
 fn statistics_name_every_table_and_serialise() {
     let dir = tempfile::tempdir().unwrap();
-    let options = DbOptions { state_tables: vec![A], ..DbOptions::default() };
+    let options = OpenOptions { state_tables: vec![A], ..OpenOptions::default() };
     let db = Db::create(dir.path(), &options).unwrap();
     write(&db, b"k", &[1; 10_000]).unwrap();
     let stats = db.stats().unwrap();

@@ -2,7 +2,7 @@
 
 use alloy_primitives::Bytes;
 use proptest::prelude::*;
-use retrie_db::{Db, DbError, DbOptions, SyncMode};
+use retrie_db::{Db, DbError, OpenOptions, SyncMode};
 use retrie_state::{Direction, KeyRange, KvRead, KvWrite, Row, StoreError, Table};
 use std::{
     collections::BTreeMap,
@@ -17,7 +17,7 @@ const B: Table = Table::new(2, "Slots");
 
 fn fresh() -> (tempfile::TempDir, Db) {
     let dir = tempfile::tempdir().unwrap();
-    let options = DbOptions { sync: SyncMode::NoSync, ..DbOptions::default() };
+    let options = OpenOptions { sync: SyncMode::NoSync, ..OpenOptions::default() };
     let db = Db::create(dir.path(), &options).unwrap();
     (dir, db)
 }
@@ -411,4 +411,35 @@ fn disk_bytes_count_state_pages_and_not_the_sparse_file() {
     txn.commit().unwrap();
     assert_eq!(store.disk_bytes().unwrap(), 0);
     assert!(db.stats().unwrap().free_pages > 200);
+}
+
+/// MDBX's test for a dirty page counts pages in 32 bits: with other maps of 8 TiB between the own
+/// map and a new value in memory, it may take that value for a page of the map and fail. (Whether
+/// it does depends on the layout of memory; the sizes here hit it on Linux.)
+#[test]
+fn several_large_environments_in_one_process_do_not_disturb_each_other() {
+    let options = OpenOptions {
+        sync: SyncMode::NoSync,
+        map_limit: (8 << 40) - (96 << 20),
+        ..OpenOptions::default()
+    };
+    // Memory above the maps, free again when the values below look for some.
+    let hole = vec![1_u8; 64 << 20];
+    let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    let stores = folders.each_ref().map(|folder| Db::create(folder.path(), &options).unwrap());
+    drop(hole);
+    let value = vec![7; 1 << 20];
+    for db in &stores {
+        let mut txn = db.begin_write().unwrap();
+        for i in 0..80_u8 {
+            txn.put(A, &[i], &value).unwrap();
+        }
+        for i in 0..80_u8 {
+            assert_eq!(txn.seek(A, Some(&[i]), Direction::Forward).unwrap().unwrap().0[..], [i]);
+            let next = [i + 1];
+            let rows = txn.scan(A, KeyRange::new(&[i], &next), Direction::Backward, 2).unwrap();
+            assert_eq!((rows.len(), rows[0].1.len()), (1, value.len()));
+            assert!(txn.get(A, &[i]).unwrap().is_some());
+        }
+    }
 }

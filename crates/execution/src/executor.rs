@@ -32,6 +32,13 @@ use std::{borrow::Cow, time::Instant};
 /// deltas and those changes give the block's delta.
 pub type TransactionObserver<'a> = dyn FnMut(usize, StateDelta) -> Result<(), ObserverError> + 'a;
 
+/// Loads the trusted setup of the point evaluation precompile (EIP-4844), which takes up to seconds
+/// and otherwise happens in the first block that calls it. For measurements.
+pub fn load_trusted_setup() {
+    // The precompile asks for the same precomputation level.
+    c_kzg::ethereum_kzg_settings(8);
+}
+
 /// The EVM's environment in the block with this header: rule set, block fields, blob parameters.
 pub fn evm_env(spec: &ChainSpec, header: &Header) -> EvmEnv<SpecId> {
     let blob_params = spec.blob_params_at_timestamp(header.timestamp);

@@ -53,9 +53,10 @@ mod source;
 
 pub use database::{ReadCounts, StateDatabase};
 pub use error::{DatabaseError, ExecutionError, ObserverError};
-pub use executor::{TransactionObserver, evm_env, execute_block, execute_block_with_observer};
+pub use executor::{
+    TransactionObserver, evm_env, execute_block, execute_block_with_observer, load_trusted_setup,
+};
 pub use outcome::{ExecutionOutcome, Timing};
-pub use receipts::receipts_root_with_state_roots;
 pub use record::{AccessRecorder, RecordedAccesses};
 pub use source::{BlockHashes, CodeCache, CodeReader, ExecutionInput};
 

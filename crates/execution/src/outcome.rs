@@ -13,7 +13,7 @@ use retrie_state::StateDelta;
 #[derive(Clone, Debug, Default)]
 pub struct ExecutionOutcome {
     /// One receipt per transaction. Before Byzantium they lack the state root that they commit to
-    /// then; see [`receipts_root_with_state_roots`](crate::receipts_root_with_state_roots).
+    /// then: an observer collects these roots.
     pub receipts: Vec<Receipt>,
     /// Gas the header's `gasUsed` counts.
     pub gas_used: u64,

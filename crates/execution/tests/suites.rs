@@ -18,9 +18,8 @@ use retrie_chainspec::{
     primitives::{Block, RecoveredBlock},
     test_networks::test_network,
 };
-use retrie_execution::{
-    CodeCache, ExecutionInput, execute_block_with_observer, receipts_root_with_state_roots,
-};
+use retrie_consensus::pre_byzantium_receipts_root;
+use retrie_execution::{CodeCache, ExecutionInput, execute_block_with_observer};
 use retrie_state::{Account, StateKey, decode_slot};
 use serde::Deserialize;
 use std::{
@@ -196,7 +195,7 @@ fn run(test: &Test, cache: &CodeCache) -> Result<usize, String> {
         let receipts: Vec<_> =
             outcome.receipts.iter().map(alloy_consensus::TxReceipt::with_bloom_ref).collect();
         let receipts_root = if needs_roots {
-            receipts_root_with_state_roots(&outcome.receipts, &roots).unwrap()
+            pre_byzantium_receipts_root(&outcome.receipts, &roots).unwrap()
         } else {
             calculate_receipt_root(&receipts)
         };

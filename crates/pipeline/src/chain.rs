@@ -3,7 +3,7 @@
 use crate::PipelineError;
 use alloy_primitives::{B256, Bytes, KECCAK256_EMPTY, keccak256};
 use retrie_chainspec::ChainSpec;
-use retrie_db::{ChainRead, Db, DbOptions, Metadata, NewBlock, StateRootMode, WriteTxn};
+use retrie_db::{ChainRead, Db, Metadata, NewBlock, OpenOptions, StateRootMode, WriteTxn};
 use retrie_state::{
     Account, At, Backend, BlockRef, DeltaBuilder, KvStore, Namespace, Proposal, StateDelta,
     StateKey, StateStore, StoreOptions, encode_slot,
@@ -33,7 +33,7 @@ pub struct ChainOptions {
     /// The datadir.
     pub datadir: PathBuf,
     /// Options of the database.
-    pub db: DbOptions,
+    pub db: OpenOptions,
     /// Options of the state store; its directory is set here.
     pub store: StoreOptions,
 }

@@ -38,7 +38,7 @@ pub(crate) fn prepare(
     block: retrie_chainspec::primitives::Block,
 ) -> Result<PreparedBlock, PipelineError> {
     let start = Instant::now();
-    let recovered = recover_senders(block)?;
+    let recovered = recover_senders(spec, block)?;
     check_alone(spec, recovered.sealed_block())?;
     Ok(PreparedBlock { block: recovered, prepare: start.elapsed() })
 }

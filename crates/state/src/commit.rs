@@ -288,8 +288,10 @@ impl StateStore {
         keep: u64,
     ) -> Result<Vec<String>, StateError> {
         match undo::span(txn)? {
-            Some((first, _)) if first.saturating_add(keep) <= tip => {
-                undo::prune(txn, &self.shared.tables, first, tip + 1 - keep)
+            Some((first, last)) if first.saturating_add(keep) <= tip => {
+                // Without retention the tip itself has no record.
+                let kept = (tip + 1 - keep).min(last + 1);
+                undo::prune(txn, &self.shared.tables, first, kept)
             }
             _ => Ok(Vec::new()),
         }

@@ -9,6 +9,7 @@ mod server;
 pub use metrics::Metrics;
 pub use server::{MetricsServer, ServeError};
 
+use std::io::IsTerminal;
 use tracing_subscriber::EnvFilter;
 
 /// Starts logging to stderr. `verbosity` as in reth: 1 errors, 2 warnings, 3 info, 4 debug, 5 trace.
@@ -26,6 +27,7 @@ pub fn init_logs(verbosity: u8) {
     let _ = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
         .with_target(false)
         .try_init();
 }

@@ -3,7 +3,7 @@
 use super::{ChainArgs, grouped, write_json};
 use crate::registry;
 use eyre::OptionExt;
-use retrie_db::{ChainRead, Db, DbOptions, DbStats};
+use retrie_db::{ChainRead, Db, DbStats, OpenOptions};
 use retrie_state::{StateStore, StoreOptions};
 use serde::Serialize;
 use std::path::PathBuf;
@@ -69,7 +69,7 @@ impl StatsArgs {
     fn run(self) -> eyre::Result<()> {
         let spec = self.chain.spec()?;
         let datadir = self.chain.datadir(&spec)?;
-        let db = Db::open(&datadir, &DbOptions::read_only())?;
+        let db = Db::open(&datadir, &OpenOptions::read_only())?;
         let metadata = db
             .begin_read()?
             .metadata()?

@@ -2,7 +2,7 @@
 
 use super::ChainArgs;
 use eyre::{OptionExt, bail};
-use retrie_db::{ChainRead, Db, DbOptions};
+use retrie_db::{ChainRead, Db, OpenOptions};
 use retrie_sources::BlockWriter;
 use std::{
     path::PathBuf,
@@ -30,7 +30,7 @@ impl Args {
     pub(crate) fn run(self, stop: &AtomicBool) -> eyre::Result<()> {
         let spec = self.chain.spec()?;
         let datadir = self.chain.datadir(&spec)?;
-        let db = Db::open(&datadir, &DbOptions::read_only())?;
+        let db = Db::open(&datadir, &OpenOptions::read_only())?;
         let read = db.begin_read()?;
         let tip = read.tip()?.ok_or_eyre("the datadir holds no blocks; import some first")?;
         let to = self.to.unwrap_or(tip.number);

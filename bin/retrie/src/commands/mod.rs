@@ -9,7 +9,7 @@ pub(crate) mod replay;
 use crate::registry;
 use eyre::{Context, bail};
 use retrie_chainspec::{ChainSpec, parse_chain};
-use retrie_db::{DbOptions, StateRootMode, SyncMode};
+use retrie_db::{OpenOptions, StateRootMode, SyncMode};
 use retrie_pipeline::ChainOptions;
 use retrie_state::StoreOptions;
 use std::{
@@ -108,11 +108,11 @@ fn parse_sync(name: &str) -> Result<SyncMode, String> {
 
 impl DbArgs {
     /// The database's options.
-    pub(crate) fn options(&self) -> DbOptions {
-        DbOptions {
+    pub(crate) fn options(&self) -> OpenOptions {
+        OpenOptions {
             map_limit: self.max_size.saturating_mul(1 << 30),
             sync: self.sync,
-            ..DbOptions::default()
+            ..OpenOptions::default()
         }
     }
 }
@@ -123,7 +123,7 @@ impl StateArgs {
         &self,
         spec: Arc<ChainSpec>,
         datadir: &Path,
-        db: DbOptions,
+        db: OpenOptions,
     ) -> eyre::Result<ChainOptions> {
         let backend = registry::backend(&self.state_backend)?;
         let referee = self.referee.as_deref().map(registry::referee).transpose()?;

@@ -8,7 +8,7 @@ use super::{
 use crate::{progress::Progress, registry};
 use eyre::{Context, bail};
 use retrie_chainspec::{ChainSpec, parse_chain};
-use retrie_db::{Db, DbOptions, StateRootMode, SyncMode};
+use retrie_db::{Db, OpenOptions, StateRootMode, SyncMode};
 use retrie_pipeline::{
     Chain, ChainOptions, ImportOptions, chain_replay_result, import,
     replay::{BundleOutcome, BundleReplay, BundleReplayOptions, padding_accounts},
@@ -216,8 +216,8 @@ impl Args {
     }
 }
 
-fn db_options(sync: SyncMode) -> DbOptions {
-    DbOptions { sync, ..DbOptions::default() }
+fn db_options(sync: SyncMode) -> OpenOptions {
+    OpenOptions { sync, ..OpenOptions::default() }
 }
 
 /// A folder that goes when the run ends.

@@ -10,7 +10,7 @@ pub use write::NewBlock;
 mod tests {
     use super::*;
     use crate::{
-        Db, DbError, DbOptions, ReadTxn, WriteTxn,
+        Db, DbError, OpenOptions, ReadTxn, WriteTxn,
         raw::{Range, RawRead},
         tables::ChainTable,
     };
@@ -87,7 +87,7 @@ mod tests {
     #[test]
     fn damaged_rows_are_errors_and_never_panics() {
         let dir = tempfile::tempdir().unwrap();
-        let options = DbOptions { sync: crate::SyncMode::NoSync, ..DbOptions::default() };
+        let options = OpenOptions { sync: crate::SyncMode::NoSync, ..OpenOptions::default() };
         let db = Db::create(dir.path(), &options).unwrap();
         let block = block();
         let mut txn = db.begin_write().unwrap();
@@ -136,7 +136,7 @@ mod tests {
     #[test]
     fn missing_rows_of_a_stored_block_are_errors() {
         let dir = tempfile::tempdir().unwrap();
-        let db = Db::create(dir.path(), &DbOptions::default()).unwrap();
+        let db = Db::create(dir.path(), &OpenOptions::default()).unwrap();
         let block = block();
         let mut txn = db.begin_write().unwrap();
         let hash = store(&mut txn, &block);

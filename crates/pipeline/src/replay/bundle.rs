@@ -15,7 +15,7 @@ use retrie_chainspec::{
 };
 use retrie_execution::{
     AccessRecorder, CodeCache, ExecutionInput, ExecutionOutcome, execute_block,
-    execute_block_with_observer,
+    execute_block_with_observer, load_trusted_setup,
 };
 use retrie_sources::{Bundle, BundleKind, PreState, WitnessBundle};
 use retrie_state::{
@@ -132,6 +132,7 @@ impl<'a> BundleReplay<'a> {
         store: &'a StateStore,
         kv: &'a dyn KvStore,
     ) -> Result<Self, PipelineError> {
+        load_trusted_setup();
         let base = match store.tip() {
             Some(tip) => tip.block,
             None => {
@@ -314,7 +315,7 @@ impl<'a> BundleReplay<'a> {
 
     fn recover(&mut self, bundle: &Bundle) -> Result<RecoveredBlock, PipelineError> {
         let start = Instant::now();
-        let block = recover_senders(bundle.block.clone())?;
+        let block = recover_senders(&self.options.spec, bundle.block.clone())?;
         Breakdown::add(&mut self.breakdown.execution, start.elapsed());
         Ok(block)
     }
@@ -409,7 +410,7 @@ impl<'a> BundleReplay<'a> {
         })?;
         let tree = opener.open_witness(witness.pre_state_root, &witness.state).map_err(at)?;
         let recorder = AccessRecorder::new(&*tree);
-        let block = recover_senders(bundle.block.clone())?;
+        let block = recover_senders(&self.options.spec, bundle.block.clone())?;
         let spec = self.options.spec.for_header(block.header());
         let outcome = execute_block(&spec, &block, self.input(&recorder, surroundings))?;
         let mut values = recorder.into_accesses().values;

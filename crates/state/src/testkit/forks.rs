@@ -263,15 +263,16 @@ pub fn readers_stay_at_their_block(kit: &Kit<'_>) {
             };
             open(At::Tip, &parent);
             open(At::Proposal(&proposal), &block);
-            let old = &chain[chain.len() - 1 - miner.rng.random_range(0..chain.len().min(6))];
+            let first = node.first_retained() as usize;
+            let old = &chain[miner.rng.random_range(first..chain.len())];
             open(At::Block(old.hash), old);
             node.commit(&[proposal]);
             chain.push(block);
             match miner.rng.random_range(0..5) {
                 0 => node.store().flush().expect("fold"),
                 1 => {
-                    let depth = miner.rng.random_range(1..4.min(chain.len()));
-                    chain.truncate(chain.len() - depth);
+                    let first = node.first_retained() as usize;
+                    chain.truncate(miner.rng.random_range(first..chain.len()) + 1);
                     node.revert(last(&chain).number);
                 }
                 _ => {}

@@ -373,7 +373,7 @@ fn block_hash(parent: B256, number: u64, delta: &StateDelta) -> B256 {
     hasher.update(number.to_be_bytes());
     for change in delta.changes() {
         hasher.update(&*change.key.encode());
-        let value = change.next.as_deref().unwrap_or_default();
+        let value = change.next.as_ref().map_or(&[][..], |value| &value[..]);
         hasher.update((value.len() as u64).to_be_bytes());
         hasher.update(value);
     }

@@ -118,6 +118,11 @@ impl<'k> Node<'k> {
         self.reopen();
     }
 
+    /// The oldest block that can be read.
+    pub(super) fn first_retained(&self) -> u64 {
+        self.store().stats().expect("stats").first_retained.expect("there are blocks")
+    }
+
     /// Paths of the files in the state directory.
     pub(super) fn files(&self) -> Vec<PathBuf> {
         let entries = fs::read_dir(self.dir()).expect("state directory");

@@ -2,7 +2,7 @@
 
 use super::{
     Kit,
-    model::{Flavour, Miner, Size},
+    model::{BlockPtr, Flavour, Miner, Size},
     node::{Node, Roots, check_reader, options},
 };
 use crate::At;
@@ -40,13 +40,13 @@ fn match_a_model(kit: &Kit<'_>, seed: u64, flavour: Flavour) {
     let empty_root = node.store().root(At::Tip).expect("root of the empty state");
     assert_eq!(empty_root, node.store().backend().empty_root());
     assert_eq!(node.store().entries(At::Tip, None, 10).expect("entries"), []);
-    let mut parent = None;
+    let mut parent: Option<BlockPtr> = None;
     for n in 0..2 * kit.scale.blocks {
         let size = if n == kit.scale.blocks { Size::EraseAll } else { Size::Any };
         let block = miner.block(parent.as_deref(), size);
         let proposal = node.propose(At::Tip, &block);
         node.check(At::Proposal(&proposal), &block);
-        assert_eq!(node.store().tip().map(|tip| tip.block.hash), parent.map(|p| p.hash));
+        assert_eq!(node.store().tip().map(|tip| tip.block.hash), parent.as_ref().map(|p| p.hash));
         node.commit(&[proposal]);
         node.check_tip(&block);
         check_reader(&node.store().reader(At::Tip).expect("reader"), &block, flavour);

@@ -1,0 +1,548 @@
+//! Reopening, reverting, pruning, refusals, kills and leftover files.
+
+use super::{
+    FaultStore, Faults, Kit,
+    model::{BlockPtr, Flavour, Miner, Size},
+    node::{Node, Roots, options, temp_dir},
+};
+use crate::{At, BlockRef, KvStore, MemoryStore, StateError, StateReader, StoreOptions};
+use alloy_primitives::B256;
+use rand::Rng;
+use std::{collections::BTreeMap, fs, sync::Arc};
+
+/// The store is dropped and opened again at random moments, with folds running all the time, never
+/// (the journal is replayed), or now and then.
+///
+/// # Panics
+/// If anything committed is lost, or anything else appears.
+pub fn reopening_loses_nothing(kit: &Kit<'_>) {
+    kit.each_seed(|seed| {
+        let mut miner = Miner::new(seed, Flavour::Ethereum, kit.scale.changes);
+        let roots = Arc::new(Roots::default());
+        let settings = [
+            options(5, true),
+            options(5, false),
+            StoreOptions { fold_commits: 3, ..options(5, false) },
+            StoreOptions { fold_bytes: 4096, ..options(5, false) },
+        ];
+        for setting in settings {
+            let mut node = Node::new(kit, &roots, setting);
+            node.reopen();
+            assert_eq!(node.store().tip(), None);
+            let mut chain: Vec<BlockPtr> = Vec::new();
+            for _ in 0..kit.scale.blocks {
+                let batch = miner.rng.random_range(1..3);
+                let blocks = miner.chain(chain.last(), batch, Size::Any);
+                // Proposals that are not committed go with the process.
+                let _lost = node.propose_chain(At::Tip, &blocks[..1]);
+                node.extend(&blocks);
+                chain.extend(blocks);
+                if miner.rng.random_bool(0.2) && chain.len() > 2 {
+                    chain.truncate(chain.len() - miner.rng.random_range(1..3));
+                    node.revert(chain[chain.len() - 1].number);
+                }
+                if miner.rng.random_bool(0.5) {
+                    node.reopen();
+                    let tip = chain.last().expect("there are blocks");
+                    node.check_tip(tip);
+                    let oldest = chain.len().saturating_sub(6);
+                    let old = &chain[miner.rng.random_range(oldest..chain.len())];
+                    if node.first_retained() <= old.number {
+                        node.check(At::Block(old.hash), old);
+                    }
+                }
+            }
+            node.reopen();
+            node.check_tip(chain.last().expect("there are blocks"));
+        }
+    });
+}
+
+/// From the same tip the chain goes back to each depth within retention, gets the same blocks
+/// again, then others in their place.
+///
+/// # Panics
+/// If a revert does not restore the state and its structure, or goes too far without saying so.
+pub fn reverting_to_every_depth_restores_the_state(kit: &Kit<'_>) {
+    kit.each_seed(|seed| {
+        let mut miner = Miner::new(seed, Flavour::Ethereum, kit.scale.changes);
+        let roots = Arc::new(Roots::default());
+        let retention = 10;
+        let mut node = Node::new(kit, &roots, options(retention, seed % 2 == 0));
+        let chain = miner.chain(None, retention as usize + 4, Size::Any);
+        node.extend(&chain[..3]);
+        node.extend_each(&chain[3..]);
+        let (tip, blocks) = (chain.last().expect("there are blocks"), chain.len());
+        for depth in 0..=retention as usize {
+            let target = &chain[blocks - 1 - depth];
+            node.revert(target.number);
+            node.check_tip(target);
+            if depth % 3 == 2 {
+                node.reopen();
+                node.check_tip(target);
+            }
+            // Others in their place, then away with them.
+            let others = miner.chain(Some(target), depth.min(3), Size::Any);
+            node.extend_each(&others);
+            node.check_tip(others.last().unwrap_or(target));
+            node.revert(target.number);
+            node.check_tip(target);
+            // The same again, one by one or all at once.
+            match depth % 2 {
+                0 => node.extend_each(&chain[blocks - depth..]),
+                _ => node.extend(&chain[blocks - depth..]),
+            }
+            node.check_tip(tip);
+        }
+        let first = tip.number - retention;
+        match node.try_revert(first - 1) {
+            Err(StateError::BeyondRetention { number, first: at, retention: depth }) => {
+                assert_eq!((number, at, depth), (first - 1, first, retention));
+            }
+            other => panic!("BeyondRetention expected, not {other:?}"),
+        }
+        node.check_tip(tip);
+        // A shorter way back each time, as reverts leave fewer blocks to go back to.
+        for number in [first + 2, first + 1, first] {
+            node.revert(number);
+        }
+        node.check_tip(&chain[first as usize]);
+        let beyond = node.try_revert(first - 1);
+        assert!(matches!(beyond, Err(StateError::BeyondRetention { .. })), "{beyond:?}");
+    });
+}
+
+/// `prune` forgets the undo of older blocks at once, and nothing else.
+///
+/// # Panics
+/// If older blocks can still be reached, or younger ones cannot.
+pub fn pruning_shortens_the_way_back(kit: &Kit<'_>) {
+    kit.each_seed(|seed| {
+        let mut miner = Miner::new(seed, Flavour::Ethereum, kit.scale.changes);
+        let roots = Arc::new(Roots::default());
+        let mut node = Node::new(kit, &roots, options(20, true));
+        let chain = miner.chain(None, 10, Size::Any);
+        node.extend_each(&chain);
+        let prune = |node: &Node<'_>, keep| {
+            let mut txn = node.kv.begin_write().expect("transaction");
+            let after = node.store().prune(keep, &mut *txn).expect("prune");
+            txn.commit().expect("commit");
+            after.run().expect("after the commit");
+        };
+        prune(&node, 30);
+        assert_eq!(node.store().stats().expect("stats").first_retained, Some(0));
+        prune(&node, 3);
+        for round in 0..2 {
+            node.check_tip(&chain[9]);
+            assert_eq!(node.store().stats().expect("stats").first_retained, Some(6));
+            let beyond = node.try_revert(5);
+            assert!(
+                matches!(beyond, Err(StateError::BeyondRetention { first: 6, .. })),
+                "{beyond:?}"
+            );
+            let unknown = node.store().reader(At::Block(chain[5].hash)).map(drop);
+            assert!(matches!(unknown, Err(StateError::UnknownBlock { .. })), "{unknown:?}");
+            node.check(At::Block(chain[6].hash), &chain[6]);
+            if round == 0 {
+                node.reopen();
+            }
+        }
+        node.revert(6);
+        node.check_tip(&chain[6]);
+        node.extend_each(&chain[7..]);
+        prune(&node, 0);
+        assert_eq!(node.store().stats().expect("stats").undo_rows, 0);
+        assert!(matches!(node.try_revert(8), Err(StateError::BeyondRetention { .. })));
+        node.check_tip(&chain[9]);
+    });
+}
+
+/// With retention 0 there are no undo rows and no way back, forks on the tip still work, and files
+/// go as soon as they are retired. The depth can change from one opening to the next.
+///
+/// # Panics
+/// If undo is kept, or a state is lost.
+pub fn retention_zero_keeps_no_undo_and_no_old_files(kit: &Kit<'_>) {
+    kit.each_seed(|seed| {
+        let mut miner = Miner::new(seed, Flavour::Ethereum, kit.scale.changes);
+        let roots = Arc::new(Roots::default());
+        let mut node = Node::new(kit, &roots, options(0, seed % 2 == 0));
+        let chain = miner.chain(None, kit.scale.blocks, Size::Any);
+        let (first, rest) = chain.split_at(kit.scale.blocks / 2);
+        for pair in first.chunks(2) {
+            let side = node.propose(At::Tip, &pair[0]);
+            node.extend(pair);
+            node.check_tip(pair.last().expect("not empty"));
+            drop(side);
+            assert_eq!(node.store().stats().expect("stats").undo_rows, 0);
+            assert_eq!(node.store().counts().undo_bytes, 0);
+            let tip = pair.last().expect("not empty");
+            for number in tip.number.saturating_sub(2)..tip.number {
+                let error = node.try_revert(number);
+                assert!(matches!(error, Err(StateError::BeyondRetention { .. })), "{error:?}");
+            }
+        }
+        // From here on with undo, then again without.
+        node.reopen_with(options(4, true));
+        node.check_tip(first.last().expect("not empty"));
+        node.extend_each(&rest[..3]);
+        node.revert(rest[0].number);
+        node.check_tip(&rest[0]);
+        node.extend_each(&rest[1..3]);
+        node.reopen_with(options(0, true));
+        node.extend(&rest[3..4]);
+        node.check_tip(&rest[3]);
+        assert_eq!(node.store().stats().expect("stats").undo_rows, 0);
+        assert!(matches!(node.try_revert(rest[2].number), Err(StateError::BeyondRetention { .. })));
+        node.extend_each(&rest[4..]);
+        node.check_tip(rest.last().expect("not empty"));
+    });
+}
+
+/// What cannot be done is refused with an error that says why, and changes nothing.
+///
+/// # Panics
+/// If it is done, or refused for another reason.
+pub fn refused_requests_have_typed_errors(kit: &Kit<'_>) {
+    kit.each_seed(|seed| {
+        let mut miner = Miner::new(seed, Flavour::Ethereum, kit.scale.changes);
+        let roots = Arc::new(Roots::default());
+        let node = Node::new(kit, &roots, options(4, true));
+        let store = node.store();
+        let nowhere = B256::repeat_byte(0x77);
+        let beyond = node.try_revert(0);
+        assert!(matches!(beyond, Err(StateError::BeyondRetention { .. })), "{beyond:?}");
+
+        // On an empty store, a child of an unsealed proposal is not the first block.
+        let chain = miner.chain(None, 8, Size::Operations(3));
+        let first = store.begin(At::Tip).expect("session").finish(&chain[0].delta);
+        let first = first.expect("proposal");
+        let second = node.propose(At::Proposal(&first), &chain[1]);
+        let error = node.try_commit(&[second]);
+        assert!(matches!(error, Err(StateError::NotOnTip { number: 1, .. })), "{error:?}");
+        let error = node.try_commit(std::slice::from_ref(&first));
+        assert!(matches!(error, Err(StateError::Unsealed { number: 0 })), "{error:?}");
+        if store.backend().capabilities().proofs {
+            let error = store.prove(At::Proposal(&first), &[]);
+            assert!(matches!(error, Err(StateError::Unsealed { number: 0 })), "{error:?}");
+        } else {
+            let error = store.prove(At::Tip, &[]);
+            assert!(matches!(error, Err(StateError::Unsupported { .. })), "{error:?}");
+            assert!(store.backend().verify(B256::ZERO, &[], &[]).is_err());
+        }
+        assert_eq!(store.tip(), None);
+        node.commit(&[]);
+        node.extend_each(&chain[..6]);
+
+        for error in [
+            store.begin(At::Block(nowhere)).map(drop),
+            store.reader(At::Block(nowhere)).map(drop),
+            store.root(At::Block(nowhere)).map(drop),
+            store.entries(At::Block(nowhere), None, 1).map(drop),
+        ] {
+            let is_unknown =
+                matches!(error, Err(StateError::UnknownBlock { hash }) if hash == nowhere);
+            assert!(is_unknown, "{error:?}");
+        }
+        let too_old = store.begin(At::Block(chain[0].hash)).map(drop);
+        assert!(matches!(too_old, Err(StateError::UnknownBlock { .. })), "{too_old:?}");
+        let above = node.try_revert(6);
+        assert!(matches!(above, Err(StateError::AboveTip { number: 6, .. })), "{above:?}");
+        node.revert(5);
+
+        let (sibling, next) =
+            (miner.block(Some(&chain[4]), Size::Any), miner.block(Some(&chain[5]), Size::Any));
+        let beside = node.propose(At::Block(chain[4].hash), &sibling);
+        let error = node.try_commit(&[beside]);
+        assert!(matches!(error, Err(StateError::NotOnTip { number: 5, .. })), "{error:?}");
+        let proposals = node.propose_chain(At::Tip, &chain[6..]);
+        let gap = node.try_commit(&proposals[1..]);
+        assert!(matches!(gap, Err(StateError::NotOnTip { number: 7, .. })), "{gap:?}");
+        let twice = node.try_commit(&[proposals[0].clone(), proposals[0].clone()]);
+        assert!(matches!(twice, Err(StateError::NotOnTip { number: 6, .. })), "{twice:?}");
+        let rival = node.propose(At::Tip, &next);
+        let mixed = node.try_commit(&[rival, proposals[1].clone()]);
+        assert!(matches!(mixed, Err(StateError::NotOnTip { number: 7, .. })), "{mixed:?}");
+        let wrong = store.begin(At::Tip).expect("session").finish_as(9, &chain[6].delta);
+        assert!(matches!(wrong, Err(StateError::NotOnTip { number: 9, .. })), "{wrong:?}");
+        let mut txn = node.kv.begin_write().expect("transaction");
+        let block = BlockRef::new(0, nowhere);
+        let loaded = store.bulk_load(block, &mut std::iter::empty(), &mut *txn).map(drop);
+        assert!(matches!(loaded, Err(StateError::NotEmpty { .. })), "{loaded:?}");
+        drop(txn);
+
+        // None of it did any harm.
+        node.check_tip(&chain[5]);
+        node.commit(&proposals);
+        node.check_tip(&chain[7]);
+        let again = node.try_commit(&proposals);
+        assert!(matches!(again, Err(StateError::NotOnTip { .. })), "{again:?}");
+        node.check_tip(&chain[7]);
+    });
+}
+
+/// An [`AfterCommit`](crate::AfterCommit) that is dropped leaves the store poisoned, whether its
+/// transaction committed or not; opened again, the store has what was committed.
+///
+/// # Panics
+/// If a poisoned store goes on, or something is lost.
+pub fn a_dropped_after_commit_poisons_until_reopened(kit: &Kit<'_>) {
+    kit.each_seed(|seed| {
+        let mut miner = Miner::new(seed, Flavour::Ethereum, kit.scale.changes);
+        let roots = Arc::new(Roots::default());
+        let mut node = Node::new(kit, &roots, options(6, seed % 2 == 0));
+        let mut chain = miner.chain(None, 4, Size::Any);
+        node.extend_each(&chain);
+        for (is_revert, becomes_durable) in
+            [(false, false), (false, true), (true, false), (true, true)]
+        {
+            let tip = chain[chain.len() - 1].clone();
+            let old_reader = node.store().reader(At::Tip).expect("reader");
+            let mut txn = node.kv.begin_write().expect("transaction");
+            let target = if is_revert {
+                drop(node.store().revert(tip.number - 2, &mut *txn).expect("revert"));
+                chain[chain.len() - 3].clone()
+            } else {
+                let block = miner.block(Some(&tip), Size::Any);
+                let proposals = node.propose_chain(At::Tip, std::slice::from_ref(&block));
+                drop(node.store().commit(&proposals, &mut *txn).expect("commit"));
+                block
+            };
+            if becomes_durable {
+                txn.commit().expect("commit");
+            } else {
+                drop(txn);
+            }
+            let store = node.store();
+            for error in [
+                store.begin(At::Tip).map(drop),
+                store.reader(At::Block(tip.hash)).map(drop),
+                store.root(At::Tip).map(drop),
+                store.stats().map(drop),
+                store.flush(),
+                node.try_commit(&[]),
+                node.try_revert(0),
+            ] {
+                assert!(matches!(error, Err(StateError::Poisoned)), "{error:?}");
+            }
+            // What was opened before still reads its own block.
+            super::node::check_reader(&old_reader, &tip, Flavour::Ethereum);
+            drop(old_reader);
+            node.reopen();
+            if becomes_durable {
+                if is_revert {
+                    chain.truncate(chain.len() - 2);
+                } else {
+                    chain.push(target);
+                }
+            }
+            node.check_tip(chain.last().expect("there are blocks"));
+            let next = miner.block(chain.last().map(|block| &**block), Size::Any);
+            node.extend(std::slice::from_ref(&next));
+            chain.push(next);
+            node.check_tip(chain.last().expect("there are blocks"));
+        }
+    });
+}
+
+// ---------------------------------------------------------------------------------------------
+// Kills
+// ---------------------------------------------------------------------------------------------
+
+/// One thing a node does.
+#[derive(Clone, Debug)]
+enum Step {
+    /// Commits blocks, all at once.
+    Commit(Vec<BlockPtr>),
+    /// Reverts to a block.
+    Revert(BlockPtr),
+    /// Waits for the fold.
+    Flush,
+}
+
+/// A script that grows, folds, forks and reverts, with the tip after each step.
+fn script(miner: &mut Miner, blocks: usize) -> Vec<(Step, Option<BlockPtr>)> {
+    let mut steps = Vec::new();
+    let mut chain: Vec<BlockPtr> = Vec::new();
+    while steps.len() < blocks {
+        let step = match miner.rng.random_range(0..8) {
+            0 => Step::Flush,
+            1 if chain.len() > 4 => {
+                chain.truncate(chain.len() - miner.rng.random_range(1..4));
+                Step::Revert(chain[chain.len() - 1].clone())
+            }
+            _ => {
+                let count = miner.rng.random_range(1..4);
+                let batch = miner.chain(chain.last(), count, Size::Any);
+                chain.extend(batch.iter().cloned());
+                Step::Commit(batch)
+            }
+        };
+        steps.push((step, chain.last().cloned()));
+    }
+    steps
+}
+
+fn take(node: &Node<'_>, step: &Step) -> Result<(), StateError> {
+    match step {
+        Step::Commit(blocks) => node.try_commit(&node.try_propose_chain(At::Tip, blocks)?),
+        Step::Revert(block) => node.try_revert(block.number),
+        Step::Flush => node.store().flush(),
+    }
+}
+
+/// A run is killed at each of its writes, those of the background fold included: what is found
+/// afterwards is the state after the last commit that was reported, or after the one under way if
+/// its fate was open. From there the run goes on to the same end.
+///
+/// # Panics
+/// If anything committed is lost, or half a commit appears.
+pub fn a_kill_at_any_write_loses_nothing_committed(kit: &Kit<'_>) {
+    kit.each_seed(|seed| {
+        let roots = Arc::new(Roots::default());
+        for fold_often in [true, false] {
+            let mut miner = Miner::new(seed, Flavour::Ethereum, kit.scale.changes.min(10));
+            let steps = script(&mut miner, kit.scale.blocks.min(12));
+            let settings = options(5, fold_often);
+            let (writes, names) = run_killed(kit, &roots, &settings, &steps, 0, false, &[]);
+            // The first writes one by one, then samples of all.
+            let dense = (kit.scale.kills / 4) as u64;
+            let mut fatal = 1;
+            while fatal <= writes {
+                for survives in [false, true] {
+                    run_killed(kit, &roots, &settings, &steps, fatal, survives, &names);
+                }
+                let stride = (writes / (kit.scale.kills as u64 - dense).max(1)).max(1);
+                fatal += if fatal < dense { 1 } else { miner.rng.random_range(1..=2 * stride) };
+            }
+        }
+    });
+}
+
+/// Runs `steps`, killed at write `fatal`; returns the writes it took and the files it left.
+fn run_killed(
+    kit: &Kit<'_>,
+    roots: &Arc<Roots>,
+    settings: &StoreOptions,
+    steps: &[(Step, Option<BlockPtr>)],
+    fatal: u64,
+    survives: bool,
+    plant: &[String],
+) -> (u64, Vec<String>) {
+    let (kv, dir): (Arc<dyn KvStore>, _) = (Arc::new(MemoryStore::new()), temp_dir());
+    let faults = Faults::new(fatal, survives);
+    let faulty = Arc::new(FaultStore::new(kv.clone(), faults.clone()));
+    let node = Node::on(kit, roots, settings.clone(), faulty, dir.clone());
+    let mut done = 0;
+    for (step, _) in steps {
+        match take(&node, step) {
+            Ok(()) => done += 1,
+            Err(error) => {
+                assert!(faults.is_dead(), "step {done} failed without a kill: {error}");
+                break;
+            }
+        }
+    }
+    let ended_alive = !faults.is_dead();
+    drop(node);
+
+    // What the process may have been writing when it died.
+    for (n, name) in plant.iter().enumerate() {
+        let path = dir.path().join(name);
+        if !path.exists() {
+            fs::write(path, &b"half a fi"[..n % 10]).expect("planted file");
+        }
+        fs::write(dir.path().join(format!("{name}.{n}.tmp")), b"half").expect("planted file");
+    }
+    let mut node = Node::on(kit, roots, settings.clone(), kv, dir);
+    let tip_after = |done: usize| done.checked_sub(1).and_then(|n| steps[n].1.clone());
+    let found = node.store().tip().map(|tip| tip.block.hash);
+    let mut candidates = vec![tip_after(done)];
+    if faults.is_dead() && done < steps.len() {
+        candidates.push(tip_after(done + 1));
+    }
+    let at = candidates
+        .iter()
+        .position(|block| block.as_ref().map(|block| block.hash) == found)
+        .unwrap_or_else(|| {
+            panic!("killed at write {fatal} in step {done}: the tip found is neither the last nor the next")
+        });
+    if let Some(block) = &candidates[at] {
+        node.check_tip(block);
+    } else {
+        assert_eq!(node.store().entries(At::Tip, None, 1).expect("entries"), []);
+    }
+    // A step that left the tip as it was (a flush, say) may be repeated.
+    for (step, _) in &steps[done + at..] {
+        take(&node, step).expect("the run goes on after a kill");
+    }
+    let end = steps.last().and_then(|(_, block)| block.clone()).expect("the script has blocks");
+    node.check_tip(&end);
+    node.reopen();
+    node.check_tip(&end);
+    let names = if ended_alive {
+        node.files().iter().filter_map(|path| Some(path.file_name()?.to_str()?.into())).collect()
+    } else {
+        Vec::new()
+    };
+    (faults.writes(), names)
+}
+
+/// Files that nobody names (half-written, or published by a block that was never committed) are
+/// gone after opening; those that a retained block needs are there, as they were.
+///
+/// # Panics
+/// If one is left, or one that is needed goes.
+pub fn leftover_files_are_removed_on_open(kit: &Kit<'_>) {
+    kit.each_seed(|seed| {
+        let mut miner = Miner::new(seed, Flavour::Ethereum, kit.scale.changes);
+        let roots = Arc::new(Roots::default());
+        let mut node = Node::new(kit, &roots, options(6, true));
+        let mut chain: Vec<BlockPtr> = Vec::new();
+        for _ in 0..kit.scale.blocks / 2 {
+            let blocks = miner.chain(chain.last(), 2, Size::Operations(kit.scale.changes));
+            node.extend_each(&blocks);
+            chain.extend(blocks);
+            // A branch that never becomes durable, and one that is reverted, leave files.
+            let lost = miner.chain(chain.last(), 4, Size::Operations(kit.scale.changes));
+            drop(node.propose_chain(At::Tip, &lost));
+            node.extend_each(&lost);
+            node.revert(lost[0].number - 1);
+            let needed = node.needed_files();
+            for name in needed.iter().map(String::as_str).chain(["merge", "run-12.data"]) {
+                for leftover in [format!("{name}.3.tmp"), format!("{name}.partial"), "x".into()] {
+                    fs::write(node.dir().join(leftover), b"half").expect("leftover");
+                }
+            }
+            let before = contents(&node);
+            node.reopen();
+            let after = contents(&node);
+            for name in &needed {
+                assert_eq!(after.get(name), before.get(name), "{name} has changed");
+            }
+            let leftover = |name: &str| {
+                name == "x" || name.ends_with(".tmp") || name.ends_with(".partial")
+            };
+            // A job that was restarted may be writing a temporary file of its own.
+            for (name, content) in after {
+                let is_planted = leftover(&name) && content == b"half";
+                assert!(!is_planted, "{name} survived the opening");
+            }
+            let first = node.first_retained();
+            for block in chain.iter().filter(|block| block.number >= first) {
+                node.check(At::Block(block.hash), block);
+            }
+        }
+        let key = miner.any_key(&chain[0].entries);
+        node.store().reader(At::Tip).expect("reader").get(&key).expect("get");
+    });
+}
+
+fn contents(node: &Node<'_>) -> BTreeMap<String, Vec<u8>> {
+    // Jobs rename and remove files meanwhile.
+    let read = |path: &std::path::PathBuf| {
+        let name = path.file_name()?.to_str()?.to_owned();
+        Some((name, fs::read(path).ok()?))
+    };
+    node.files().iter().filter_map(read).collect()
+}

@@ -1,0 +1,201 @@
+//! Proofs: what they show, and what they must not.
+
+use super::{
+    Kit,
+    model::{Block, BlockPtr, Flavour, Miner, Size},
+    node::{Node, Roots, options},
+};
+use crate::{At, Backend, StateKey, StateProof, Value};
+use alloy_primitives::B256;
+use rand::{Rng, seq::SliceRandom};
+use std::sync::Arc;
+
+/// Whether there are proofs to test; says so if not.
+fn has_proofs(kit: &Kit<'_>) -> bool {
+    let has = kit.backend().capabilities().proofs;
+    if !has {
+        eprintln!("skipped: this backend has no proofs");
+    }
+    has
+}
+
+/// Keys to prove: present ones, and absent ones if those can be proven.
+fn keys_for(kit: &Kit<'_>, miner: &mut Miner, block: &Block, count: usize) -> Vec<StateKey> {
+    let absence = kit.backend().capabilities().absence_proofs;
+    let mut keys = miner.keys(&block.entries, count);
+    keys.retain(|key| absence || block.entries.contains_key(key));
+    keys
+}
+
+fn values(block: &Block, keys: &[StateKey]) -> Vec<Option<Value>> {
+    keys.iter().map(|key| block.entries.get(key).cloned()).collect()
+}
+
+fn prove(node: &Node<'_>, at: At<'_>, block: &Block, keys: &[StateKey]) -> StateProof {
+    let store = node.store();
+    let proof = store.prove(at, keys).expect("a proof");
+    proof.check_kind(store.identity()).expect("its own kind");
+    assert_eq!((proof.block.number, proof.block.hash), (block.number, block.hash));
+    assert_eq!(Some(proof.root), node.roots.of(block), "the root of the proof");
+    let shown = store.backend().verify(proof.root, keys, &proof.bytes);
+    assert_eq!(shown.expect("the proof holds"), values(block, keys), "what the proof shows");
+    proof
+}
+
+/// Proofs of present and absent keys hold at the tip, on sealed proposals and at every durable block
+/// that is retained; for one key, many, the same key twice, and none.
+///
+/// # Panics
+/// If one does not, or shows another value than the model.
+pub fn proofs_show_presence_and_absence_at_every_retained_block(kit: &Kit<'_>) {
+    if !has_proofs(kit) {
+        return;
+    }
+    kit.each_seed(|seed| {
+        let mut miner = Miner::new(seed, Flavour::Ethereum, kit.scale.changes);
+        let roots = Arc::new(Roots::default());
+        let mut node = Node::new(kit, &roots, options(5, true));
+        let mut chain: Vec<BlockPtr> = Vec::new();
+        // The first state has nothing in it, and so has one in the middle.
+        let empty = miner.block(None, Size::EraseAll);
+        node.extend(std::slice::from_ref(&empty));
+        chain.push(empty);
+        for n in 0..kit.scale.blocks {
+            let size = if n == kit.scale.blocks / 2 { Size::EraseAll } else { Size::Any };
+            let block = miner.block(chain.last().map(|block| &**block), size);
+            let parent = &chain[chain.len() - 1];
+            for count in [0, 1, 1, 2, 12] {
+                let mut keys = keys_for(kit, &mut miner, parent, count);
+                prove(&node, At::Tip, parent, &keys);
+                if let Some(first) = keys.first().copied() {
+                    keys.push(first);
+                    prove(&node, At::Tip, parent, &keys);
+                }
+            }
+            let proposal = node.propose(At::Tip, &block);
+            let keys = keys_for(kit, &mut miner, &block, 6);
+            prove(&node, At::Proposal(&proposal), &block, &keys);
+            prove(&node, At::Block(block.hash), &block, &keys);
+            node.commit(&[proposal]);
+            chain.push(block);
+            for old in chain.iter().rev().take(6) {
+                let keys = keys_for(kit, &mut miner, old, 4);
+                prove(&node, At::Block(old.hash), old, &keys);
+            }
+            if n % 5 == 4 {
+                node.reopen();
+            }
+        }
+        // All keys at once.
+        let tip = &chain[chain.len() - 1];
+        let mut keys: Vec<_> = tip.entries.keys().copied().collect();
+        keys.shuffle(&mut miner.rng);
+        prove(&node, At::Tip, tip, &keys);
+    });
+}
+
+/// A proof with any bit flipped, cut, extended, with parts dropped, doubled, swapped or zeroed is
+/// refused; so is one held against another root. Asked about other keys than it was made for, it
+/// is refused or shows their true values.
+///
+/// # Panics
+/// If a verifier is fooled, or accepts two encodings of one proof.
+pub fn mutated_proofs_are_refused(kit: &Kit<'_>) {
+    if !has_proofs(kit) {
+        return;
+    }
+    kit.each_seed(|seed| {
+        let mut miner = Miner::new(seed, Flavour::Ethereum, kit.scale.changes.min(8));
+        let roots = Arc::new(Roots::default());
+        let node = Node::new(kit, &roots, options(5, true));
+        let backend = node.store().backend();
+        let chain = miner.chain(None, 12, Size::Any);
+        node.extend(&chain);
+        let others: Vec<B256> = chain.iter().filter_map(|block| roots.of(block)).collect();
+        for block in &chain[7..] {
+            for count in [1, 1, 3, 8] {
+                let keys = keys_for(kit, &mut miner, block, count);
+                if keys.is_empty() {
+                    continue;
+                }
+                let proof = prove(&node, At::Block(block.hash), block, &keys);
+                refuses_mutations(backend, &mut miner, &proof, &keys, kit.scale.mutations);
+                let unknown = B256::from(miner.rng.random::<[u8; 32]>());
+                let flipped = proof.root ^ B256::with_last_byte(1);
+                for root in others.iter().chain([&unknown, &B256::ZERO, &flipped]) {
+                    if *root != proof.root {
+                        let shown = backend.verify(*root, &keys, &proof.bytes);
+                        assert!(shown.is_err(), "a proof against {} holds for {root}", proof.root);
+                    }
+                }
+                for _ in 0..20 {
+                    let mut asked = keys_for(kit, &mut miner, block, count);
+                    match miner.rng.random_range(0..4) {
+                        0 => asked = keys.iter().rev().copied().collect(),
+                        1 => asked = keys[1..].to_vec(),
+                        2 => asked.extend(&keys),
+                        _ => {}
+                    }
+                    if let Ok(shown) = backend.verify(proof.root, &asked, &proof.bytes) {
+                        assert_eq!(shown, values(block, &asked), "fooled about {asked:?}");
+                    }
+                }
+            }
+        }
+    });
+}
+
+fn refuses_mutations(
+    backend: &dyn Backend,
+    miner: &mut Miner,
+    proof: &StateProof,
+    keys: &[StateKey],
+    mutations: usize,
+) {
+    let bytes = &proof.bytes[..];
+    let refuse = |mutated: &[u8], how: &str| {
+        if mutated != bytes {
+            let shown = backend.verify(proof.root, keys, mutated);
+            assert!(shown.is_err(), "a proof of {keys:?} holds although {how}");
+        }
+    };
+    let rng = &mut miner.rng;
+    let bits = bytes.len() * 8;
+    let mut flip = |bit: usize| {
+        let mut mutated = bytes.to_vec();
+        mutated[bit / 8] ^= 1 << (bit % 8);
+        refuse(&mutated, &format!("bit {bit} of {bits} is flipped"));
+    };
+    if bits <= mutations {
+        (0..bits).for_each(&mut flip);
+    } else {
+        // The first bytes, where counts and tags are, and samples of the rest.
+        (0..64.min(mutations / 4)).for_each(&mut flip);
+        for _ in 0..mutations / 8 {
+            flip(rng.random_range(0..bits));
+        }
+    }
+    refuse(&[], "nothing of it is left");
+    for more in [&[0][..], &[1], &[0x80], &[0xff; 32], &[0; 64]] {
+        refuse(&[bytes, more].concat(), "it was extended");
+        refuse(&[more, bytes].concat(), "something stands before it");
+    }
+    refuse(&[bytes, bytes].concat(), "it comes twice");
+    if bytes.is_empty() {
+        return;
+    }
+    for _ in 0..(mutations / 40).max(4) {
+        let from = rng.random_range(0..bytes.len());
+        let len = [1, 2, 4, 8, 20, 32, 33, 64][rng.random_range(0..8)].min(bytes.len() - from);
+        let to = from + len;
+        let (head, part, tail) = (&bytes[..from], &bytes[from..to], &bytes[to..]);
+        refuse(head, &format!("it is cut at byte {from}"));
+        refuse(&[head, tail].concat(), &format!("bytes {from}..{to} are dropped"));
+        refuse(&[head, part, part, tail].concat(), &format!("bytes {from}..{to} are doubled"));
+        refuse(&[head, &vec![0; len], tail].concat(), &format!("bytes {from}..{to} are zeroed"));
+        refuse(&[tail, part, head].concat(), &format!("its parts around {from}..{to} are swapped"));
+        let mut shuffled = bytes.to_vec();
+        shuffled.swap(from, rng.random_range(0..bytes.len()));
+        refuse(&shuffled, "two bytes are swapped");
+    }
+}
