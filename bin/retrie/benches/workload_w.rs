@@ -17,6 +17,10 @@ use retrie_state::{
 };
 use std::{sync::Arc, time::Duration};
 
+/// As in the binary.
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
 const PAIRS: u64 = 1000;
 const CONTRACT: Address = Address::repeat_byte(0x57);
 

@@ -271,10 +271,7 @@ impl Inner {
         let action = || format!("opening table {name}");
         let tx = self.env.begin_ro_unsync().map_err(|e| self.error(action(), e))?;
         match open_table(&tx, &name).map_err(|e| self.error(action(), e))? {
-            Some(db) => {
-                self.tables.add_state(table, db)?;
-                Ok(Some(Handle { name: table.name, db }))
-            }
+            Some(db) => self.tables.add_state(table, db).map(Some),
             None => Ok(None),
         }
     }
@@ -420,20 +417,43 @@ impl Tables {
     fn find_state(&self, table: Table) -> Result<Option<Handle>> {
         let db = self.on_disk.read().get(&format!("{STATE_PREFIX}{}", table.name)).copied();
         match db {
-            Some(db) => {
-                self.add_state(table, db)?;
-                Ok(Some(Handle { name: table.name, db }))
-            }
+            Some(db) => self.remember(table, db).map(Some),
             None => Ok(None),
         }
     }
 
-    /// Makes a state table known.
-    pub(crate) fn add_state(&self, table: Table, db: Database) -> Result<()> {
+    /// Makes a state table known that is on disk.
+    fn add_state(&self, table: Table, db: Database) -> Result<Handle> {
         self.on_disk.write().insert(self.disk_name(table)?, db);
+        self.remember(table, db)
+    }
+
+    /// Commits a transaction that has created state tables. Whoever can see them in a snapshot
+    /// knows them: nobody can look for a table between the commit and the end of this.
+    pub(crate) fn commit_created(
+        &self,
+        created: &[(Table, Database)],
+        commit: impl FnOnce() -> Result<()>,
+    ) -> Result<()> {
+        if created.is_empty() {
+            return commit();
+        }
+        let names: Vec<_> =
+            created.iter().map(|(table, _)| self.disk_name(*table)).collect::<Result<_>>()?;
+        let mut on_disk = self.on_disk.write();
+        commit()?;
+        for (name, (table, db)) in names.into_iter().zip(created) {
+            on_disk.insert(name, *db);
+            // That its id is free was checked when the table was created.
+            let _ = self.remember(*table, *db);
+        }
+        Ok(())
+    }
+
+    fn remember(&self, table: Table, db: Database) -> Result<Handle> {
         let held =
             self.state[usize::from(table.id)].get_or_init(|| Handle { name: table.name, db });
-        if held.name == table.name { Ok(()) } else { Err(taken(table, held.name)) }
+        if held.name == table.name { Ok(*held) } else { Err(taken(table, held.name)) }
     }
 
     /// Name of a state table on disk.

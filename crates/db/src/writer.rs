@@ -87,15 +87,13 @@ impl WriteTxn {
     /// Makes all writes durable at once (with [`SyncMode::NoSync`](crate::SyncMode::NoSync):
     /// visible at once). On failure nothing of the transaction is kept.
     pub fn commit(self) -> Result<()> {
-        let Self { tx, _pass, created, failed, inner } = self;
+        // In this order they are dropped if something fails: last to first.
+        let Self { inner, _pass, created, failed, tx } = self;
         if let Some(reason) = failed {
             return Err(DbError::Aborted { reason });
         }
-        tx.commit().map_err(|e| inner.error("committing", e))?;
-        for (table, db) in created {
-            inner.tables.add_state(table, db)?;
-        }
-        Ok(())
+        let commit = || tx.commit().map_err(|e| inner.error("committing", e));
+        inner.tables.commit_created(&created, commit)
     }
 
     pub(crate) fn raw_put(&mut self, table: Handle, key: &[u8], value: &[u8]) -> Result<()> {

@@ -174,6 +174,43 @@ fn snapshot_does_not_see_later_commits_nor_tables_created_later() {
     assert_eq!(store.snapshot().unwrap().get(A, b"k").unwrap().unwrap(), b"2"[..]);
 }
 
+/// The table's handle must be known to all before its first row can be seen.
+#[test]
+fn rows_of_a_new_table_are_seen_from_the_moment_of_its_commit() {
+    const NAMES: [&str; 40] = [
+        "00", "01", "02", "03", "04", "05", "06", "07", "08", "09", "10", "11", "12", "13", "14",
+        "15", "16", "17", "18", "19", "20", "21", "22", "23", "24", "25", "26", "27", "28", "29",
+        "30", "31", "32", "33", "34", "35", "36", "37", "38", "39",
+    ];
+    let tables: Vec<_> = (0_u8..).zip(NAMES).map(|(id, name)| Table::new(id + 10, name)).collect();
+    let (_dir, db) = fresh();
+    let store = db.state_store();
+    let mut txn = store.begin_write().unwrap();
+    txn.put(A, b"last", &[0]).unwrap();
+    txn.commit().unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for (i, table) in (0_u8..).zip(&tables) {
+                let mut txn = store.begin_write().unwrap();
+                txn.put(*table, b"k", b"v").unwrap();
+                txn.put(A, b"last", &[i + 1]).unwrap();
+                txn.commit().unwrap();
+            }
+        });
+        loop {
+            let snapshot = store.snapshot().unwrap();
+            let last = usize::from(snapshot.get(A, b"last").unwrap().unwrap()[0]);
+            if let Some(newest) = last.checked_sub(1) {
+                let row = snapshot.get(tables[newest], b"k").unwrap();
+                assert!(row.is_some(), "table {newest} was committed, but is not found");
+            }
+            if last == tables.len() {
+                break;
+            }
+        }
+    });
+}
+
 #[test]
 fn table_of_an_aborted_transaction_does_not_come_into_being() {
     let (_dir, db) = fresh();

@@ -5,8 +5,8 @@ use alloy_primitives::{B256, Bytes, KECCAK256_EMPTY, keccak256};
 use retrie_chainspec::ChainSpec;
 use retrie_db::{ChainRead, Db, Metadata, NewBlock, OpenOptions, StateRootMode, WriteTxn};
 use retrie_state::{
-    Account, At, Backend, BlockRef, DeltaBuilder, KvStore, Namespace, Proposal, StateDelta,
-    StateKey, StateStore, StoreOptions, encode_slot,
+    Account, At, Backend, BlockRef, DeltaBuilder, Namespace, Proposal, StateDelta, StateKey,
+    StateStore, StoreOptions, encode_slot,
 };
 use std::{
     path::{Path, PathBuf},
@@ -193,7 +193,7 @@ impl Chain {
             referee.push(proposal);
         }
         self.check_roots(0, hash, header.state_root, &proposal, referee.first())?;
-        let root = proposal.root();
+        let roots = (proposal.root(), referee.first().map(Proposal::root));
         self.commit(&[proposal], &referee, |txn| {
             txn.insert_block(&NewBlock {
                 hash,
@@ -206,9 +206,23 @@ impl Chain {
             for (hash, code) in &codes {
                 txn.insert_code(hash, code)?;
             }
-            txn.insert_root(&hash, self.store.identity().name, &root)?;
-            Ok(())
+            self.write_roots(txn, hash, roots.0, roots.1)
         })
+    }
+
+    /// Records the root of each state beside the stored block `hash`.
+    pub(crate) fn write_roots(
+        &self,
+        txn: &mut WriteTxn,
+        hash: B256,
+        root: B256,
+        referee: Option<B256>,
+    ) -> Result<(), PipelineError> {
+        txn.insert_root(&hash, self.store.identity().name, &root)?;
+        if let (Some(r), Some(root)) = (&self.referee, referee) {
+            txn.insert_root(&hash, r.store.identity().name, &root)?;
+        }
+        Ok(())
     }
 
     /// Compares computed roots with the header's, as far as they can be. Returns how many were.
@@ -253,8 +267,14 @@ impl Chain {
         }
     }
 
-    pub(crate) fn kv(&self) -> Arc<dyn KvStore> {
-        self.db.state_store()
+    /// Bytes of the state on disk, after folding: table pages and files, the referee's included.
+    pub fn state_bytes(&self) -> Result<u64, PipelineError> {
+        self.flush()?;
+        let mut bytes = self.db.state_store().disk_bytes()? + self.store.stats()?.file_bytes;
+        if let Some(referee) = &self.referee {
+            bytes += referee.store.stats()?.file_bytes;
+        }
+        Ok(bytes)
     }
 }
 

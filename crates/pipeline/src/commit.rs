@@ -40,7 +40,7 @@ impl<'a> Committer<'a> {
                     let start = Instant::now();
                     let outcome = commit(chain, &job);
                     metrics.commit_seconds.observe(start.elapsed().as_secs_f64());
-                    if let Some(last) = job.blocks.last() {
+                    if let (Ok(_), Some(last)) = (&outcome, job.blocks.last()) {
                         metrics.durable.set(last.block.number as i64);
                     }
                     if outbox.send(outcome).is_err() {
@@ -86,15 +86,26 @@ enum Place {
 }
 
 fn commit(chain: &Chain, job: &CommitJob) -> Outcome {
-    let proposals: Vec<Proposal> = job.blocks.iter().map(|b| b.proposal.clone()).collect();
-    let referee: Vec<Proposal> = job.blocks.iter().filter_map(|b| b.referee.clone()).collect();
+    commit_blocks(chain, &job.blocks).map_err(|source| {
+        let number = |block: Option<&Arc<TreeBlock>>| block.map_or(0, |b| b.block.header().number);
+        PipelineError::Commit {
+            first: number(job.blocks.first()),
+            last: number(job.blocks.last()),
+            source: Box::new(source),
+        }
+    })
+}
+
+fn commit_blocks(chain: &Chain, blocks: &[Arc<TreeBlock>]) -> Outcome {
+    let proposals: Vec<Proposal> = blocks.iter().map(|b| b.proposal.clone()).collect();
+    let referee: Vec<Proposal> = blocks.iter().filter_map(|b| b.referee.clone()).collect();
     chain.commit(&proposals, &referee, |txn| {
-        for block in &job.blocks {
+        for block in blocks {
             write_block(chain, txn, block, Place::Canonical)?;
         }
         Ok(())
     })?;
-    Ok(job.blocks.iter().map(|block| block.block.hash()).collect())
+    Ok(blocks.iter().map(|block| block.block.hash()).collect())
 }
 
 fn write_block(
@@ -113,9 +124,5 @@ fn write_block(
     for (hash, code) in &block.codes {
         txn.insert_code(hash, code)?;
     }
-    txn.insert_root(&hash, chain.store.identity().name, &block.proposal.root())?;
-    if let (Some(referee), Some(proposal)) = (&chain.referee, &block.referee) {
-        txn.insert_root(&hash, referee.store.identity().name, &proposal.root())?;
-    }
-    Ok(())
+    chain.write_roots(txn, hash, block.proposal.root(), block.referee.as_ref().map(Proposal::root))
 }

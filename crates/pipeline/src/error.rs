@@ -60,6 +60,22 @@ pub enum PipelineError {
         /// Chain name.
         chain: String,
     },
+    /// The files do not hold all blocks asked for.
+    #[error("the files end at block {last}, before block {to} (--to); what they hold is imported")]
+    FilesEnd {
+        /// Highest block of the files that was asked for.
+        last: u64,
+        /// Last block asked for.
+        to: u64,
+    },
+    /// The files hold no block asked for.
+    #[error("no block in the files lies within blocks {from} to {to}")]
+    NothingInRange {
+        /// First block asked for.
+        from: u64,
+        /// Last block asked for.
+        to: u64,
+    },
     /// The state root computed is not the header's.
     #[error(
         "block {number} ({hash}): state root is {got} by backend {backend}, the header says \
@@ -79,8 +95,8 @@ pub enum PipelineError {
     },
     /// A backend whose roots are not Ethereum's was asked to check the header's.
     #[error(
-        "backend {backend} does not compute Ethereum's state roots: use --state-root shadow, or \
-         --referee mpt beside it"
+        "backend {backend} does not compute Ethereum's state roots, so it cannot check them: run \
+         --referee mpt beside it, or leave them unchecked (--state-root shadow)"
     )]
     NoHeaderRoot {
         /// Backend name.
@@ -88,23 +104,36 @@ pub enum PipelineError {
     },
     /// A witness bundle lists no pre-state, and none can be found.
     #[error(
-        "a bundle of block {number} in {file} has no pre-state, and no backend opens its witness"
+        "the bundle has no pre-state, and no backend opens its witness: give a bundle with `pre`"
     )]
-    MissingPreState {
-        /// Block number.
-        number: u64,
-        /// The bundle.
-        file: PathBuf,
-    },
-    /// A bundle's state cannot be opened or updated.
-    #[error("{file}: block {number}: {source}")]
+    MissingPreState,
+    /// A bundle cannot be replayed.
+    #[error("{}: {source}", file.display())]
     Bundle {
         /// The bundle.
         file: PathBuf,
+        /// What failed, naming the block.
+        source: Box<Self>,
+    },
+    /// A block could not be executed or stored for a reason that is not its own.
+    #[error("block {number} ({hash}): {source}")]
+    Block {
         /// Block number.
         number: u64,
+        /// Block hash.
+        hash: B256,
         /// What failed.
-        source: Box<StateError>,
+        source: Box<Self>,
+    },
+    /// Valid blocks could not be made durable. Those before them are.
+    #[error("blocks {first} to {last} could not be committed: {source}")]
+    Commit {
+        /// Number of the first block of the batch.
+        first: u64,
+        /// Number of the last.
+        last: u64,
+        /// What failed.
+        source: Box<Self>,
     },
     /// Two states of one datadir disagree about the tip.
     #[error(
@@ -157,8 +186,21 @@ impl PipelineError {
         }
     }
 
-    pub(crate) fn bundle(bundle: &Bundle, source: StateError) -> Self {
-        Self::Bundle { file: bundle.file.clone(), number: bundle.number, source: Box::new(source) }
+    pub(crate) fn in_bundle(self, bundle: &Bundle) -> Self {
+        let source = Box::new(self.in_block(bundle.number, bundle.hash));
+        Self::Bundle { file: bundle.file.clone(), source }
+    }
+
+    /// Names the block, unless the error does so already.
+    pub(crate) fn in_block(self, number: u64, hash: B256) -> Self {
+        match self {
+            Self::State(_)
+            | Self::Store(_)
+            | Self::Db(_)
+            | Self::Io { .. }
+            | Self::MissingPreState => Self::Block { number, hash, source: Box::new(self) },
+            named => named,
+        }
     }
 
     /// Whether the error is a verdict about a block, independent of this machine.

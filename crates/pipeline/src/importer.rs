@@ -27,7 +27,7 @@ use retrie_execution::{
     BlockHashes, CodeCache, CodeReader, ExecutionInput, ExecutionOutcome, execute_block,
     execute_block_with_observer,
 };
-use retrie_state::{At, BlockRef, Proposal, StateError, StateStore, StoreError};
+use retrie_state::{At, BlockRef, Proposal, Session, StateError, StateStore, StoreError};
 use retrie_telemetry::Metrics;
 use std::{
     sync::{
@@ -44,6 +44,8 @@ pub struct ImportOptions {
     pub batch_blocks: usize,
     /// ... or this many written state rows ...
     pub batch_rows: usize,
+    /// ... or this many bytes of blocks and logs ...
+    pub batch_bytes: usize,
     /// ... or is this old.
     pub batch_time: Duration,
     /// Whether receipts before Byzantium, which hold state roots, are checked with a throw-away
@@ -56,6 +58,7 @@ impl Default for ImportOptions {
         Self {
             batch_blocks: 1024,
             batch_rows: 200_000,
+            batch_bytes: 64 << 20,
             batch_time: Duration::from_secs(2),
             intermediate_roots: false,
         }
@@ -72,6 +75,20 @@ pub(crate) struct TreeBlock {
     pub(crate) chain: ChainHead,
     pub(crate) proposal: Proposal,
     pub(crate) referee: Option<Proposal>,
+}
+
+impl TreeBlock {
+    /// Rows of state that it writes.
+    fn rows(&self) -> usize {
+        self.proposal.rows() + self.referee.as_ref().map_or(0, Proposal::rows)
+    }
+
+    /// Bytes of the block and its logs.
+    fn bytes(&self) -> usize {
+        let logs = self.receipts.iter().flat_map(|receipt| &receipt.logs);
+        let logs: usize = logs.map(|log| log.data.data.len() + 32 * log.topics().len()).sum();
+        Block::rlp_length_for(self.block.header(), self.block.body()) + logs
+    }
 }
 
 /// What became of a block.
@@ -116,6 +133,7 @@ pub struct Importer<'a> {
     /// Canonical blocks of the tree in order, not yet handed to a commit.
     pending: Vec<Arc<TreeBlock>>,
     pending_rows: usize,
+    pending_bytes: usize,
     pending_since: Instant,
     committer: Committer<'a>,
     head: Head,
@@ -141,12 +159,22 @@ impl std::fmt::Debug for Importer<'_> {
 impl<'a> Importer<'a> {
     /// An importer that goes on from the durable head of `chain`. Commits run on a thread of
     /// `scope`.
+    ///
+    /// # Errors
+    /// [`PipelineError::NoHeaderRoot`] if intermediate roots are asked for and nobody computes them.
     pub fn new<'scope>(
         chain: &'a Chain,
         options: ImportOptions,
         metrics: Metrics,
         scope: &'scope std::thread::Scope<'scope, 'a>,
     ) -> Result<Self, PipelineError> {
+        let own = chain.store.backend();
+        if options.intermediate_roots
+            && !own.capabilities().ethereum_root
+            && chain.referee.is_none()
+        {
+            return Err(PipelineError::NoHeaderRoot { backend: own.identity().name });
+        }
         let read = chain.db.begin_read()?;
         let tip = chain.tip()?;
         let header = read
@@ -169,6 +197,7 @@ impl<'a> Importer<'a> {
             tree: HashMap::default(),
             pending: Vec::new(),
             pending_rows: 0,
+            pending_bytes: 0,
             pending_since: Instant::now(),
             head: Head { header: SealedHeader::new(header, tip.hash), chain: head },
             read,
@@ -223,10 +252,20 @@ impl<'a> Importer<'a> {
     ) -> Result<Imported, PipelineError> {
         self.times.prepare += prepare;
         let (number, hash) = (block.number(), block.hash());
+        self.import_block(block).map_err(|error| {
+            if error.is_invalid_block() {
+                self.metrics.invalid_blocks.inc();
+            }
+            error.in_block(number, hash)
+        })
+    }
+
+    fn import_block(&mut self, block: RecoveredBlock) -> Result<Imported, PipelineError> {
+        let (number, hash) = (block.number(), block.hash());
         if number == 0 {
             return self.check_genesis(hash);
         }
-        if self.is_known(&hash)? {
+        if self.is_known(block.sealed_header())? {
             self.report.known_blocks += 1;
             return Ok(Imported::Known);
         }
@@ -237,15 +276,8 @@ impl<'a> Importer<'a> {
             head: self.head.header.number,
         })?;
         self.restore_branch(&parent)?;
-        match self.verify(block, &parent) {
-            Ok(verified) => self.accept(Arc::new(verified)),
-            Err(error) => {
-                if error.is_invalid_block() {
-                    self.metrics.invalid_blocks.inc();
-                }
-                Err(error)
-            }
-        }
+        let verified = self.verify(block, &parent)?;
+        self.accept(Arc::new(verified))
     }
 
     /// Makes everything that was imported durable.
@@ -269,9 +301,21 @@ impl<'a> Importer<'a> {
         Ok(Imported::Known)
     }
 
-    /// Known means stored or in the tree. A stored side block is no reason to verify it again.
-    fn is_known(&self, hash: &B256) -> Result<bool, PipelineError> {
-        Ok(self.tree.contains_key(hash) || self.read.block_number(hash)?.is_some())
+    /// Known means in the tree, canonical, or stored as a side block that still loses. One that
+    /// leads by now belongs to a branch that a reorg had left, or was to make canonical, when it was
+    /// cut off.
+    fn is_known(&self, header: &SealedHeader) -> Result<bool, PipelineError> {
+        let hash = header.hash();
+        if self.tree.contains_key(&hash) || self.read.is_canonical(&hash)? {
+            return Ok(true);
+        }
+        if self.read.block_number(&hash)?.is_none() {
+            return Ok(false);
+        }
+        let stored = self.chain_of(header)?;
+        let leads = ForkChoice::decide(&self.head.chain, &stored) == ForkChoice::Switch
+            && (!stored.is_pos || stored.number > self.head.chain.number);
+        Ok(!leads)
     }
 
     fn header(&self, hash: &B256) -> Result<Option<SealedHeader>, PipelineError> {
@@ -322,14 +366,14 @@ impl<'a> Importer<'a> {
         }
 
         let at = self.state_of(parent)?;
-        let session = chain.store.begin(at.as_at())?;
+        let session = self.begin(&chain.store, at.as_at())?;
         let reader = session.reader();
         let surroundings = Surroundings { importer: self, parent };
         let input =
             ExecutionInput::new(&reader, &surroundings, &surroundings).with_code_cache(&self.codes);
         let (outcome, roots, proving) =
             if self.options.intermediate_roots && !spec.is_byzantium_active_at_block(number) {
-                self.execute_with_roots(&block, parent, input)?
+                self.execute_with_roots(&block, &at, input)?
             } else {
                 (execute_block(&spec, &block, input)?, None, Duration::ZERO)
             };
@@ -342,7 +386,7 @@ impl<'a> Importer<'a> {
         let referee = match &chain.referee {
             None => None,
             Some(referee) => {
-                let session = referee.store.begin(at.referee())?;
+                let session = self.begin(&referee.store, at.referee())?;
                 let proposal = session.finish(&outcome.delta)?;
                 referee.store.seal(&proposal, hash);
                 Some(proposal)
@@ -389,25 +433,20 @@ impl<'a> Importer<'a> {
     fn execute_with_roots(
         &self,
         block: &RecoveredBlock,
-        parent: &SealedHeader,
+        at: &ParentState,
         input: ExecutionInput<'_>,
     ) -> Result<(ExecutionOutcome, Option<Vec<B256>>, Duration), PipelineError> {
         let spec = self.chain.spec.for_header(block.header());
-        let at = self.state_of(parent)?;
-        let own = self.chain.store.backend().capabilities().ethereum_root;
-        let (store, at): (&StateStore, _) = match (&self.chain.referee, own) {
-            (_, true) => (&self.chain.store, at.as_at()),
-            (Some(referee), _) => (&referee.store, at.referee()),
-            (None, false) => {
-                return Ok((execute_block(&spec, block, input)?, None, Duration::ZERO));
-            }
+        let (store, at): (&StateStore, _) = match &self.chain.referee {
+            Some(referee) => (&referee.store, at.referee()),
+            None => (&self.chain.store, at.as_at()),
         };
         let mut last: Option<Proposal> = None;
         let mut roots = Vec::new();
         let mut proving = Duration::ZERO;
         let outcome = execute_block_with_observer(&spec, block, input, &mut |_, delta| {
             let start = Instant::now();
-            let session = store.begin(last.as_ref().map_or(at, At::Proposal))?;
+            let session = self.begin(store, last.as_ref().map_or(at, At::Proposal))?;
             let proposal = session.finish(&delta)?;
             roots.push(proposal.root());
             last = Some(proposal);
@@ -422,23 +461,45 @@ impl<'a> Importer<'a> {
         if let Some(block) = self.tree.get(&block.hash()) {
             return Ok(ParentState::Tree(block.clone()));
         }
-        let retained = self.chain.store.retained();
-        match retained {
-            Some(retained) if block.number < *retained.start() => {
-                Err(self.chain.store.beyond_retention(block.number).into())
-            }
-            _ => Ok(ParentState::Durable(block.hash())),
+        if block.number < self.first_retained() {
+            return Err(self.beyond_retention(block.number));
         }
+        Ok(ParentState::Durable(block.hash()))
+    }
+
+    /// A session on a state that was there when [`state_of`](Self::state_of) looked. The commit that
+    /// runs beside us may have moved the retained blocks beyond it.
+    fn begin<'s>(&self, store: &'s StateStore, at: At<'_>) -> Result<Session<'s>, PipelineError> {
+        store.begin(at).map_err(|error| match &error {
+            StateError::UnknownBlock { hash } => match self.read.block_number(hash) {
+                Ok(Some(number)) if number < self.first_retained() => self.beyond_retention(number),
+                _ => error.into(),
+            },
+            _ => error.into(),
+        })
+    }
+
+    /// Oldest durable block that can be built on.
+    fn first_retained(&self) -> u64 {
+        self.chain.store.retained().map_or(0, |retained| *retained.start())
+    }
+
+    fn beyond_retention(&self, number: u64) -> PipelineError {
+        self.chain.store.beyond_retention(number).into()
     }
 
     /// Executes stored side blocks again, from the last canonical block up to `block`, if its state
     /// is no longer at hand.
     fn restore_branch(&mut self, block: &SealedHeader) -> Result<(), PipelineError> {
+        let first = self.first_retained();
         let mut branch = Vec::new();
         let mut hash = block.hash();
         while !self.tree.contains_key(&hash) && !self.read.is_canonical(&hash)? {
             let stored =
                 self.read.recovered_block(&hash)?.ok_or(StateError::UnknownBlock { hash })?;
+            if stored.number() <= first {
+                return Err(self.beyond_retention(stored.number().saturating_sub(1)));
+            }
             hash = stored.parent_hash();
             branch.push(stored);
         }
@@ -483,6 +544,7 @@ impl<'a> Importer<'a> {
         self.metrics.head.set(self.head.header.number as i64);
         let full = self.pending.len() >= self.options.batch_blocks
             || self.pending_rows >= self.options.batch_rows
+            || self.pending_bytes >= self.options.batch_bytes
             || self.pending_since.elapsed() >= self.options.batch_time;
         if full && !self.pending.is_empty() {
             self.hand_over()?;
@@ -495,8 +557,8 @@ impl<'a> Importer<'a> {
             self.pending_since = Instant::now();
         }
         self.head = Head { header: block.block.clone_sealed_header(), chain: block.chain };
-        self.pending_rows +=
-            block.proposal.rows() + block.referee.as_ref().map_or(0, Proposal::rows);
+        self.pending_rows += block.rows();
+        self.pending_bytes += block.bytes();
         self.pending.push(block);
     }
 
@@ -512,15 +574,18 @@ impl<'a> Importer<'a> {
             if self.read.is_canonical(&parent)? {
                 break first.number() - 1;
             }
-            let Some(block) = self.tree.get(&parent) else {
-                return Err(StateError::UnknownBlock { hash: parent }.into());
+            let Some(parent) = self.tree.get(&parent) else {
+                // The commits just made have moved the retained blocks beyond it.
+                return Err(self.beyond_retention(first.number() - 1));
             };
-            branch.push(block.clone());
+            branch.push(parent.clone());
         };
-        // The old branch becomes a side branch; its state must be found again should it win later.
         self.chain.revert(ancestor)?;
         tracing::debug!(old = %old_head, ancestor, "took the durable chain back");
         self.refresh()?;
+        // Side blocks may stand on blocks that are not canonical any more. All are stored: should
+        // their branch, or the one just left, win later, it is executed again.
+        self.tree = branch.iter().map(|block| (block.block.hash(), block.clone())).collect();
         for block in branch.into_iter().rev() {
             self.extend(block);
         }
@@ -534,6 +599,7 @@ impl<'a> Importer<'a> {
         }
         let blocks = std::mem::take(&mut self.pending);
         self.pending_rows = 0;
+        self.pending_bytes = 0;
         let start = Instant::now();
         let done = self.committer.send(CommitJob { blocks })?;
         self.times.commit_wait += start.elapsed();
@@ -548,8 +614,10 @@ impl<'a> Importer<'a> {
         for hash in &durable {
             self.tree.remove(hash);
         }
+        // In this order: what lies below is then durable in what `read` sees, though the next commit
+        // may end meanwhile.
+        let first = self.first_retained();
         self.refresh()?;
-        let first = self.chain.store.retained().map_or(0, |retained| *retained.start());
         self.tree.retain(|_, block| block.block.number() > first);
         Ok(())
     }

@@ -22,6 +22,8 @@ mod recover;
 pub mod replay;
 pub mod report;
 mod stream;
+#[cfg(feature = "testkit")]
+pub mod testkit;
 
 pub use chain::{Chain, ChainOptions};
 pub use error::PipelineError;
@@ -111,7 +113,7 @@ pub fn chain_replay_result(
         root: chain.store.tip().map(|tip| tip.root).unwrap_or_default(),
         breakdown,
         amplification: Amplification::new(chain.store.counts(), key_operations.0, key_operations.1),
-        disk_bytes: chain.kv().disk_bytes()?,
+        disk_bytes: chain.state_bytes()?,
         peak_rss_bytes: peak_rss_bytes(),
         bundles: Vec::new(),
     })

@@ -1,27 +1,33 @@
 //! Sender recovery: the one costly step of a block that needs no state.
 
 use crate::PipelineError;
-use alloy_consensus::transaction::SignerRecoverable;
+use alloy_consensus::{Transaction as _, transaction::SignerRecoverable};
 use alloy_hardforks::EthereumHardforks;
 use alloy_primitives::Address;
 use rayon::prelude::*;
 use retrie_chainspec::{
     ChainSpec,
-    primitives::{Block, RecoveredBlock},
+    primitives::{Block, RecoveredBlock, Transaction},
 };
 
 /// Below this many transactions a block is recovered on the calling thread.
 const PARALLEL_FROM: usize = 8;
 
-/// Recovers the sender of each transaction, on all cores for large blocks. From Homestead on a
-/// signature must have a low `s` (EIP-2), which the EVM does not check.
+/// Recovers the sender of each transaction, on all cores for large blocks.
+///
+/// Two rules of signatures are checked here, as the EVM does not: a low `s` from Homestead on (EIP-2),
+/// and no chain id before Spurious Dragon (EIP-155).
 ///
 /// # Errors
 /// [`PipelineError::InvalidSignature`] names block and transaction.
 pub fn recover_senders(spec: &ChainSpec, block: Block) -> Result<RecoveredBlock, PipelineError> {
     let number = block.header.number;
     let low_s = spec.is_homestead_active_at_block(number);
-    let one = |(index, tx): (usize, &retrie_chainspec::primitives::Transaction)| {
+    let chain_id = spec.is_spurious_dragon_active_at_block(number);
+    let one = |(index, tx): (usize, &Transaction)| {
+        if !chain_id && tx.is_legacy() && tx.chain_id().is_some() {
+            return Err(PipelineError::InvalidSignature { number, index });
+        }
         let sender = if low_s { tx.recover_signer() } else { tx.recover_signer_unchecked() };
         sender.map_err(|_| PipelineError::InvalidSignature { number, index })
     };

@@ -5,6 +5,8 @@
 //! | `import-read` | decode the block files in order | [`CHUNKS`] chunks in flight | end of files, error, receiver gone |
 //! | `import-prepare` (+ rayon) | hash, check header and body, recover senders | the same | the same |
 //! | the importer | everything that needs the state | | |
+//!
+//! The last chunk says so: a channel that closes before is a thread that died.
 
 use crate::{PipelineError, recover::recover_senders};
 use alloy_consensus::BlockHeader;
@@ -15,7 +17,11 @@ use retrie_chainspec::{
     primitives::{RecoveredBlock, SealedBlock},
 };
 use retrie_sources::{BlockSource, SourceBlock};
-use std::{sync::Arc, time::Duration, time::Instant};
+use std::{
+    ops::RangeInclusive,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 /// Chunks that wait in each channel.
 const CHUNKS: usize = 3;
@@ -52,26 +58,36 @@ fn check_alone(spec: &Arc<ChainSpec>, block: &SealedBlock) -> Result<(), Pipelin
         .map_err(|source| PipelineError::invalid(block, source))
 }
 
+/// Some blocks in order.
+#[derive(Debug)]
+struct Chunk<T> {
+    blocks: Vec<T>,
+    /// What follows the last block of all; `None` if more chunks do.
+    end: Option<Result<(), PipelineError>>,
+}
+
 /// Blocks of some sources, prepared in order.
 #[derive(Debug)]
 pub(crate) struct BlockStream {
-    chunks: Receiver<Result<Vec<PreparedBlock>, PipelineError>>,
+    chunks: Receiver<Chunk<PreparedBlock>>,
     current: std::vec::IntoIter<PreparedBlock>,
-    failed: bool,
+    end: Option<Result<(), PipelineError>>,
+    ended: bool,
 }
 
 impl BlockStream {
-    /// Starts reading `sources`, one after the other; blocks outside `range` are passed over.
+    /// Starts reading `sources`, one after the other; blocks outside `range` are passed over. An
+    /// error follows the last block if they do not reach the end of `range`, where it has one.
     pub(crate) fn start(
         spec: Arc<ChainSpec>,
         sources: Vec<BlockSource>,
-        range: std::ops::RangeInclusive<u64>,
+        range: RangeInclusive<u64>,
     ) -> Result<Self, PipelineError> {
         let (read, raw) = bounded(CHUNKS);
         let (ready, chunks) = bounded(CHUNKS);
         spawn("import-read", move || read_chunks(sources, &range, &read))?;
         spawn("import-prepare", move || prepare_chunks(&spec, &raw, &ready))?;
-        Ok(Self { chunks, current: Vec::new().into_iter(), failed: false })
+        Ok(Self { chunks, current: Vec::new().into_iter(), end: None, ended: false })
     }
 }
 
@@ -79,22 +95,24 @@ impl Iterator for BlockStream {
     type Item = Result<PreparedBlock, PipelineError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        loop {
+        while !self.ended {
             if let Some(block) = self.current.next() {
                 return Some(Ok(block));
             }
-            if self.failed {
-                return None;
-            }
-            match self.chunks.recv() {
-                Ok(Ok(chunk)) => self.current = chunk.into_iter(),
-                Ok(Err(error)) => {
-                    self.failed = true;
-                    return Some(Err(error));
+            let end = self.end.take().or_else(|| match self.chunks.recv() {
+                Ok(chunk) => {
+                    self.current = chunk.blocks.into_iter();
+                    self.end = chunk.end;
+                    None
                 }
-                Err(_) => return None,
+                Err(_) => Some(Err(PipelineError::Thread { thread: "reading" })),
+            });
+            if let Some(end) = end {
+                self.ended = true;
+                return end.err().map(Err);
             }
         }
+        None
     }
 }
 
@@ -106,62 +124,71 @@ fn spawn(name: &'static str, work: impl FnOnce() + Send + 'static) -> Result<(),
         .map_err(|source| PipelineError::Io { action: format!("starting thread {name}"), source })
 }
 
-type RawChunk = (Vec<SourceBlock>, Option<PipelineError>);
-
 fn read_chunks(
     sources: Vec<BlockSource>,
-    range: &std::ops::RangeInclusive<u64>,
-    out: &Sender<RawChunk>,
+    range: &RangeInclusive<u64>,
+    out: &Sender<Chunk<SourceBlock>>,
 ) {
-    let mut chunk = Vec::new();
+    let mut blocks = Vec::new();
     let mut bytes = 0;
+    let mut highest = None;
+    let mut end = None;
     for block in sources.into_iter().flatten() {
         match block {
             Ok(block) if !range.contains(&block.block.header.number) => {}
             Ok(block) => {
+                highest = highest.max(Some(block.block.header.number));
                 bytes += block.encoded_len;
-                chunk.push(block);
-                if chunk.len() >= CHUNK_BLOCKS || bytes >= CHUNK_BYTES {
+                blocks.push(block);
+                if blocks.len() >= CHUNK_BLOCKS || bytes >= CHUNK_BYTES {
                     bytes = 0;
-                    if out.send((std::mem::take(&mut chunk), None)).is_err() {
+                    let chunk = Chunk { blocks: std::mem::take(&mut blocks), end: None };
+                    if out.send(chunk).is_err() {
                         return;
                     }
                 }
             }
             Err(error) => {
                 // The blocks before the damage are good.
-                let _ = out.send((chunk, Some(error.into())));
-                return;
+                end = Some(Err(error.into()));
+                break;
             }
         }
     }
-    let _ = out.send((chunk, None));
+    let end = end.unwrap_or_else(|| reaches(range, highest));
+    let _ = out.send(Chunk { blocks, end: Some(end) });
+}
+
+/// Whether blocks up to `highest` are all that was asked for.
+fn reaches(range: &RangeInclusive<u64>, highest: Option<u64>) -> Result<(), PipelineError> {
+    let (from, to) = (*range.start(), *range.end());
+    match highest {
+        None => Err(PipelineError::NothingInRange { from, to }),
+        Some(last) if to != u64::MAX && last < to => Err(PipelineError::FilesEnd { last, to }),
+        Some(_) => Ok(()),
+    }
 }
 
 fn prepare_chunks(
     spec: &Arc<ChainSpec>,
-    raw: &Receiver<RawChunk>,
-    out: &Sender<Result<Vec<PreparedBlock>, PipelineError>>,
+    raw: &Receiver<Chunk<SourceBlock>>,
+    out: &Sender<Chunk<PreparedBlock>>,
 ) {
-    for (chunk, damage) in raw {
+    for Chunk { blocks, mut end } in raw {
         let prepared: Vec<_> =
-            chunk.into_par_iter().map(|block| prepare(spec, block.block)).collect();
-        let mut good = Vec::with_capacity(prepared.len());
-        let mut failure = damage;
+            blocks.into_par_iter().map(|block| prepare(spec, block.block)).collect();
+        let mut blocks = Vec::with_capacity(prepared.len());
         for block in prepared {
             match block {
-                Ok(block) => good.push(block),
+                Ok(block) => blocks.push(block),
                 Err(error) => {
-                    failure = Some(error);
+                    end = Some(Err(error));
                     break;
                 }
             }
         }
-        if out.send(Ok(good)).is_err() {
-            return;
-        }
-        if let Some(error) = failure {
-            let _ = out.send(Err(error));
+        let ended = end.is_some();
+        if out.send(Chunk { blocks, end }).is_err() || ended {
             return;
         }
     }

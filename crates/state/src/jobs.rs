@@ -339,3 +339,6 @@ fn tempfile_in(dir: &Path, name: &str) -> std::io::Result<(PathBuf, fs::File)> {
     let file = fs::File::create(&path)?;
     Ok((path, file))
 }
+
+#[cfg(test)]
+mod tests;

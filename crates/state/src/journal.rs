@@ -467,3 +467,6 @@ pub(crate) fn fold(
     txn.commit()?;
     Ok(folded)
 }
+
+#[cfg(test)]
+mod tests;

@@ -360,3 +360,6 @@ impl NodeWrite for WriteView {
         self
     }
 }
+
+#[cfg(test)]
+mod tests;

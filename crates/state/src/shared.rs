@@ -1,7 +1,7 @@
 //! What the store, its readers and its folder share: the memory side of the durable state.
 
 use crate::{
-    Backend, BlockRef, Direction, KeyRange, KvRead, KvStore, KvWrite, NodeRead, Proposal,
+    Backend, BlockRef, Direction, KeyRange, KvRead, KvStore, KvWrite, NodeRead, Proposal, Row,
     StateError, StoreError, Table, Tip,
     backend::Cache,
     counters::Counters,
@@ -178,9 +178,13 @@ pub(crate) fn read_meta(kv: &dyn KvRead) -> Result<(Option<Tip>, u64, u64), Stat
     };
     let (tip, seq) = meta.map_or((None, 0), |(tip, seq)| (Some(tip), seq));
     // The end of a fold deletes the records it covers in the transaction that moves `folded`.
-    let first = kv.seek(JOURNAL, Some(&[]), Direction::Forward)?;
-    let first = first.map(|(key, _)| journal::record_id(JOURNAL, &key)).transpose()?;
-    if folded > seq || first.unwrap_or(seq + 1) != folded + 1 {
+    let id = |row: Option<Row>| {
+        row.map(|(key, _)| journal::record_id(JOURNAL, &key)).transpose()
+    };
+    let first = id(kv.seek(JOURNAL, Some(&[]), Direction::Forward)?)?;
+    let last = id(kv.seek(JOURNAL, None, Direction::Backward)?)?;
+    let journalled = first.zip(last).unwrap_or((seq + 1, seq));
+    if folded > seq || journalled != (folded + 1, seq) {
         let what = format!(
             "commits up to {folded} of {seq} are said to be in the tables, which the journal does \
              not bear out"

@@ -46,7 +46,7 @@ pub(crate) struct Args {
     /// `durable`: each commit is synced to disk. `none`: commits are left to the system.
     #[arg(long, value_name = "MODE", default_value = "durable")]
     sync: String,
-    /// How many blocks can be reverted; bundles need one at least.
+    /// How many blocks can be reverted; bundles need two at least.
     #[arg(long, value_name = "BLOCKS", default_value_t = 128)]
     retention: u64,
     /// Write the figures as JSON to this file, or `-` for stdout.
@@ -95,6 +95,9 @@ impl Args {
         if bundles.is_empty() && chains.is_empty() {
             bail!("no bundle lies within blocks {} to {}", self.from, self.to);
         }
+        if !bundles.is_empty() && self.retention < 2 {
+            bail!("--retention must be 2 at least: a bundle's pre-state and block are taken back");
+        }
         let spec = parse_chain(&self.chain)?;
         let mut report = ReplayReport {
             machine: machine(),
@@ -140,11 +143,10 @@ impl Args {
         let folder = fresh_folder()?;
         let db = Db::create(folder.path(), &db_options(sync))?;
         let kv = db.state_store();
-        // A pre-state and the block on it are taken back after each bundle.
-        let retention = self.retention.max(2);
         let files = folder.path().join("state");
         std::fs::create_dir_all(&files).wrap_err("creating the state folder")?;
-        let store_options = StoreOptions { retention, dir: Some(files), ..StoreOptions::default() };
+        let store_options =
+            StoreOptions { retention: self.retention, dir: Some(files), ..StoreOptions::default() };
         let store = StateStore::open(backend, kv.clone(), store_options)?;
         if self.pad_accounts > 0 {
             tracing::info!(
@@ -173,7 +175,8 @@ impl Args {
                 replay.run(&bundle).wrap_err_with(|| format!("{}", file.path.display()))?;
             print_outcome(outcome);
         }
-        Ok(replay.result(kv.disk_bytes()?))
+        store.flush()?;
+        Ok(replay.result(kv.disk_bytes()? + store.stats()?.file_bytes))
     }
 
     fn replay_chain(
@@ -303,8 +306,29 @@ fn print_summary(results: &[ReplayResult]) {
             parts.other,
             if result.ok { "ok" } else { "FAILED" },
         );
+        print_kinds(result);
     }
     for failure in results.iter().flat_map(|result| &result.failures) {
         println!("{failure}");
+    }
+}
+
+/// The two kinds of bundles apart: a backend that opens witnesses executes them in memory and
+/// commits nothing, so only prestate bundles compare backends.
+fn print_kinds(result: &ReplayResult) {
+    for kind in ["witness", "prestate"] {
+        let of_kind = || result.bundles.iter().filter(|bundle| bundle.kind == kind);
+        let (blocks, txs): (usize, u64) = (of_kind().count(), of_kind().map(|b| b.txs).sum());
+        if blocks == 0 || blocks == result.bundles.len() {
+            continue;
+        }
+        let seconds: f64 = of_kind().map(|b| b.seconds).sum();
+        let gas: u64 = of_kind().map(|b| b.gas).sum();
+        println!(
+            "  {kind:<10} {blocks:>8} {:>9} {seconds:>9.3} {:>9.0} {:>9.1}",
+            grouped(txs),
+            txs as f64 / seconds.max(1e-9),
+            gas as f64 / 1e6 / seconds.max(1e-9),
+        );
     }
 }

@@ -270,8 +270,7 @@ impl WriteTxn {
         let Some((_, id)) = canonical(self, tip.number)? else { return Ok(()) };
         let lookup = self.chain(ChainTable::TxLookup);
         for hash in self.transaction_hashes(id)? {
-            // Before transactions were bound to an account's nonce for good (a contract account
-            // could restart), one could be in two blocks: leave the other's row alone.
+            // A row that names another block is not this one's to delete.
             let row = self.raw_get(lookup, hash.as_slice())?;
             let here = row.and_then(|row| read::decode_position(&row));
             if here.is_some_and(|(number, _)| number == tip.number) {

@@ -163,21 +163,26 @@ impl<'a> BundleReplay<'a> {
     /// Replays one bundle.
     ///
     /// # Errors
-    /// When it cannot be executed at all; checks that do not hold are in the outcome.
+    /// When it cannot be executed at all, naming file and block; checks that do not hold are in the
+    /// outcome.
     pub fn run(&mut self, bundle: &Bundle) -> Result<&BundleOutcome, PipelineError> {
+        let outcome = self.run_bundle(bundle).map_err(|error| error.in_bundle(bundle))?;
+        self.outcomes.push(outcome);
+        Ok(&self.outcomes[self.outcomes.len() - 1])
+    }
+
+    fn run_bundle(&mut self, bundle: &Bundle) -> Result<BundleOutcome, PipelineError> {
         let surroundings = Surroundings {
             codes: bundle.codes().into_iter().collect(),
             hashes: bundle.ancestor_hashes().into_iter().collect(),
         };
         let partial = self.store.backend().partial_state();
-        let outcome = match (&bundle.kind, partial) {
+        match (&bundle.kind, partial) {
             (BundleKind::Witness(witness), Some(opener)) => {
-                self.run_on_witness(bundle, witness, opener, &surroundings)?
+                self.run_on_witness(bundle, witness, opener, &surroundings)
             }
-            _ => self.run_on_store(bundle, &surroundings)?,
-        };
-        self.outcomes.push(outcome);
-        Ok(&self.outcomes[self.outcomes.len() - 1])
+            _ => self.run_on_store(bundle, &surroundings),
+        }
     }
 
     /// The result of all bundles so far.
@@ -219,8 +224,7 @@ impl<'a> BundleReplay<'a> {
         opener: &dyn PartialState,
         surroundings: &Surroundings,
     ) -> Result<BundleOutcome, PipelineError> {
-        let at = |source| PipelineError::bundle(bundle, source);
-        let tree = opener.open_witness(witness.pre_state_root, &witness.state).map_err(at)?;
+        let tree = opener.open_witness(witness.pre_state_root, &witness.state)?;
         let start = Instant::now();
         let block = self.recover(bundle)?;
         let header = block.header();
@@ -252,7 +256,7 @@ impl<'a> BundleReplay<'a> {
         };
         Breakdown::add(&mut self.breakdown.storage_io, outcome.timing.storage);
         let proposing = Instant::now();
-        let post = tree.apply(&outcome.delta).map_err(at)?;
+        let post = tree.apply(&outcome.delta)?;
         Breakdown::add(&mut self.breakdown.authentication, proposing.elapsed());
         let seconds = self.stop(start);
         self.root = post.root();
@@ -403,12 +407,8 @@ impl<'a> BundleReplay<'a> {
         witness: &WitnessBundle,
         surroundings: &Surroundings,
     ) -> Result<BTreeMap<StateKey, Option<Value>>, PipelineError> {
-        let at = |source| PipelineError::bundle(bundle, source);
-        let opener = self.options.witness_opener.ok_or_else(|| PipelineError::MissingPreState {
-            number: bundle.number,
-            file: bundle.file.clone(),
-        })?;
-        let tree = opener.open_witness(witness.pre_state_root, &witness.state).map_err(at)?;
+        let opener = self.options.witness_opener.ok_or(PipelineError::MissingPreState)?;
+        let tree = opener.open_witness(witness.pre_state_root, &witness.state)?;
         let recorder = AccessRecorder::new(&*tree);
         let block = recover_senders(&self.options.spec, bundle.block.clone())?;
         let spec = self.options.spec.for_header(block.header());
@@ -422,7 +422,7 @@ impl<'a> BundleReplay<'a> {
         for address in addresses {
             let key = StateKey::Account(address);
             if !values.contains_key(&key) {
-                values.insert(key, tree.get(&key).map_err(at)?);
+                values.insert(key, tree.get(&key)?);
             }
         }
         Ok(values)

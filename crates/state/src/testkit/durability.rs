@@ -5,7 +5,7 @@ use super::{
     model::{BlockPtr, Flavour, Miner, Size},
     node::{Node, Roots, options, temp_dir},
 };
-use crate::{At, BlockRef, KvStore, MemoryStore, StateError, StateReader, StoreOptions};
+use crate::{At, BlockRef, StateError, StateReader, StoreOptions};
 use alloy_primitives::B256;
 use rand::Rng;
 use std::{collections::BTreeMap, fs, sync::Arc};
@@ -37,19 +37,18 @@ pub fn reopening_loses_nothing(kit: &Kit<'_>) {
                 let _lost = node.propose_chain(At::Tip, &blocks[..1]);
                 node.extend(&blocks);
                 chain.extend(blocks);
-                if miner.rng.random_bool(0.2) && chain.len() > 2 {
-                    chain.truncate(chain.len() - miner.rng.random_range(1..3));
+                if miner.rng.random_bool(0.2) {
+                    let first = node.first_retained() as usize;
+                    chain.truncate(miner.rng.random_range(first..chain.len()) + 1);
                     node.revert(chain[chain.len() - 1].number);
                 }
                 if miner.rng.random_bool(0.5) {
                     node.reopen();
                     let tip = chain.last().expect("there are blocks");
                     node.check_tip(tip);
-                    let oldest = chain.len().saturating_sub(6);
-                    let old = &chain[miner.rng.random_range(oldest..chain.len())];
-                    if node.first_retained() <= old.number {
-                        node.check(At::Block(old.hash), old);
-                    }
+                    let first = node.first_retained() as usize;
+                    let old = &chain[miner.rng.random_range(first..chain.len())];
+                    node.check(At::Block(old.hash), old);
                 }
             }
             node.reopen();
@@ -361,14 +360,15 @@ enum Step {
 }
 
 /// A script that grows, folds, forks and reverts, with the tip after each step.
-fn script(miner: &mut Miner, blocks: usize) -> Vec<(Step, Option<BlockPtr>)> {
-    let mut steps = Vec::new();
+fn script(miner: &mut Miner, steps: usize, retention: usize) -> Vec<(Step, Option<BlockPtr>)> {
+    let (mut script, mut first) = (Vec::new(), 0);
     let mut chain: Vec<BlockPtr> = Vec::new();
-    while steps.len() < blocks {
+    while script.len() < steps {
+        first = first.max(chain.len().saturating_sub(retention + 1));
         let step = match miner.rng.random_range(0..8) {
             0 => Step::Flush,
-            1 if chain.len() > 4 => {
-                chain.truncate(chain.len() - miner.rng.random_range(1..4));
+            1 if chain.len() > first + 1 => {
+                chain.truncate(miner.rng.random_range(first + 1..chain.len()));
                 Step::Revert(chain[chain.len() - 1].clone())
             }
             _ => {
@@ -378,9 +378,9 @@ fn script(miner: &mut Miner, blocks: usize) -> Vec<(Step, Option<BlockPtr>)> {
                 Step::Commit(batch)
             }
         };
-        steps.push((step, chain.last().cloned()));
+        script.push((step, chain.last().cloned()));
     }
-    steps
+    script
 }
 
 fn take(node: &Node<'_>, step: &Step) -> Result<(), StateError> {
@@ -402,7 +402,7 @@ pub fn a_kill_at_any_write_loses_nothing_committed(kit: &Kit<'_>) {
         let roots = Arc::new(Roots::default());
         for fold_often in [true, false] {
             let mut miner = Miner::new(seed, Flavour::Ethereum, kit.scale.changes.min(10));
-            let steps = script(&mut miner, kit.scale.blocks.min(12));
+            let steps = script(&mut miner, kit.scale.blocks.min(12), 5);
             let settings = options(5, fold_often);
             let (writes, names) = run_killed(kit, &roots, &settings, &steps, 0, false, &[]);
             // The first writes one by one, then samples of all.
@@ -429,7 +429,7 @@ fn run_killed(
     survives: bool,
     plant: &[String],
 ) -> (u64, Vec<String>) {
-    let (kv, dir): (Arc<dyn KvStore>, _) = (Arc::new(MemoryStore::new()), temp_dir());
+    let (kv, dir) = (kit.key_value_store(), temp_dir());
     let faults = Faults::new(fatal, survives);
     let faulty = Arc::new(FaultStore::new(kv.clone(), faults.clone()));
     let node = Node::on(kit, roots, settings.clone(), faulty, dir.clone());

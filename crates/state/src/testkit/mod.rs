@@ -27,8 +27,9 @@ mod node;
 mod proofs;
 mod roots;
 mod states;
+mod store;
 
-use crate::Backend;
+use crate::{Backend, KvStore, MemoryStore};
 use std::sync::Arc;
 
 pub use durability::{
@@ -50,6 +51,7 @@ pub use roots::{
     a_bulk_load_equals_the_first_block, equal_states_have_equal_roots,
     roots_do_not_depend_on_the_way_there, slow_jobs_change_nothing,
 };
+pub use store::a_key_value_store_matches_a_model;
 pub use states::{opaque_values_match_a_model, values_listings_and_counts_match_a_model};
 
 /// Makes a backend without content, the same each time.
@@ -103,10 +105,14 @@ fn env(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
 }
 
+/// Makes an empty key-value store.
+pub type StoreFactory<'a> = dyn Fn() -> Arc<dyn KvStore> + 'a;
+
 /// A backend under test, and how hard it is tested.
 pub struct Kit<'a> {
     factory: &'a Factory<'a>,
     scale: Scale,
+    stores: Option<&'a StoreFactory<'a>>,
 }
 
 impl std::fmt::Debug for Kit<'_> {
@@ -118,7 +124,16 @@ impl std::fmt::Debug for Kit<'_> {
 impl<'a> Kit<'a> {
     /// Tests what `factory` makes.
     pub const fn new(factory: &'a Factory<'a>, scale: Scale) -> Self {
-        Self { factory, scale }
+        Self { factory, scale, stores: None }
+    }
+
+    /// Uses key-value stores of this make, in place of the one in memory.
+    pub const fn on(self, stores: &'a StoreFactory<'a>) -> Self {
+        Self { stores: Some(stores), ..self }
+    }
+
+    fn key_value_store(&self) -> Arc<dyn KvStore> {
+        self.stores.map_or_else(|| Arc::new(MemoryStore::new()) as Arc<dyn KvStore>, |make| make())
     }
 
     fn backend(&self) -> Arc<dyn Backend> {
@@ -205,6 +220,13 @@ macro_rules! backend_tests {
 /// # Panics
 /// At the first one that fails.
 pub fn run_all(factory: &Factory<'_>) {
-    let kit = &Kit::new(factory, Scale::default());
+    run_all_of(&Kit::new(factory, Scale::default()));
+}
+
+/// Runs every check of `kit` in turn.
+///
+/// # Panics
+/// At the first one that fails.
+pub fn run_all_of(kit: &Kit<'_>) {
     crate::__all_backend_checks!(crate::__backend_run_all, kit);
 }

@@ -5,7 +5,7 @@ use super::{
     model::{Block, BlockPtr, Flavour, slots_of},
 };
 use crate::{
-    At, KvStore, MemoryStore, Proposal, StateError, StateKey, StateReader, StateStore, StateView,
+    At, KvStore, Proposal, StateError, StateKey, StateReader, StateStore, StateView,
     StoreOptions,
     shared::{Retained, named_files},
 };
@@ -66,8 +66,7 @@ pub(super) struct Node<'k> {
 impl<'k> Node<'k> {
     /// An empty node.
     pub(super) fn new(kit: &'k Kit<'k>, roots: &Arc<Roots>, options: StoreOptions) -> Self {
-        let kv = Arc::new(MemoryStore::new());
-        Self::on(kit, roots, options, kv, temp_dir())
+        Self::on(kit, roots, options, kit.key_value_store(), temp_dir())
     }
 
     /// A node on what `kv` and `dir` hold.

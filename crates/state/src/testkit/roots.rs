@@ -48,7 +48,7 @@ pub fn roots_do_not_depend_on_the_way_there(kit: &Kit<'_>) {
             node.extend_each(&chain[at..next]);
             at = next;
             if miner.rng.random_bool(0.4) {
-                at -= miner.rng.random_range(0..at.min(8));
+                at = miner.rng.random_range(node.first_retained() as usize..at) + 1;
                 node.revert(chain[at - 1].number);
                 if miner.rng.random_bool(0.5) {
                     let fork = miner.chain(Some(&chain[at - 1]), 3, Size::Any);
@@ -211,8 +211,8 @@ pub fn slow_jobs_change_nothing(kit: &Kit<'_>) {
             at += 1;
             match miner.rng.random_range(0..8) {
                 0 => slow.reopen(),
-                1 if at > 4 => {
-                    at -= miner.rng.random_range(1..4);
+                1 => {
+                    at = miner.rng.random_range(slow.first_retained() as usize..at) + 1;
                     slow.revert(chain[at - 1].number);
                 }
                 2 => {

@@ -1,0 +1,498 @@
+//! Small chains of valid blocks, for tests of whatever imports, serves or follows a chain.
+//!
+//! A [`TestChain`] executes every block it builds on the block's own parent, with the executor of
+//! this workspace over a state in memory, and fills in what its header commits to. Any block may be
+//! the parent of the next one, so branches cost nothing. Proof-of-work seals are not made, as nobody
+//! checks them.
+//!
+//! Every function here panics where a test would.
+
+use crate::chain::genesis_delta;
+use alloy_consensus::{
+    SignableTransaction, TxEip1559, TxLegacy, TxReceipt,
+    proofs::{
+        calculate_ommers_root, calculate_receipt_root, calculate_transaction_root,
+        calculate_withdrawals_root,
+    },
+};
+use alloy_eips::{eip2935, eip4788, eip7002, eip7251};
+use alloy_hardforks::EthereumHardforks;
+use alloy_primitives::{Address, B256, Bytes, Signature, TxKind, U256, address, map::HashMap};
+use k256::ecdsa::SigningKey;
+use retrie_chainspec::{
+    ChainSpec,
+    primitives::{Block, BlockBody, Header, RecoveredBlock, Transaction, Withdrawals},
+};
+use retrie_execution::{ExecutionInput, execute_block_with_observer};
+use retrie_sources::BlockWriter;
+use retrie_state::{
+    Account, At, Backend, MemoryStore, Proposal, StateKey, StateReader, StateStore, StoreOptions,
+};
+use serde_json::json;
+use std::{path::Path, sync::Arc};
+
+/// Number of accounts that genesis funds.
+pub const WALLETS: u8 = 8;
+/// Chain id of every test chain.
+pub const CHAIN_ID: u64 = 7331;
+/// Gas limit of every block.
+pub const GAS_LIMIT: u64 = 30_000_000;
+/// Difficulty of genesis under proof of work: far enough above the minimum to go down.
+pub const GENESIS_DIFFICULTY: u64 = 2_000_000;
+/// A contract that genesis holds, with the code of [`Call::deploy`] and slots 1 to 3 set.
+pub const GENESIS_CONTRACT: Address = address!("0x00000000000000000000000000000000000c0de5");
+
+/// Runtime code: given two words it stores the second at the slot that the first names and logs the
+/// slot as a topic; given nothing it destroys itself in favour of the caller.
+const STORE_CODE: [u8; 24] = [
+    0x36, 0x15, 0x60, 0x15, 0x57, // no input: to the JUMPDEST
+    0x60, 0x20, 0x35, 0x60, 0x00, 0x35, 0x55, // SSTORE(word 0, word 1)
+    0x60, 0x00, 0x35, 0x60, 0x00, 0x60, 0x00, 0xa1, // LOG1(topic: word 0)
+    0x00, // STOP
+    0x5b, 0x33, 0xff, // JUMPDEST, SELFDESTRUCT(CALLER)
+];
+/// Returns the 24 bytes that follow it.
+const DEPLOY_CODE: [u8; 12] =
+    [0x60, 0x18, 0x60, 0x0c, 0x60, 0x00, 0x39, 0x60, 0x18, 0x60, 0x00, 0xf3];
+
+/// The rules of a test chain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rules {
+    /// Frontier, from block 3 on Homestead; receipts hold state roots.
+    Frontier,
+    /// Proof of work with Byzantium's receipts.
+    Byzantium,
+    /// Proof of work with London's fees, up to this total difficulty; then proof of stake.
+    Merge(u64),
+    /// Proof of stake with withdrawals and the beacon root contract.
+    Cancun,
+    /// Proof of stake with requests and stored block hashes.
+    Prague,
+}
+
+impl Rules {
+    /// A genesis file, as `retrie init --chain` takes it.
+    pub fn genesis_json(self) -> String {
+        let mut config = json!({ "chainId": CHAIN_ID });
+        let mut set = |names: &[&str], value: u64| {
+            for name in names {
+                config[*name] = value.into();
+            }
+        };
+        set(&["homesteadBlock"], if self == Self::Frontier { 3 } else { 0 });
+        if self != Self::Frontier {
+            set(&["eip150Block", "eip155Block", "eip158Block", "byzantiumBlock"], 0);
+        }
+        if !matches!(self, Self::Frontier | Self::Byzantium) {
+            set(&["constantinopleBlock", "petersburgBlock", "istanbulBlock"], 0);
+            set(&["berlinBlock", "londonBlock"], 0);
+        }
+        match self {
+            Self::Merge(difficulty) => set(&["terminalTotalDifficulty"], difficulty),
+            Self::Cancun => set(&["terminalTotalDifficulty", "shanghaiTime", "cancunTime"], 0),
+            Self::Prague => {
+                set(&["terminalTotalDifficulty", "shanghaiTime", "cancunTime", "pragueTime"], 0)
+            }
+            Self::Frontier | Self::Byzantium => {}
+        }
+        let is_pos = matches!(self, Self::Cancun | Self::Prague);
+        let mut alloc = json!({});
+        for wallet in 0..WALLETS {
+            alloc[Wallet::new(wallet).address.to_string()] =
+                json!({ "balance": "0x3635c9adc5dea00000" });
+        }
+        alloc[GENESIS_CONTRACT.to_string()] = json!({
+            "balance": "1",
+            "nonce": "0x1",
+            "code": Bytes::from_static(&STORE_CODE),
+            "storage": { "0x1": "0x11", "0x2": "0x22", "0x3": "0x33" },
+        });
+        let mut contract = |address: Address, code: &Bytes| {
+            alloc[address.to_string()] = json!({ "balance": "0", "nonce": "0x1", "code": code });
+        };
+        if is_pos {
+            contract(eip4788::BEACON_ROOTS_ADDRESS, &eip4788::BEACON_ROOTS_CODE);
+        }
+        if self == Self::Prague {
+            contract(eip2935::HISTORY_STORAGE_ADDRESS, &eip2935::HISTORY_STORAGE_CODE);
+            contract(
+                eip7002::WITHDRAWAL_REQUEST_PREDEPLOY_ADDRESS,
+                &eip7002::WITHDRAWAL_REQUEST_PREDEPLOY_CODE,
+            );
+            contract(
+                eip7251::CONSOLIDATION_REQUEST_PREDEPLOY_ADDRESS,
+                &eip7251::CONSOLIDATION_REQUEST_PREDEPLOY_CODE,
+            );
+        }
+        let genesis = json!({
+            "config": config,
+            "difficulty": if is_pos { 0 } else { GENESIS_DIFFICULTY },
+            "gasLimit": GAS_LIMIT,
+            "timestamp": "0x0",
+            "alloc": alloc,
+        });
+        genesis.to_string()
+    }
+}
+
+/// A key that signs transactions.
+#[derive(Clone, Debug)]
+pub struct Wallet {
+    key: SigningKey,
+    /// Its account.
+    pub address: Address,
+}
+
+impl Wallet {
+    /// The `n`-th account; genesis funds the first [`WALLETS`].
+    pub fn new(n: u8) -> Self {
+        let key = SigningKey::from_slice(&[n + 1; 32]).expect("small and not zero");
+        Self { address: Address::from_private_key(&key), key }
+    }
+
+    /// Signs with an ECDSA signature of low `s`.
+    pub fn sign(&self, hash: B256) -> Signature {
+        self.key.sign_prehash_recoverable(hash.as_slice()).expect("32 bytes").into()
+    }
+}
+
+/// A transaction to come; nonce, fees and signature are filled in when its block is built.
+#[derive(Clone, Debug)]
+pub struct Call {
+    /// Number of the wallet that signs.
+    pub from: u8,
+    /// Recipient, or creation.
+    pub to: TxKind,
+    /// Wei.
+    pub value: u64,
+    /// Input, or initialisation code.
+    pub input: Bytes,
+}
+
+impl Call {
+    /// A transfer.
+    pub fn transfer(from: u8, to: Address, value: u64) -> Self {
+        Self { from, to: to.into(), value, input: Bytes::new() }
+    }
+
+    /// Creates a contract for [`store`](Self::store) and [`destroy`](Self::destroy).
+    pub fn deploy(from: u8) -> Self {
+        let input = [&DEPLOY_CODE[..], &STORE_CODE].concat().into();
+        Self { from, to: TxKind::Create, value: 0, input }
+    }
+
+    /// Sets a slot of a contract, and logs it.
+    pub fn store(from: u8, contract: Address, slot: u64, value: u64) -> Self {
+        let words = [B256::from(U256::from(slot)), B256::from(U256::from(value))];
+        Self { from, to: contract.into(), value: 0, input: words.concat().into() }
+    }
+
+    /// Makes a contract destroy itself.
+    pub fn destroy(from: u8, contract: Address) -> Self {
+        Self { from, to: contract.into(), value: 0, input: Bytes::new() }
+    }
+}
+
+/// What a block shall be.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Seconds after its parent. Under proof of work this steers the difficulty: below 10 it rises, from
+    /// 20 on it falls.
+    pub seconds: u64,
+    /// Who is paid for it.
+    pub beneficiary: Address,
+    /// Its transactions.
+    pub calls: Vec<Call>,
+    /// Headers of ommers.
+    pub ommers: Vec<Header>,
+}
+
+impl Plan {
+    /// A block of `calls`, 12 seconds after its parent.
+    pub fn new(calls: impl Into<Vec<Call>>) -> Self {
+        Self {
+            seconds: 12,
+            beneficiary: Address::repeat_byte(0xbe),
+            calls: calls.into(),
+            ommers: Vec::new(),
+        }
+    }
+
+    /// The same, so many seconds after its parent.
+    #[must_use]
+    pub fn after(self, seconds: u64) -> Self {
+        Self { seconds, ..self }
+    }
+
+    /// The same, paid to somebody else.
+    #[must_use]
+    pub fn paid_to(self, beneficiary: Address) -> Self {
+        Self { beneficiary, ..self }
+    }
+
+    /// The same with ommers.
+    #[must_use]
+    pub fn with_ommers(self, ommers: impl Into<Vec<Header>>) -> Self {
+        Self { ommers: ommers.into(), ..self }
+    }
+}
+
+/// A growing tree of valid blocks.
+pub struct TestChain {
+    /// Its rules and genesis.
+    pub spec: Arc<ChainSpec>,
+    /// The genesis file.
+    pub genesis_json: String,
+    state: StateStore,
+    blocks: HashMap<B256, Built>,
+    codes: HashMap<B256, Bytes>,
+}
+
+#[derive(Debug)]
+struct Built {
+    block: Block,
+    total_difficulty: U256,
+    state: Proposal,
+}
+
+impl std::fmt::Debug for TestChain {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("TestChain").field("blocks", &self.blocks.len()).finish_non_exhaustive()
+    }
+}
+
+impl TestChain {
+    /// A chain of genesis alone. `backend` must compute Ethereum's state roots.
+    pub fn new(rules: Rules, backend: Arc<dyn Backend>) -> Self {
+        assert!(backend.capabilities().ethereum_root, "headers need Ethereum's state roots");
+        let genesis_json = rules.genesis_json();
+        let spec = Arc::new(ChainSpec::from_genesis_json(&genesis_json).expect("a genesis file"));
+        let store = Arc::new(MemoryStore::new());
+        let state = StateStore::open(backend, store, StoreOptions::default()).expect("empty");
+        let (delta, codes) = genesis_delta(&spec);
+        let genesis = state.begin(At::Tip).and_then(|session| session.finish_as(0, &delta));
+        let header = spec.genesis_header();
+        let built = Built {
+            block: Block { header: header.header().clone(), body: BlockBody::default() },
+            total_difficulty: header.difficulty,
+            state: genesis.expect("a state in memory"),
+        };
+        assert_eq!(built.state.root(), header.state_root);
+        Self {
+            blocks: [(header.hash(), built)].into_iter().collect(),
+            codes: codes.into_iter().collect(),
+            genesis_json,
+            spec,
+            state,
+        }
+    }
+
+    /// Hash of genesis.
+    pub fn genesis(&self) -> B256 {
+        self.spec.genesis_hash()
+    }
+
+    /// A block that was built.
+    pub fn block(&self, hash: B256) -> &Block {
+        &self.blocks[&hash].block
+    }
+
+    /// Sum of the difficulties up to and with a block.
+    pub fn total_difficulty(&self, hash: B256) -> U256 {
+        self.blocks[&hash].total_difficulty
+    }
+
+    /// Blocks from the one after `ancestor` up to `tip`.
+    pub fn path(&self, ancestor: B256, tip: B256) -> Vec<Block> {
+        let mut blocks = Vec::new();
+        let mut at = tip;
+        while at != ancestor {
+            let block = self.block(at);
+            at = block.header.parent_hash;
+            blocks.push(block.clone());
+        }
+        blocks.reverse();
+        blocks
+    }
+
+    /// The account `address` after a block.
+    pub fn account(&self, block: B256, address: Address) -> Option<Account> {
+        let state = self.state.reader(At::Proposal(&self.blocks[&block].state)).expect("built");
+        let value = state.get(&StateKey::Account(address)).expect("in memory")?;
+        Some(Account::decode(&value).expect("canonical"))
+    }
+
+    /// Where the next [`Call::deploy`] of a wallet on top of `parent` puts its contract.
+    pub fn next_contract(&self, parent: B256, wallet: u8) -> Address {
+        let address = Wallet::new(wallet).address;
+        address.create(self.account(parent, address).unwrap_or_default().nonce)
+    }
+
+    /// Builds the child of `parent` that `plan` asks for; returns its hash.
+    pub fn extend(&mut self, parent: B256, plan: Plan) -> B256 {
+        let Built { block: parent_block, total_difficulty, state: parent_state } =
+            &self.blocks[&parent];
+        let spec = &self.spec;
+        let before = &parent_block.header;
+        let number = before.number + 1;
+        let timestamp = before.timestamp + plan.seconds;
+        let is_pos = spec.terminal_total_difficulty().is_some_and(|end| *total_difficulty >= end);
+        let base_fee_per_gas = retrie_consensus::next_base_fee(spec, before).expect("valid parent");
+        let transactions = self.sign(parent, &plan.calls, base_fee_per_gas);
+        let shanghai = spec.is_shanghai_active_at_timestamp(timestamp);
+        let cancun = spec.is_cancun_active_at_timestamp(timestamp);
+        let withdrawals = shanghai.then(Withdrawals::default);
+        let mut header = Header {
+            parent_hash: parent,
+            ommers_hash: calculate_ommers_root(&plan.ommers),
+            beneficiary: plan.beneficiary,
+            transactions_root: calculate_transaction_root(&transactions),
+            withdrawals_root: withdrawals.as_ref().map(|list| calculate_withdrawals_root(list)),
+            difficulty: if is_pos {
+                U256::ZERO
+            } else {
+                retrie_consensus::next_difficulty(spec, before, timestamp)
+            },
+            number,
+            gas_limit: before.gas_limit,
+            timestamp,
+            base_fee_per_gas,
+            blob_gas_used: cancun.then_some(0),
+            excess_blob_gas: retrie_consensus::next_excess_blob_gas(spec, before, timestamp)
+                .expect("valid parent"),
+            parent_beacon_block_root: cancun.then(|| B256::with_last_byte(number as u8)),
+            ..Default::default()
+        };
+        let body = BlockBody { transactions, ommers: plan.ommers, withdrawals };
+        let block = Block { header: header.clone(), body: body.clone() };
+        let block = RecoveredBlock::try_recover_unchecked(block).expect("signed above");
+
+        let rules = spec.for_header(&header);
+        let session = self.state.begin(At::Proposal(parent_state)).expect("built");
+        let reader = session.reader();
+        let mut last = parent_state.clone();
+        let mut roots = Vec::new();
+        let input = ExecutionInput::new(&reader, &self.codes, &());
+        let outcome = execute_block_with_observer(&rules, &block, input, &mut |_, delta| {
+            last = self.state.begin(At::Proposal(&last))?.finish(&delta)?;
+            roots.push(last.root());
+            Ok(())
+        })
+        .expect("a valid plan");
+        let state = session.finish(&outcome.delta).expect("in memory");
+
+        header.state_root = state.root();
+        header.gas_used = outcome.gas_used;
+        header.logs_bloom = outcome.logs_bloom();
+        header.receipts_root = if spec.is_byzantium_active_at_block(number) {
+            let receipts: Vec<_> = outcome.receipts.iter().map(TxReceipt::with_bloom_ref).collect();
+            calculate_receipt_root(&receipts)
+        } else {
+            retrie_consensus::pre_byzantium_receipts_root(&outcome.receipts, &roots)
+                .expect("a root per receipt")
+        };
+        header.requests_hash =
+            spec.is_prague_active_at_timestamp(timestamp).then(|| outcome.requests.requests_hash());
+        let hash = header.hash_slow();
+        let total_difficulty = *total_difficulty + header.difficulty;
+        self.codes.extend(outcome.codes);
+        self.blocks.insert(hash, Built { block: Block { header, body }, total_difficulty, state });
+        hash
+    }
+
+    /// Builds `count` blocks on `parent`, `seconds` apart, that use every kind of [`Call`]; returns
+    /// their hashes. Branches of different `salt` differ in beneficiary, contracts and slots, but
+    /// share the transactions of wallet 0.
+    pub fn branch(&mut self, parent: B256, count: u64, seconds: u64, salt: u8) -> Vec<B256> {
+        let deployer = 1 + salt % (WALLETS - 1);
+        let mut at = parent;
+        let mut contract = GENESIS_CONTRACT;
+        (0..count)
+            .map(|i| {
+                let number = self.block(at).header.number + 1;
+                let recipient = Address::with_last_byte(number as u8);
+                let mut calls = vec![Call::transfer(0, recipient, 1000 + number)];
+                calls.extend(match i % 4 {
+                    0 => {
+                        contract = self.next_contract(at, deployer);
+                        let slot = 1 + u64::from(salt) % 3;
+                        vec![
+                            Call::deploy(deployer),
+                            Call::store(deployer, contract, 1, 1),
+                            Call::store(deployer, GENESIS_CONTRACT, slot, number),
+                        ]
+                    }
+                    1 => (2..6).map(|slot| Call::store(deployer, contract, slot, number)).collect(),
+                    2 => vec![
+                        Call::store(deployer, contract, 2, 0),
+                        Call::store(deployer, contract, 3, number + u64::from(salt)),
+                    ],
+                    _ => vec![Call::destroy(deployer, contract)],
+                });
+                let plan = Plan::new(calls).after(seconds).paid_to(Address::repeat_byte(salt));
+                at = self.extend(at, plan);
+                at
+            })
+            .collect()
+    }
+
+    fn sign(&self, parent: B256, calls: &[Call], base_fee: Option<u64>) -> Vec<Transaction> {
+        let mut nonces: HashMap<u8, u64> = HashMap::default();
+        let mut sign = |call: &Call| {
+            let wallet = Wallet::new(call.from);
+            let nonce = nonces
+                .entry(call.from)
+                .or_insert_with(|| self.account(parent, wallet.address).unwrap_or_default().nonce);
+            let tx = signed(&wallet, call, *nonce, base_fee);
+            *nonce += 1;
+            tx
+        };
+        calls.iter().map(&mut sign).collect()
+    }
+}
+
+/// A signed transaction: from London on with a dynamic fee, before without chain id.
+pub fn signed(wallet: &Wallet, call: &Call, nonce: u64, base_fee: Option<u64>) -> Transaction {
+    const GAS: u64 = 200_000;
+    const GWEI: u128 = 1_000_000_000;
+    let (to, value, input) = (call.to, U256::from(call.value), call.input.clone());
+    match base_fee {
+        None => {
+            let tx = TxLegacy {
+                nonce,
+                gas_price: GWEI,
+                gas_limit: GAS,
+                to,
+                value,
+                input,
+                ..Default::default()
+            };
+            let signature = wallet.sign(tx.signature_hash());
+            tx.into_signed(signature).into()
+        }
+        Some(base_fee) => {
+            let tx = TxEip1559 {
+                chain_id: CHAIN_ID,
+                nonce,
+                gas_limit: GAS,
+                max_fee_per_gas: 2 * u128::from(base_fee) + GWEI,
+                max_priority_fee_per_gas: GWEI,
+                to,
+                value,
+                input,
+                ..Default::default()
+            };
+            let signature = wallet.sign(tx.signature_hash());
+            tx.into_signed(signature).into()
+        }
+    }
+}
+
+/// Writes blocks to a file of concatenated RLP, gzipped if its name ends in `.gz`.
+pub fn write_blocks<'a>(path: &Path, blocks: impl IntoIterator<Item = &'a Block>) {
+    let mut writer = BlockWriter::create(path).expect("a folder to write to");
+    for block in blocks {
+        writer.write(block).expect("written");
+    }
+    writer.finish().expect("finished");
+}

@@ -1,0 +1,204 @@
+//! What the tests share: datadirs to import into, and pictures of what they hold.
+#![allow(dead_code, unreachable_pub, missing_docs)]
+
+use alloy_primitives::{B256, U256};
+use retrie_chainspec::{
+    ChainSpec,
+    primitives::{Block, Receipt},
+};
+use retrie_db::{ChainRead, OpenOptions, StateRootMode, SyncMode};
+use retrie_pipeline::{
+    Chain, ChainOptions, ImportOptions, PipelineError, import,
+    report::ImportReport,
+    testkit::{Rules, TestChain, write_blocks},
+};
+use retrie_sources::BlockSource;
+use retrie_state::{At, Backend, BlockRef, StateKey, StoreOptions, Value};
+use retrie_storage_mpt::Mpt;
+use retrie_storage_raw::Raw;
+use retrie_telemetry::Metrics;
+use std::{
+    collections::BTreeMap,
+    ops::RangeInclusive,
+    sync::{Arc, atomic::AtomicBool},
+    time::Duration,
+};
+use tempfile::TempDir;
+
+pub fn test_chain(rules: Rules) -> TestChain {
+    TestChain::new(rules, Arc::new(Mpt::default()))
+}
+
+/// Backend and checks of a datadir.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Setup {
+    /// `--state-backend mpt`.
+    Mpt,
+    /// `--state-backend mpt --state-root shadow`.
+    MptShadow,
+    /// `--state-backend raw`.
+    Raw,
+    /// `--state-backend raw --referee mpt`.
+    Refereed,
+}
+
+/// The setups that check header roots.
+pub const CHECKED: [Setup; 2] = [Setup::Mpt, Setup::Refereed];
+
+/// A datadir.
+pub struct Node {
+    pub dir: TempDir,
+    pub spec: Arc<ChainSpec>,
+    pub setup: Setup,
+    pub retention: u64,
+}
+
+impl Node {
+    pub fn new(spec: &Arc<ChainSpec>, setup: Setup) -> Self {
+        Self { dir: TempDir::new().unwrap(), spec: spec.clone(), setup, retention: 128 }
+    }
+
+    pub fn try_open(&self, setup: Setup) -> Result<Chain, PipelineError> {
+        let mpt: Arc<dyn Backend> = Arc::new(Mpt::default());
+        let raw: Arc<dyn Backend> = Arc::new(Raw);
+        let (backend, referee, root_mode) = match setup {
+            Setup::Mpt => (mpt, None, StateRootMode::Header),
+            Setup::MptShadow => (mpt, None, StateRootMode::Shadow),
+            Setup::Raw => (raw, None, StateRootMode::Shadow),
+            Setup::Refereed => (raw, Some(mpt), StateRootMode::Shadow),
+        };
+        Chain::open(ChainOptions {
+            spec: self.spec.clone(),
+            backend,
+            referee,
+            root_mode,
+            datadir: self.dir.path().join("data"),
+            db: OpenOptions {
+                map_limit: 1 << 30,
+                growth_step: 1 << 20,
+                sync: SyncMode::NoSync,
+                ..OpenOptions::default()
+            },
+            store: StoreOptions { retention: self.retention, ..StoreOptions::default() },
+        })
+    }
+
+    pub fn open(&self) -> Chain {
+        self.try_open(self.setup).unwrap()
+    }
+
+    /// Opens the datadir, imports a file of these blocks, and closes it.
+    pub fn import(&self, blocks: &[Block]) -> Result<ImportReport, PipelineError> {
+        self.import_with(blocks, ImportOptions::default())
+    }
+
+    pub fn import_with(
+        &self,
+        blocks: &[Block],
+        options: ImportOptions,
+    ) -> Result<ImportReport, PipelineError> {
+        self.import_range(blocks, 0..=u64::MAX, options)
+    }
+
+    pub fn import_range(
+        &self,
+        blocks: &[Block],
+        range: RangeInclusive<u64>,
+        options: ImportOptions,
+    ) -> Result<ImportReport, PipelineError> {
+        let file = self.dir.path().join("blocks.rlp");
+        write_blocks(&file, blocks);
+        let sources = vec![BlockSource::open(&file).unwrap()];
+        import_into(&self.open(), sources, range, options, &AtomicBool::new(false), &mut |_| {})
+    }
+
+    pub fn tip(&self) -> BlockRef {
+        self.open().tip().unwrap()
+    }
+
+    /// What the datadir says about its canonical chain, with the places of all transactions of
+    /// `known` blocks.
+    pub fn picture(&self, known: &[Block]) -> Picture {
+        Picture::of(&self.open(), known)
+    }
+}
+
+pub fn import_into(
+    chain: &Chain,
+    sources: Vec<BlockSource>,
+    range: RangeInclusive<u64>,
+    options: ImportOptions,
+    stop: &AtomicBool,
+    progress: &mut dyn FnMut(&ImportReport),
+) -> Result<ImportReport, PipelineError> {
+    let metrics = Metrics::new().unwrap();
+    import(chain, sources, range, options, &metrics, stop, progress).map(|outcome| outcome.report)
+}
+
+/// Batches of so many blocks, whatever time they take.
+pub fn batches(blocks: usize) -> ImportOptions {
+    ImportOptions {
+        batch_blocks: blocks,
+        batch_time: Duration::from_secs(3600),
+        ..ImportOptions::default()
+    }
+}
+
+/// All that is canonical in a datadir, and the whole state at its tip.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Picture {
+    pub tip: BlockRef,
+    pub blocks: Vec<CanonicalBlock>,
+    /// Block and index by hash, of the transactions that the caller knows.
+    pub lookup: BTreeMap<B256, Option<(u64, u32)>>,
+    pub root: B256,
+    pub state: Vec<(StateKey, Value)>,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub struct CanonicalBlock {
+    pub hash: B256,
+    pub total_difficulty: U256,
+    pub receipts: Vec<Receipt>,
+    pub roots: Vec<(String, B256)>,
+}
+
+impl Picture {
+    pub fn of(chain: &Chain, known: &[Block]) -> Self {
+        let read = chain.db().begin_read().unwrap();
+        let tip = chain.tip().unwrap();
+        assert_eq!(chain.state().tip().unwrap().block, tip, "state and chain have one tip");
+        let block = |number| {
+            let hash = read.canonical_hash(number).unwrap().expect("no gap in the chain");
+            CanonicalBlock {
+                hash,
+                total_difficulty: read.total_difficulty(&hash).unwrap().unwrap(),
+                receipts: read.receipts(&hash).unwrap().unwrap(),
+                roots: read.roots(&hash).unwrap(),
+            }
+        };
+        assert_eq!(read.canonical_hash(tip.number + 1).unwrap(), None);
+        let transactions = known.iter().flat_map(|block| &block.body.transactions);
+        let place = |hash: &B256| {
+            let stored = read.transaction_by_hash(hash).unwrap()?;
+            assert_eq!(stored.transaction.tx_hash(), hash);
+            assert_eq!(read.canonical_hash(stored.block.number).unwrap(), Some(stored.block.hash));
+            Some((stored.block.number, stored.index))
+        };
+        Self {
+            tip,
+            blocks: (0..=tip.number).map(block).collect(),
+            lookup: transactions.map(|tx| (*tx.tx_hash(), place(tx.tx_hash()))).collect(),
+            root: chain.state().root(At::Tip).unwrap(),
+            state: chain.state().entries(At::Tip, None, 100_000).unwrap(),
+        }
+    }
+}
+
+/// The message of an error, which must be one line and name the block.
+pub fn names_block(error: &PipelineError, number: u64) -> String {
+    let text = error.to_string();
+    assert!(!text.contains('\n'), "more than one line: {text}");
+    assert!(text.contains(&format!("block {number}")), "block {number} is not named: {text}");
+    text
+}

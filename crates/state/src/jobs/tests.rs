@@ -1,0 +1,189 @@
+//! Sharing, cancelling, waiting, failing.
+
+use super::*;
+use crate::StoreError;
+use std::{
+    sync::{atomic::AtomicUsize, mpsc},
+    time::Instant,
+};
+
+fn id(n: u8) -> B256 {
+    B256::repeat_byte(n)
+}
+
+/// A job that counts its runs and returns their number.
+fn counting(n: u8, runs: &Arc<AtomicUsize>) -> Job {
+    let runs = runs.clone();
+    Job::new(id(n), "counting", move |_| Ok(Arc::new(runs.fetch_add(1, Ordering::SeqCst) + 1)))
+}
+
+fn output(jobs: &Jobs, handle: &JobHandle) -> usize {
+    *jobs.wait(handle).unwrap().downcast::<usize>().unwrap()
+}
+
+fn eventually(what: &str, done: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !done() {
+        assert!(start.elapsed() < Duration::from_secs(20), "{what} did not happen");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn jobs_of_one_identity_run_once_while_somebody_holds_them() {
+    let (jobs, runs) = (Jobs::new(None), Arc::default());
+    let first = jobs.start(counting(1, &runs));
+    let second = jobs.start(counting(1, &runs));
+    let other = jobs.start(counting(2, &runs));
+    assert_eq!(first.id(), second.id());
+    assert_eq!(output(&jobs, &first), output(&jobs, &second));
+    output(&jobs, &other);
+    assert_eq!(runs.load(Ordering::SeqCst), 2);
+    drop(first);
+    let third = jobs.start(counting(1, &runs));
+    output(&jobs, &third);
+    assert_eq!(runs.load(Ordering::SeqCst), 2, "the second handle kept it");
+    drop((second, third));
+    let again = jobs.start(counting(1, &runs));
+    output(&jobs, &again);
+    assert_eq!(runs.load(Ordering::SeqCst), 3, "nobody held it, so it runs again");
+}
+
+#[test]
+fn the_last_handle_dropped_cancels_a_running_job_at_its_next_pause_point() {
+    let jobs = Jobs::new(None);
+    let (started, start) = mpsc::channel();
+    let (ended, end) = mpsc::channel();
+    let handle = jobs.start(Job::new(id(1), "endless", move |context| {
+        started.send(()).unwrap();
+        loop {
+            std::thread::sleep(Duration::from_millis(1));
+            if let Err(error) = context.pause_point() {
+                ended.send(error.to_string()).unwrap();
+                return Err(error);
+            }
+        }
+    }));
+    let other = handle.clone();
+    start.recv().unwrap();
+    drop(handle);
+    assert!(end.recv_timeout(Duration::from_millis(30)).is_err(), "one handle is left");
+    drop(other);
+    let error = end.recv_timeout(Duration::from_secs(20)).unwrap();
+    assert!(error.contains("endless") && error.contains("cancelled"), "{error}");
+}
+
+#[test]
+fn a_job_dropped_before_its_turn_never_runs_and_one_that_is_due_overtakes_the_queue() {
+    let (jobs, runs) = (Jobs::new(None), Arc::default());
+    let (release, released) = mpsc::channel::<()>();
+    let released = Mutex::new(released);
+    let busy = jobs.start(Job::new(id(1), "busy", move |_| {
+        let _ = released.lock().recv();
+        Ok(Arc::new(()))
+    }));
+    let queued = jobs.start(counting(2, &runs));
+    let due = jobs.start(counting(3, &runs));
+    drop(queued);
+    assert_eq!(output(&jobs, &due), 1, "in place, as the worker is busy");
+    release.send(()).unwrap();
+    jobs.wait(&busy).unwrap();
+    drop(jobs);
+    assert_eq!(runs.load(Ordering::SeqCst), 1);
+}
+
+#[test]
+fn all_who_wait_get_the_one_output() {
+    let (jobs, runs) = (Jobs::new(None), Arc::new(AtomicUsize::new(0)));
+    jobs.set_delay(Duration::from_millis(5));
+    let counter = runs.clone();
+    let handle = jobs.start(Job::new(id(1), "slow", move |context| {
+        context.pause_point()?;
+        Ok(Arc::new(counter.fetch_add(1, Ordering::SeqCst)))
+    }));
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| assert_eq!(output(&jobs, &handle), 0));
+        }
+    });
+    assert_eq!(runs.load(Ordering::SeqCst), 1);
+}
+
+#[test]
+fn a_failed_job_is_tried_again_by_each_who_needs_it_until_it_works() {
+    let (jobs, runs) = (Jobs::new(None), Arc::new(AtomicUsize::new(0)));
+    let counter = runs.clone();
+    let handle = jobs.start(Job::new(id(1), "flaky", move |_| {
+        if counter.fetch_add(1, Ordering::SeqCst) < 3 {
+            return Err(StoreError::new("writing", "no space").into());
+        }
+        Ok(Arc::new(7usize))
+    }));
+    eventually("the run in the background", || runs.load(Ordering::SeqCst) == 1);
+    for _ in 0..2 {
+        let error = jobs.wait(&handle).map(drop).unwrap_err();
+        let is_flaky = matches!(&error, StateError::Job { job, .. } if job == "flaky");
+        assert!(is_flaky && error.to_string().contains("no space"), "{error}");
+    }
+    assert_eq!(output(&jobs, &handle), 7);
+    assert_eq!(output(&jobs, &handle), 7);
+    assert_eq!(runs.load(Ordering::SeqCst), 4);
+}
+
+#[test]
+fn a_job_that_panics_fails_and_leaves_the_worker_alive() {
+    let (jobs, runs) = (Jobs::new(None), Arc::new(AtomicUsize::new(0)));
+    let counter = runs.clone();
+    let handle = jobs.start(Job::new(id(1), "careless", move |_| {
+        counter.fetch_add(1, Ordering::SeqCst);
+        panic!("index out of bounds")
+    }));
+    eventually("the run in the background", || runs.load(Ordering::SeqCst) == 1);
+    let error = jobs.wait(&handle).map(drop).unwrap_err().to_string();
+    assert!(error.contains("careless") && error.contains("index out of bounds"), "{error}");
+    let (done, is_done) = mpsc::channel();
+    let _next = jobs.start(Job::new(id(2), "next", move |_| {
+        done.send(std::thread::current().name().map(str::to_owned)).unwrap();
+        Ok(Arc::new(()))
+    }));
+    let thread = is_done.recv_timeout(Duration::from_secs(20)).unwrap();
+    assert_eq!(thread.as_deref(), Some("state-job-0"));
+}
+
+#[test]
+fn dropping_the_runner_ends_its_threads_even_if_handles_are_left() {
+    let jobs = Jobs::new(None);
+    let alive = Arc::new(());
+    let held = alive.clone();
+    let (started, start) = mpsc::channel();
+    let handle = jobs.start(Job::new(id(1), "endless", move |context| {
+        let _held = &held;
+        let _ = started.send(());
+        loop {
+            std::thread::sleep(Duration::from_millis(1));
+            context.pause_point()?;
+        }
+    }));
+    start.recv().unwrap();
+    drop(jobs);
+    drop(handle);
+    assert_eq!(Arc::strong_count(&alive), 1, "the thread and the job are gone");
+}
+
+#[test]
+fn files_appear_complete_or_not_at_all() {
+    let dir = tempfile::tempdir().unwrap();
+    Jobs::write_file(dir.path(), "run-1", b"content").unwrap();
+    Jobs::write_file(dir.path(), "run-1", b"content").unwrap();
+    assert_eq!(fs::read(dir.path().join("run-1")).unwrap(), b"content");
+    for name in ["../run", "", "a/b"] {
+        assert!(Jobs::write_file(dir.path(), name, b"x").is_err(), "{name:?}");
+    }
+    fs::create_dir(dir.path().join("taken")).unwrap();
+    let error = Jobs::write_file(dir.path(), "taken", b"x").unwrap_err().to_string();
+    assert!(error.contains("taken"), "{error}");
+    let missing = Jobs::write_file(&dir.path().join("no"), "run-2", b"x").unwrap_err();
+    assert!(missing.to_string().contains("run-2"), "{missing}");
+    let left = fs::read_dir(dir.path()).unwrap().count();
+    assert_eq!(left, 2, "no temporary file is left");
+}
