@@ -98,12 +98,7 @@ impl Backend for Raw {
         Err(StateError::Unsupported { backend: IDENTITY.name, what: "proofs" })
     }
 
-    fn verify(
-        &self,
-        _: B256,
-        _: &[StateKey],
-        _: &[u8],
-    ) -> Result<Vec<Option<Value>>, ProofError> {
+    fn verify(&self, _: B256, _: &[StateKey], _: &[u8]) -> Result<Vec<Option<Value>>, ProofError> {
         Err(ProofError::WrongKind { what: "backend raw has no proofs" })
     }
 
@@ -113,10 +108,6 @@ impl Backend for Raw {
             row?;
             live_keys += 1;
         }
-        Ok(BackendStats {
-            tables: vec![(flat::TABLE.name, live_keys)],
-            live_keys,
-            dead_keys: 0,
-        })
+        Ok(BackendStats { tables: vec![(flat::TABLE.name, live_keys)], live_keys, dead_keys: 0 })
     }
 }

@@ -12,8 +12,7 @@ use alloy_primitives::{Address, B256, Bytes, U256, keccak256};
 use criterion::{Criterion, SamplingMode, Throughput, criterion_group, criterion_main};
 use retrie_db::{Db, OpenOptions};
 use retrie_state::{
-    Account, At, Backend, BlockRef, DeltaBuilder, KvStore, StateKey, StateReader, StateStore,
-    StoreOptions,
+    Account, At, Backend, BlockRef, DeltaBuilder, StateKey, StateReader, StateStore, StoreOptions,
 };
 use std::{sync::Arc, time::Duration};
 

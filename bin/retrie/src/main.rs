@@ -1,14 +1,15 @@
 //! `retrie`: an Ethereum execution client whose state store is swappable.
 //!
-//! The binary is the command line, the [registry](registry) of backends, and nothing that a library
+//! The binary is the command line, the [`registry`] of backends, and nothing that a library
 //! could want.
 
 mod commands;
+mod output;
 mod progress;
 mod registry;
 
 use clap::{ArgAction, Parser, Subcommand};
-use std::process::ExitCode;
+use std::{io::Write, process::ExitCode};
 
 /// Import allocates and frees by the million, from several threads.
 #[global_allocator]
@@ -50,6 +51,7 @@ fn main() -> ExitCode {
         (false, 0) => 3,
         (false, level) => level,
     });
+    ignore_file_size_signal();
     let stop = match commands::stop_signal() {
         Ok(stop) => stop,
         Err(error) => return fail(&error),
@@ -77,6 +79,16 @@ fn fail(error: &eyre::Report) -> ExitCode {
             line = format!("{line}: {cause}");
         }
     }
-    eprintln!("error: {}", line.replace('\n', " "));
+    // With stderr closed there is nobody to tell.
+    let _ = writeln!(std::io::stderr(), "error: {}", line.replace('\n', " "));
     ExitCode::FAILURE
+}
+
+/// A file that outgrows `ulimit -f` shall give an error like a full disk, not kill the process.
+fn ignore_file_size_signal() {
+    #[cfg(unix)]
+    // SAFETY: no handler is installed, and no other thread runs yet.
+    unsafe {
+        libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
+    }
 }

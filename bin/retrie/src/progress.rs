@@ -22,9 +22,11 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// Progress over `total` blocks, if that number is known.
-    pub(crate) fn new(total: Option<u64>, quiet: bool) -> Self {
-        let bar = (!quiet && std::io::stderr().is_terminal()).then(|| {
+    /// Progress over `total` blocks, if that number is known. Shows nothing where logs show errors
+    /// only.
+    pub(crate) fn new(total: Option<u64>) -> Self {
+        let shown = tracing::enabled!(tracing::Level::INFO);
+        let bar = (shown && std::io::stderr().is_terminal()).then(|| {
             let bar = match total {
                 Some(total) => ProgressBar::new(total),
                 None => ProgressBar::new_spinner(),

@@ -1,6 +1,6 @@
 //! An open datadir: the chain's tables, the backend's state, and the referee's if there is one.
 
-use crate::PipelineError;
+use crate::{PipelineError, error::RootMismatch};
 use alloy_primitives::{B256, Bytes, KECCAK256_EMPTY, keccak256};
 use retrie_chainspec::ChainSpec;
 use retrie_db::{ChainRead, Db, Metadata, NewBlock, OpenOptions, StateRootMode, WriteTxn};
@@ -94,11 +94,8 @@ impl Chain {
 
         let kv = db.state_store();
         let files = state_folder(&datadir, None)?;
-        let state = StateStore::open(
-            backend,
-            kv.clone(),
-            StoreOptions { dir: Some(files), ..store.clone() },
-        )?;
+        let state =
+            StateStore::open(backend, kv.clone(), StoreOptions { dir: Some(files), ..store })?;
         let referee = match referee.zip(names) {
             None => None,
             Some((backend, names)) => {
@@ -234,18 +231,14 @@ impl Chain {
         proposal: &Proposal,
         referee: Option<&Proposal>,
     ) -> Result<u64, PipelineError> {
-        let own = (self.root_mode != StateRootMode::Shadow).then(|| (&self.store, proposal));
+        let own = (self.root_mode != StateRootMode::Shadow).then_some((&self.store, proposal));
         let refereed = self.referee.as_ref().map(|r| &r.store).zip(referee);
         let mut checked = 0;
         for (store, proposal) in own.into_iter().chain(refereed) {
             if proposal.root() != expected {
-                return Err(PipelineError::StateRoot {
-                    number,
-                    hash,
-                    expected,
-                    got: proposal.root(),
-                    backend: store.identity().name,
-                });
+                let backend = store.identity().name;
+                let source = Box::new(RootMismatch { expected, got: proposal.root(), backend });
+                return Err(PipelineError::StateRoot { number, hash, source });
             }
             checked += 1;
         }
@@ -313,4 +306,70 @@ pub(crate) fn genesis_delta(spec: &ChainSpec) -> (StateDelta, Vec<(B256, Bytes)>
         }
     }
     (delta.build(), codes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        ImportOptions, Importer,
+        testkit::{Rules, TestChain},
+    };
+    use retrie_chainspec::primitives::Block;
+    use retrie_db::SyncMode;
+    use retrie_storage_mpt::Mpt;
+    use retrie_telemetry::Metrics;
+
+    fn import(chain: &Chain, blocks: &[Block]) -> BlockRef {
+        std::thread::scope(|scope| {
+            let metrics = Metrics::new().unwrap();
+            let mut importer =
+                Importer::new(chain, ImportOptions::default(), metrics, scope).unwrap();
+            for block in blocks {
+                importer.import(block.clone()).unwrap();
+            }
+            importer.flush().unwrap();
+            importer.head()
+        })
+    }
+
+    /// A reorg takes the chain back in one transaction and commits the branch in the next. Killed in
+    /// between, it leaves a short chain and two branches of stored blocks.
+    #[test]
+    fn reorg_that_was_cut_off_is_made_up_for_by_importing_again() {
+        for rules in [Rules::Byzantium, Rules::Cancun] {
+            let mut made = TestChain::new(rules, Arc::new(Mpt::default()));
+            let genesis = made.genesis();
+            let trunk = *made.branch(genesis, 2, 12, 0).last().unwrap();
+            let old = *made.branch(trunk, 3, 12, 1).last().unwrap();
+            let new = *made.branch(trunk, 4, 5, 2).last().unwrap();
+            let [old, new] = [old, new].map(|tip| (tip, made.path(genesis, tip)));
+            let dir = tempfile::tempdir().unwrap();
+            let chain = Chain::open(ChainOptions {
+                spec: made.spec.clone(),
+                backend: Arc::new(Mpt::default()),
+                referee: None,
+                root_mode: StateRootMode::Header,
+                datadir: dir.path().to_owned(),
+                db: OpenOptions {
+                    map_limit: 1 << 30,
+                    sync: SyncMode::NoSync,
+                    ..OpenOptions::default()
+                },
+                store: StoreOptions::default(),
+            })
+            .unwrap();
+            assert_eq!(import(&chain, &old.1).hash, old.0);
+            for (tip, blocks) in [&old, &new, &old, &new] {
+                chain.revert(2).unwrap();
+                assert_eq!(chain.tip().unwrap().hash, trunk);
+                assert_eq!(import(&chain, blocks).hash, *tip, "{rules:?}");
+                assert_eq!(chain.tip().unwrap().hash, *tip, "{rules:?}");
+            }
+            // Both in one file, as it was when the reorg was cut off.
+            chain.revert(2).unwrap();
+            let head = import(&chain, &[&old.1[..], &new.1].concat());
+            assert_eq!(head.hash, new.0, "{rules:?}");
+        }
+    }
 }

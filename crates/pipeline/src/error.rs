@@ -77,21 +77,14 @@ pub enum PipelineError {
         to: u64,
     },
     /// The state root computed is not the header's.
-    #[error(
-        "block {number} ({hash}): state root is {got} by backend {backend}, the header says \
-         {expected}"
-    )]
+    #[error("block {number} ({hash}): {source}")]
     StateRoot {
         /// Block number.
         number: u64,
         /// Block hash.
         hash: B256,
-        /// Root in the header.
-        expected: B256,
-        /// Root computed.
-        got: B256,
-        /// Who computed it.
-        backend: &'static str,
+        /// The two roots.
+        source: Box<RootMismatch>,
     },
     /// A backend whose roots are not Ethereum's was asked to check the header's.
     #[error(
@@ -172,6 +165,18 @@ pub enum PipelineError {
         /// Its name.
         thread: &'static str,
     },
+}
+
+/// Two state roots that should be one.
+#[derive(Debug, thiserror::Error)]
+#[error("state root is {got} by backend {backend}, the header says {expected}")]
+pub struct RootMismatch {
+    /// Root in the header.
+    pub expected: B256,
+    /// Root computed.
+    pub got: B256,
+    /// Name of the backend that computed it.
+    pub backend: &'static str,
 }
 
 impl PipelineError {

@@ -12,7 +12,7 @@
 //! chain back to the common ancestor and commits the branch.
 
 use crate::{
-    Chain, PipelineError,
+    Chain, End, PipelineError,
     commit::{CommitJob, Committer},
     report::{ImportReport, TipReport},
     stream::{PreparedBlock, prepare},
@@ -150,6 +150,20 @@ struct Head {
     chain: ChainHead,
 }
 
+fn durable_head(chain: &Chain, read: &ReadTxn) -> Result<Head, PipelineError> {
+    let tip = chain.tip()?;
+    let header = read
+        .header(&tip.hash)?
+        .ok_or_else(|| StateError::corrupt("Headers", format!("block {tip} is missing")))?;
+    let chain = ChainHead {
+        number: tip.number,
+        hash: tip.hash,
+        total_difficulty: read.total_difficulty(&tip.hash)?.unwrap_or_default(),
+        is_pos: chain.spec.is_pos(&header),
+    };
+    Ok(Head { header: SealedHeader::new(header, tip.hash), chain })
+}
+
 impl std::fmt::Debug for Importer<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Importer").field("head", &self.head).finish_non_exhaustive()
@@ -176,18 +190,9 @@ impl<'a> Importer<'a> {
             return Err(PipelineError::NoHeaderRoot { backend: own.identity().name });
         }
         let read = chain.db.begin_read()?;
-        let tip = chain.tip()?;
-        let header = read
-            .header(&tip.hash)?
-            .ok_or_else(|| StateError::corrupt("Headers", format!("block {tip} is missing")))?;
-        let head = ChainHead {
-            number: tip.number,
-            hash: tip.hash,
-            total_difficulty: read.total_difficulty(&tip.hash)?.unwrap_or_default(),
-            is_pos: chain.spec.is_pos(&header),
-        };
-        metrics.head.set(tip.number as i64);
-        metrics.durable.set(tip.number as i64);
+        let head = durable_head(chain, &read)?;
+        metrics.head.set(head.chain.number as i64);
+        metrics.durable.set(head.chain.number as i64);
         Ok(Self {
             chain,
             options,
@@ -199,7 +204,7 @@ impl<'a> Importer<'a> {
             pending_rows: 0,
             pending_bytes: 0,
             pending_since: Instant::now(),
-            head: Head { header: SealedHeader::new(header, tip.hash), chain: head },
+            head,
             read,
             report: ImportReport::default(),
             times: ImportTimes::default(),
@@ -289,6 +294,20 @@ impl<'a> Importer<'a> {
         self.forget(done)
     }
 
+    /// Takes head and figures back to what is durable, once a commit has failed.
+    pub(crate) fn give_up_what_is_not_durable(&mut self) -> Result<(), PipelineError> {
+        self.refresh()?;
+        self.head = durable_head(self.chain, &self.read)?;
+        for (hash, block) in std::mem::take(&mut self.tree) {
+            if self.read.block_number(&hash)?.is_none() {
+                self.report.blocks -= 1;
+                self.report.txs -= block.block.transaction_count() as u64;
+                self.report.gas -= block.block.gas_used();
+            }
+        }
+        Ok(())
+    }
+
     // -- one block --------------------------------------------------------------------------------
 
     fn check_genesis(&mut self, hash: B256) -> Result<Imported, PipelineError> {
@@ -362,7 +381,7 @@ impl<'a> Importer<'a> {
         retrie_consensus::validate_merge(&chain.spec, header, parent_chain.total_difficulty)
             .map_err(invalid)?;
         if !block.body().ommers.is_empty() {
-            retrie_consensus::validate_ommers(&spec, sealed, &Ancestors(self)).map_err(invalid)?;
+            retrie_consensus::validate_ommers(&spec, sealed, Ancestors(self)).map_err(invalid)?;
         }
 
         let at = self.state_of(parent)?;
@@ -729,17 +748,17 @@ pub(crate) fn import_stream(
     stream: impl Iterator<Item = Result<PreparedBlock, PipelineError>>,
     stop: &AtomicBool,
     progress: &mut dyn FnMut(&ImportReport),
-) -> Result<bool, PipelineError> {
-    let mut outcome = Ok(true);
+) -> Result<End, PipelineError> {
+    let mut end = Ok(End::Complete);
     for block in stream {
         if stop.load(Ordering::Relaxed) {
-            outcome = Ok(false);
+            end = Ok(End::Stopped);
             break;
         }
         match block.and_then(|block| importer.import_prepared(block)) {
             Ok(_) => progress(&importer.report()),
             Err(error) => {
-                outcome = Err(error);
+                end = Err(error);
                 break;
             }
         }
@@ -747,5 +766,5 @@ pub(crate) fn import_stream(
     let flushed = importer.flush();
     progress(&importer.report());
     // The block's own error says more than one that followed from it.
-    outcome.and_then(|complete| flushed.map(|()| complete))
+    end.and_then(|end| flushed.map(|()| end))
 }

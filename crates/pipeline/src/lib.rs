@@ -26,7 +26,7 @@ mod stream;
 pub mod testkit;
 
 pub use chain::{Chain, ChainOptions};
-pub use error::PipelineError;
+pub use error::{PipelineError, RootMismatch};
 pub use importer::{ImportOptions, ImportTimes, Imported, Importer};
 pub use recover::recover_senders;
 
@@ -36,16 +36,25 @@ use retrie_telemetry::Metrics;
 use std::{ops::RangeInclusive, sync::atomic::AtomicBool, time::Instant};
 
 /// What an import gave.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct ImportOutcome {
-    /// Figures.
+    /// Figures. The tip is durable.
     pub report: ImportReport,
-    /// Whether it came to the end, as opposed to having been stopped.
-    pub complete: bool,
+    /// How it ended: an error names the first block that is invalid or cannot be read.
+    pub end: Result<End, PipelineError>,
     /// Times by kind of work.
     pub times: ImportTimes,
     /// Keys read by the EVM, keys changed.
     pub key_operations: (u64, u64),
+}
+
+/// How an import ended, if it did not fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// All blocks asked for are there.
+    Complete,
+    /// It was told to stop.
+    Stopped,
 }
 
 /// Imports the blocks of `sources` whose numbers lie in `range`, in order, into `chain`.
@@ -54,7 +63,7 @@ pub struct ImportOutcome {
 /// all blocks imported are then durable, as they are when it ends with an error.
 ///
 /// # Errors
-/// The first block that is invalid or cannot be read, named.
+/// If it could not begin. What ended it is in the outcome.
 pub fn import(
     chain: &Chain,
     sources: Vec<BlockSource>,
@@ -68,12 +77,15 @@ pub fn import(
     std::thread::scope(|scope| {
         let mut importer = Importer::new(chain, options, metrics.clone(), scope)?;
         let stream = stream::BlockStream::start(chain.spec.clone(), sources, range)?;
-        let complete = importer::import_stream(&mut importer, stream, stop, progress)?;
+        let end = importer::import_stream(&mut importer, stream, stop, progress);
+        if end.is_err() {
+            importer.give_up_what_is_not_durable()?;
+        }
         let mut report = importer.report();
         report.seconds = start.elapsed().as_secs_f64();
         Ok(ImportOutcome {
             report,
-            complete,
+            end,
             times: importer.times(),
             key_operations: importer.key_operations(),
         })
@@ -85,7 +97,6 @@ pub fn chain_replay_result(
     chain: &Chain,
     from: u64,
     outcome: &ImportOutcome,
-    failure: Option<String>,
 ) -> Result<ReplayResult, PipelineError> {
     let ImportOutcome { report, times, key_operations, .. } = outcome;
     let mut breakdown = Breakdown {
@@ -96,7 +107,8 @@ pub fn chain_replay_result(
     };
     breakdown.close(report.seconds);
     let rate = |n: f64| if report.seconds > 0.0 { n / report.seconds } else { 0.0 };
-    let failures: Vec<_> = failure.into_iter().collect();
+    let failures: Vec<_> =
+        outcome.end.as_ref().err().map(ToString::to_string).into_iter().collect();
     Ok(ReplayResult {
         backend: chain.store.identity().name.into(),
         chain: chain.spec.name().into(),

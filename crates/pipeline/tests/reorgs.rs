@@ -115,8 +115,8 @@ fn destroyed_contract_comes_back_with_all_its_slots() {
         let straight = Node::new(&chain.spec, setup);
         straight.import(std::slice::from_ref(&written)).unwrap();
         let node = Node::new(&chain.spec, setup);
-        node.import_with(&[destroyed.clone()], batches(1)).unwrap();
-        node.import_with(&[written.clone()], batches(1)).unwrap();
+        node.import_with(std::slice::from_ref(&destroyed), batches(1)).unwrap();
+        node.import_with(std::slice::from_ref(&written), batches(1)).unwrap();
         assert_eq!(node.picture(&all), straight.picture(&all), "{setup:?}");
         // And back to the branch without it.
         node.import_with(&all, batches(1)).unwrap();
@@ -289,13 +289,10 @@ fn proof_of_stake_beats_any_work_and_cannot_begin_early_or_late() {
     let mut chain = test_chain(Rules::Merge(terminal));
     let genesis = chain.genesis();
     let work = chain.branch(genesis, 8, 12, 0);
-    let last_work = *work
-        .iter()
-        .find(|hash| !chain.block(**hash).header.difficulty.is_zero())
-        .and(work.iter().rfind(|hash| !chain.block(**hash).header.difficulty.is_zero()))
-        .unwrap();
+    let is_stake = |hash: &B256| chain.block(*hash).header.difficulty.is_zero();
+    let last_work = *work.iter().rfind(|hash| !is_stake(hash)).unwrap();
     let stake = *work.last().unwrap();
-    assert!(chain.block(stake).header.difficulty.is_zero(), "the chain has merged");
+    assert!(is_stake(&stake), "the chain has merged");
     let terminal_number = chain.block(last_work).header.number;
     // A heavier block of work beside the merged chain.
     let parent = chain.block(last_work).header.parent_hash;
@@ -320,8 +317,9 @@ fn proof_of_stake_beats_any_work_and_cannot_begin_early_or_late() {
             [(early, chain.path(genesis, parent)), (late, chain.path(genesis, last_work))]
         {
             let node = Node::new(&chain.spec, setup);
-            let error = node.import(&[&file[..], &[bad.clone()]].concat()).unwrap_err();
-            names_block(&error, bad.header.number);
+            let number = bad.header.number;
+            let error = node.import(&[&file[..], &[bad]].concat()).unwrap_err();
+            names_block(&error, number);
             assert!(error.is_invalid_block(), "{error}");
             assert_eq!(node.tip().hash, last(&file));
         }

@@ -1,22 +1,8 @@
-//! What a storage crate implements: a plain algorithm over a key-value view.
-//!
-//! A backend never opens a transaction, never thinks about forks, undo, crashes or the journal: the
-//! framework ([`StateStore`](crate::StateStore)) gives it a view of the parent's state, takes its
-//! writes, and does the rest for every backend alike. What a backend must keep:
-//!
-//! 1. **Purity.** `apply` depends on the view, the parent's cache, the block number and the delta
-//!    alone: never on time, thread scheduling, hash-map order or earlier calls.
-//! 2. **Caches belong to a block.** [`Cache`] is the decoded in-memory structure of one block's
-//!    state. `open` rebuilds it from the view alone; `apply` returns the child's cache and leaves
-//!    the parent's as it was.
-//! 3. **Persisted shape.** If the root depends on more than the logical state, whatever it depends
-//!    on is in the view.
-//! 4. **Jobs publish at blocks.** The outcome of background work enters the state only at the block
-//!    that the backend's own rules name, never when a thread happens to finish.
+//! What a storage crate implements: [`Backend`].
 
 use crate::{
-    BulkSink, Identity, Jobs, NodeRead, NodeWrite, ProofError, StateDelta, StateError,
-    StateKey, StateReader, Table, Value,
+    BulkSink, Identity, Jobs, NodeRead, NodeWrite, ProofError, StateDelta, StateError, StateKey,
+    StateReader, Table, Value,
 };
 use alloy_primitives::{Address, B256, Bytes};
 use std::{any::Any, sync::Arc};
@@ -79,7 +65,26 @@ pub struct BackendStats {
     pub dead_keys: u64,
 }
 
-/// A state store's algorithm.
+/// A state store's algorithm: plain code over a key-value view.
+///
+/// A backend never opens a transaction, never thinks about forks, undo, crashes or the journal: the
+/// framework ([`StateStore`](crate::StateStore)) gives it a view of the parent's state, takes its
+/// writes, and does the rest for every backend alike. What a backend must keep (the
+/// `testkit` tries hard to catch it failing):
+///
+/// 1. **Purity.** `apply` depends on the view, the parent's cache, the block number and the delta
+///    alone: never on time, thread scheduling, hash-map order or earlier calls.
+/// 2. **Caches belong to a block.** [`Cache`] is the decoded in-memory structure of one block's
+///    state. `open` rebuilds it from the view alone; `apply` returns the child's cache and leaves
+///    the parent's as it was.
+/// 3. **Persisted shape.** If the root depends on more than the logical state, whatever it depends
+///    on is in the view.
+/// 4. **Jobs publish at blocks.** The outcome of background work enters the state only at the block
+///    that the backend's own rules name, never when a thread happens to finish. The handle of a job
+///    under way lives in the cache, and what is needed to start it again in the view.
+/// 5. **Files are immutable.** A file is whole and fsynced before the block that names it is
+///    finished ([`Jobs::write_file`]); a cache that reads a file keeps it open, or its content, as
+///    readers may outlive it.
 pub trait Backend: Send + Sync + 'static {
     /// Name, format version, hash function and parameters.
     fn identity(&self) -> &Identity;
@@ -97,7 +102,7 @@ pub trait Backend: Send + Sync + 'static {
     /// it names as under way. `view` may be empty.
     fn open(&self, view: &dyn NodeRead, jobs: &Jobs) -> Result<Cache, StateError>;
 
-    /// Applies one block's delta. See the [module](self) for the rules.
+    /// Applies one block's delta. The view reads its own writes.
     fn apply(
         &self,
         context: &ApplyContext<'_>,
@@ -146,7 +151,7 @@ pub trait Backend: Send + Sync + 'static {
         sink: &mut dyn BulkSink,
     ) -> Result<B256, StateError>;
 
-    /// Proof bytes for the values of `keys`, in the order given.
+    /// Proof bytes for the values of `keys`, in the order given; a key may come twice.
     fn prove(
         &self,
         view: &dyn NodeRead,

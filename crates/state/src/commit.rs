@@ -6,9 +6,7 @@ use crate::{
     Tip, Value,
     journal::{DurableView, JOURNAL, RecordWriter, delete_records},
     overlay::{FILES, Layer, LayerStack, View, check_file_name, check_key},
-    shared::{
-        FOLDED, MAX_GENERATIONS, META, TipState, fold_failed, named_files, write_tip,
-    },
+    shared::{FOLDED, MAX_GENERATIONS, META, TipState, fold_failed, named_files, write_tip},
     undo::{self, UNDO, UndoHead},
 };
 use alloy_primitives::B256;
@@ -448,9 +446,8 @@ impl<'a> AfterCommit<'a> {
         drop(self.transition.take());
         drop(self.guard.take());
         // This commit is durable and installed whatever the folder says; the next one is told.
-        let _ = shared.await_fold(shared.inner.lock(), |inner| {
-            inner.generations.len() <= MAX_GENERATIONS
-        });
+        let _ = shared
+            .await_fold(shared.inner.lock(), |inner| inner.generations.len() <= MAX_GENERATIONS);
         Ok(())
     }
 }

@@ -86,7 +86,9 @@ impl DeltaBuilder {
         self.wiped.dedup();
         // A slot that was wiped and set again to its old value must survive the wipe.
         let is_rewritten = |key: &StateKey, next: &Option<Value>| match key {
-            StateKey::Slot(address, _) => next.is_some() && self.wiped.binary_search(address).is_ok(),
+            StateKey::Slot(address, _) => {
+                next.is_some() && self.wiped.binary_search(address).is_ok()
+            }
             StateKey::Account(_) => false,
         };
         let changes = self

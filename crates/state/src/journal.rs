@@ -119,14 +119,18 @@ pub(crate) fn read_record(
 ) -> Result<Option<Vec<u8>>, StateError> {
     let (start, end) = (record_key(id, 0), record_key(id, u32::MAX));
     let range = KeyRange::new(&start, &end);
-    let mut bytes = Vec::new();
-    for (_, piece) in kv.scan(table, range, Direction::Forward, usize::MAX)? {
-        bytes.extend_from_slice(&piece);
-    }
-    if bytes.is_empty() {
+    let bad = |what: &str| StateError::corrupt(table.name, format!("record {id}: {what}"));
+    let pieces = kv.scan(table, range, Direction::Forward, usize::MAX)?;
+    if pieces.is_empty() {
         return Ok(None);
     }
-    let bad = |what: &str| StateError::corrupt(table.name, format!("record {id}: {what}"));
+    let mut bytes = Vec::new();
+    for (n, (key, piece)) in pieces.iter().enumerate() {
+        if key[..] != record_key(id, n as u32) {
+            return Err(bad("a piece is missing"));
+        }
+        bytes.extend_from_slice(piece);
+    }
     let (head, rest) = bytes.split_first_chunk::<8>().ok_or_else(|| bad("too short"))?;
     let word = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
     if word(0) as usize != rest.len() {

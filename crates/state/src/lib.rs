@@ -57,6 +57,7 @@ mod framework {
             Applied, ApplyContext, Backend, BackendStats, Cache, Capabilities, PartialState,
             PartialTree,
         },
+        commit::AfterCommit,
         counters::{Counters, Counts},
         jobs::{Job, JobContext, JobHandle, JobOutput, Jobs},
         memory::MemoryStore,
@@ -66,7 +67,6 @@ mod framework {
             Row, Rows, Snapshot, Table, prefix_end,
         },
         proposal::Proposal,
-        commit::AfterCommit,
         session::{Session, StateView},
         store::{At, StateStore, StoreOptions, StoreStats, Tip},
     };

@@ -177,9 +177,8 @@ impl Layer {
         let sorted = slot.sorted.get_or_init(|| slot.rows.keys().cloned().collect());
         let end = range.end.map_or(Bound::Unbounded, Bound::Excluded);
         let keys = sorted.range::<[u8], _>((Bound::Included(range.start), end));
-        let row = |key: &'a Key| {
-            slot.rows.get(&key[..]).map(|written| (&key[..], written.next.clone()))
-        };
+        let row =
+            |key: &'a Key| slot.rows.get(&key[..]).map(|written| (&key[..], written.next.clone()));
         match direction {
             Direction::Forward => Box::new(keys.filter_map(row)),
             Direction::Backward => Box::new(keys.rev().filter_map(row)),

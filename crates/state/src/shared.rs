@@ -178,9 +178,7 @@ pub(crate) fn read_meta(kv: &dyn KvRead) -> Result<(Option<Tip>, u64, u64), Stat
     };
     let (tip, seq) = meta.map_or((None, 0), |(tip, seq)| (Some(tip), seq));
     // The end of a fold deletes the records it covers in the transaction that moves `folded`.
-    let id = |row: Option<Row>| {
-        row.map(|(key, _)| journal::record_id(JOURNAL, &key)).transpose()
-    };
+    let id = |row: Option<Row>| row.map(|(key, _)| journal::record_id(JOURNAL, &key)).transpose();
     let first = id(kv.seek(JOURNAL, Some(&[]), Direction::Forward)?)?;
     let last = id(kv.seek(JOURNAL, None, Direction::Backward)?)?;
     let journalled = first.zip(last).unwrap_or((seq + 1, seq));

@@ -377,7 +377,7 @@ impl StateStore {
                 },
             };
         };
-        let stack = if proposal.0.base == base && !layers.is_empty() {
+        let stack = if proposal.0.base == base {
             proposal.0.stack.clone()
         } else {
             let layers = layers.into_iter().rev();
@@ -404,7 +404,13 @@ impl StateStore {
         let view = self.view_of_durable(inner, block)?;
         let cache = match tip {
             Some(state) if Some(state.tip.block) == block => state.cache,
-            _ => self.shared.backend.open(&view, &self.jobs)?,
+            _ => self.shared.backend.open(&view, &self.jobs).map_err(|error| match block {
+                // It left the window meanwhile, and its files may be gone.
+                Some(block) if !self.shared.inner.lock().is_durable(block) => {
+                    StateError::UnknownBlock { hash: block.hash }
+                }
+                _ => error,
+            })?,
         };
         let at = block.zip(root).map(|(block, root)| (block.number, Some(block.hash), root));
         Ok(Resolved { view, cache, at, parent: Parent::Durable(block), base: block })

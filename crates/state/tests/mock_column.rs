@@ -38,6 +38,9 @@ const FANOUT: usize = 3;
 /// Blocks from the start of a merge to its publication.
 const MERGE: u64 = 4;
 
+/// A merge in the manifest: level, end of its inputs, block of publication.
+type MergeRow = (u8, usize, u64);
+
 /// When each file was published and retired, on the last chain that was applied.
 type Lives = Arc<Mutex<BTreeMap<String, (u64, Option<u64>)>>>;
 
@@ -180,7 +183,10 @@ fn read_run(dir: &Path, level: u8, name: &str, digest: B256) -> Result<Run, Stat
     }
 }
 
-fn decode_manifest(dir: &Path, mut row: &[u8]) -> Result<(Vec<Arc<Run>>, Option<(u8, usize, u64)>), StateError> {
+fn decode_manifest(
+    dir: &Path,
+    mut row: &[u8],
+) -> Result<(Vec<Arc<Run>>, Option<MergeRow>), StateError> {
     fn cut<'a>(row: &mut &'a [u8], len: usize) -> Result<&'a [u8], StateError> {
         let bad = || StateError::corrupt(MANIFEST.name, "cut short");
         let (head, rest) = row.split_at_checked(len).ok_or_else(bad)?;
@@ -274,7 +280,7 @@ impl Backend for Column {
                 }
             }
         }
-        if number % FLUSH == 0 && !levels.memory.is_empty() {
+        if number.is_multiple_of(FLUSH) && !levels.memory.is_empty() {
             let entries = std::mem::take(&mut levels.memory);
             for key in entries.keys() {
                 view.delete(MEMORY, &key.encode())?;
@@ -337,7 +343,7 @@ impl Backend for Column {
             let (key, value) = entry?;
             levels.memory.insert(key, Some(value));
         }
-        if number % FLUSH == 0 && !levels.memory.is_empty() {
+        if number.is_multiple_of(FLUSH) && !levels.memory.is_empty() {
             let dir = sink.dir().ok_or_else(no_dir)?.to_owned();
             let run = write_run(&dir, 0, number, std::mem::take(&mut levels.memory))?;
             sink.publish_file(&run.name)?;
@@ -406,8 +412,7 @@ fn retired_files_live_as_long_as_a_retained_block_needs_them_and_no_longer() {
                     (key, (n > 0).then(|| Bytes::from(format!("{number}-{n}").into_bytes())))
                 })
                 .collect();
-            let proposal =
-                propose(&store, At::Tip, common::hash(0, number), &changes).unwrap();
+            let proposal = propose(&store, At::Tip, common::hash(0, number), &changes).unwrap();
             common::commit(&store, &kv, &[proposal]).unwrap();
             for (name, (published, retired)) in lives.lock().iter() {
                 let is_there = dir.path().join(name).is_file();

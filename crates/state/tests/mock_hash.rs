@@ -1,130 +1,17 @@
-//! A mock backend whose root is the hash of the whole sorted state, and whose proof is the whole
-//! state: the plainest backend with a state-determined root and real proofs.
+//! The test-kit on the plainest backend, and on backends that cheat: the kit must find them.
 
 mod common;
 
 use alloy_primitives::{Address, B256, Bytes, keccak256};
-use common::{Level, decode_level, digest, encode_level};
+use common::{
+    decode_level, digest,
+    hashed::{Hashed, IDENTITY, whole},
+};
 use retrie_state::{
-    Applied, ApplyContext, Backend, BackendStats, BulkSink, Cache, Capabilities, HashId, Identity,
-    Jobs, NodeRead, NodeWrite, ProofError, StateDelta, StateError, StateKey, Table, Value, flat,
+    Applied, ApplyContext, Backend, BackendStats, BulkSink, Cache, Capabilities, Identity, Jobs,
+    NodeRead, NodeWrite, ProofError, StateDelta, StateError, StateKey, Table, Value, flat,
 };
 use std::sync::Arc;
-
-static IDENTITY: Identity =
-    Identity { name: "mock-hash", version: 1, hash: HashId::Keccak256, params: B256::ZERO };
-
-struct Hashed;
-
-fn whole(view: &dyn NodeRead) -> Result<Level, StateError> {
-    let entries = flat::entries(view, None, usize::MAX)?;
-    Ok(entries.into_iter().map(|(key, value)| (key, Some(value))).collect())
-}
-
-impl Backend for Hashed {
-    fn identity(&self) -> &Identity {
-        &IDENTITY
-    }
-
-    fn capabilities(&self) -> Capabilities {
-        Capabilities {
-            proofs: true,
-            absence_proofs: true,
-            state_determined_root: true,
-            ethereum_root: false,
-            history: false,
-        }
-    }
-
-    fn tables(&self) -> Vec<Table> {
-        vec![flat::TABLE]
-    }
-
-    fn empty_root(&self) -> B256 {
-        digest(&Level::new())
-    }
-
-    fn open(&self, _: &dyn NodeRead, _: &Jobs) -> Result<Cache, StateError> {
-        Ok(Arc::new(()))
-    }
-
-    fn apply(
-        &self,
-        _: &ApplyContext<'_>,
-        view: &mut dyn NodeWrite,
-        cache: &Cache,
-        delta: &StateDelta,
-    ) -> Result<Applied, StateError> {
-        flat::apply(view, delta)?;
-        Ok(Applied { root: digest(&whole(view.as_read())?), cache: cache.clone() })
-    }
-
-    fn read(
-        &self,
-        view: &dyn NodeRead,
-        _: &Cache,
-        key: &StateKey,
-    ) -> Result<Option<Value>, StateError> {
-        flat::get(view, key)
-    }
-
-    fn slots_of(
-        &self,
-        view: &dyn NodeRead,
-        _: &Cache,
-        address: &Address,
-    ) -> Result<Vec<(B256, Value)>, StateError> {
-        flat::slots_of(view, address)
-    }
-
-    fn entries(
-        &self,
-        view: &dyn NodeRead,
-        _: &Cache,
-        start: Option<&StateKey>,
-        limit: usize,
-    ) -> Result<Vec<(StateKey, Value)>, StateError> {
-        flat::entries(view, start, limit)
-    }
-
-    fn bulk_load(
-        &self,
-        _: u64,
-        entries: &mut dyn Iterator<Item = Result<(StateKey, Value), StateError>>,
-        sink: &mut dyn BulkSink,
-    ) -> Result<B256, StateError> {
-        let mut level = Level::new();
-        for entry in entries {
-            let (key, value) = entry?;
-            flat::put(sink, &key, &value)?;
-            level.insert(key, Some(value));
-        }
-        Ok(digest(&level))
-    }
-
-    fn prove(&self, view: &dyn NodeRead, _: &Cache, _: &[StateKey]) -> Result<Bytes, StateError> {
-        Ok(encode_level(&whole(view)?).into())
-    }
-
-    fn verify(
-        &self,
-        root: B256,
-        keys: &[StateKey],
-        mut proof: &[u8],
-    ) -> Result<Vec<Option<Value>>, ProofError> {
-        if keccak256(proof) != root {
-            return Err(ProofError::RootMismatch);
-        }
-        let level =
-            decode_level(&mut proof).ok_or(ProofError::Malformed { what: "the entries" })?;
-        Ok(keys.iter().map(|key| level.get(key).cloned().flatten()).collect())
-    }
-
-    fn stats(&self, view: &dyn NodeRead, _: &Cache) -> Result<BackendStats, StateError> {
-        let live_keys = whole(view)?.len() as u64;
-        Ok(BackendStats { tables: vec![(flat::TABLE.name, live_keys)], live_keys, dead_keys: 0 })
-    }
-}
 
 retrie_state::backend_tests!(|| Arc::new(Hashed) as Arc<dyn Backend>);
 
@@ -138,7 +25,10 @@ fn run_all_runs_every_check_too() {
 /// A backend that cheats: what the kit is there to find.
 mod cheats {
     use super::*;
-    use retrie_state::testkit::{self, Kit, Scale};
+    use retrie_state::{
+        MemoryStore, StoreOptions,
+        testkit::{self, Kit, Scale},
+    };
     use std::panic::{AssertUnwindSafe, catch_unwind};
 
     /// How it cheats.
@@ -156,6 +46,8 @@ mod cheats {
         LosesFirst,
         /// The count is off.
         Miscounts,
+        /// Two tables share an id.
+        Clash,
     }
 
     struct Cheater(Cheat, std::sync::atomic::AtomicU64);
@@ -168,7 +60,10 @@ mod cheats {
             Hashed.capabilities()
         }
         fn tables(&self) -> Vec<Table> {
-            Hashed.tables()
+            match self.0 {
+                Cheat::Clash => vec![Table::new(1, "One"), Table::new(1, "Other")],
+                _ => Hashed.tables(),
+            }
         }
         fn empty_root(&self) -> B256 {
             Hashed.empty_root()
@@ -284,5 +179,12 @@ mod cheats {
         assert!(is_caught(Cheat::IgnoresTail, testkit::mutated_proofs_are_refused));
         assert!(is_caught(Cheat::LosesFirst, testkit::a_bulk_load_equals_the_first_block));
         assert!(is_caught(Cheat::Miscounts, testkit::values_listings_and_counts_match_a_model));
+    }
+
+    #[test]
+    fn two_tables_with_one_id_are_refused() {
+        let (kv, clash) = (MemoryStore::new(), Arc::new(Cheater(Cheat::Clash, Default::default())));
+        let error = common::open(clash, &kv, None, StoreOptions::default()).unwrap_err();
+        assert!(error.to_string().contains("One and Other"), "{error}");
     }
 }

@@ -236,7 +236,7 @@ impl Backend for Layers {
             view.put(LAYERS, &key, encode_row(&change.next))?;
             tries.active.insert(change.key, change.next.clone());
         }
-        if context.number % FREEZE == 0 {
+        if context.number.is_multiple_of(FREEZE) {
             let entries = Arc::new(std::mem::take(&mut tries.active));
             let publish_at = context.number + MERGE;
             let job = self.merge_job(view.as_read(), tries.base, publish_at, &entries);
@@ -290,7 +290,7 @@ impl Backend for Layers {
             loaded.insert(key, value);
         }
         let (empty, none) = (Tries::new().base, digest(&Level::new()));
-        if number % FREEZE == 0 {
+        if number.is_multiple_of(FREEZE) {
             let frozen = Some((0, number + MERGE));
             sink.put(STATE, &[], &encode_state(empty, number + 1, frozen))?;
             Ok(root_of(empty, digest(&loaded), none))
@@ -319,8 +319,7 @@ impl Backend for Layers {
         keys: &[StateKey],
         mut proof: &[u8],
     ) -> Result<Vec<Option<Value>>, ProofError> {
-        let mut next =
-            || decode_level(&mut proof).ok_or(ProofError::Malformed { what: "a level" });
+        let mut next = || decode_level(&mut proof).ok_or(ProofError::Malformed { what: "a level" });
         let [base, frozen, active] = [next()?, next()?, next()?];
         if !proof.is_empty() {
             return Err(ProofError::Unused);

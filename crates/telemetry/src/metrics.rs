@@ -59,8 +59,7 @@ impl Metrics {
         let seconds = |name: &str, help: &str| {
             // 10 µs to about 20 s.
             let buckets = exponential_buckets(1e-5, 2.0, 22)?;
-            let histogram =
-                Histogram::with_opts(HistogramOpts::new(name, help).buckets(buckets))?;
+            let histogram = Histogram::with_opts(HistogramOpts::new(name, help).buckets(buckets))?;
             registry.register(Box::new(histogram.clone()))?;
             Ok::<_, prometheus::Error>(histogram)
         };

@@ -1,7 +1,10 @@
 //! `retrie db`: what a datadir holds.
 
-use super::{ChainArgs, grouped, write_json};
-use crate::registry;
+use super::{ChainArgs, grouped};
+use crate::{
+    output::{Output, say},
+    registry,
+};
 use eyre::OptionExt;
 use retrie_db::{ChainRead, Db, DbStats, OpenOptions};
 use retrie_state::{StateStore, StoreOptions};
@@ -96,31 +99,37 @@ impl StatsArgs {
                 first_retained: state.first_retained,
             },
         };
-        print_table(&stats);
-        self.json.map_or(Ok(()), |path| write_json(&path, &stats))
+        let out = Output::new(self.json);
+        print_table(&out, &stats)?;
+        out.json(&stats)
     }
 }
 
-fn print_table(stats: &Stats) {
+fn print_table(out: &Output, stats: &Stats) -> eyre::Result<()> {
     let mib = |bytes: u64| format!("{:.1}", bytes as f64 / (1 << 20) as f64);
     let state = &stats.state;
-    println!(
+    say!(
+        out,
         "chain id {}, backend {} (state root {})",
-        stats.chain_id, stats.backend, stats.state_root
+        stats.chain_id,
+        stats.backend,
+        stats.state_root
     );
     if let (Some(block), Some(root)) = (state.block, state.root) {
-        println!("state at block {block}, root {root}");
+        say!(out, "state at block {block}, root {root}");
     }
-    println!(
+    say!(
+        out,
         "state keys: {} live, {} dead; reverts back to block {}",
         grouped(state.live_keys),
         grouped(state.dead_keys),
         state.first_retained.map_or_else(|| "-".into(), |first| first.to_string())
     );
-    println!("{:<28} {:>14} {:>10} {:>12}", "table", "rows", "pages", "MiB");
+    say!(out, "{:<28} {:>14} {:>10} {:>12}", "table", "rows", "pages", "MiB");
     for table in &stats.db.tables {
         let pages = table.branch_pages + table.leaf_pages + table.overflow_pages;
-        println!(
+        say!(
+            out,
             "{:<28} {:>14} {:>10} {:>12}",
             table.name,
             grouped(table.rows),
@@ -128,7 +137,8 @@ fn print_table(stats: &Stats) {
             mib(table.bytes)
         );
     }
-    println!(
+    say!(
+        out,
         "in use {} MiB of {} MiB file, {} free pages; state files {} MiB; not yet folded {} MiB",
         mib(stats.db.used_bytes),
         mib(stats.db.file_bytes),
@@ -136,4 +146,5 @@ fn print_table(stats: &Stats) {
         mib(state.file_bytes),
         mib(state.pending_bytes)
     );
+    Ok(())
 }

@@ -1,6 +1,7 @@
 //! `retrie export`: canonical blocks to a file.
 
 use super::ChainArgs;
+use crate::output::{Output, say};
 use eyre::{OptionExt, bail};
 use retrie_db::{ChainRead, Db, OpenOptions};
 use retrie_sources::BlockWriter;
@@ -47,7 +48,8 @@ impl Args {
             writer.write(&block.ok_or_eyre(format!("block {number} is not stored"))?)?;
         }
         let summary = writer.finish()?;
-        println!(
+        say!(
+            Output::default(),
             "wrote blocks {} to {to} ({} blocks, {} bytes of RLP) to {}",
             self.from,
             summary.blocks,

@@ -1,9 +1,12 @@
 //! `retrie import`: block files into a datadir.
 
-use super::{ChainArgs, DbArgs, StateArgs, grouped, write_json};
-use crate::progress::Progress;
+use super::{ChainArgs, DbArgs, StateArgs, grouped};
+use crate::{
+    output::{Output, say},
+    progress::Progress,
+};
 use eyre::{Context, bail};
-use retrie_pipeline::{Chain, ImportOptions, import};
+use retrie_pipeline::{Chain, End, ImportOptions, import};
 use retrie_sources::BlockSource;
 use retrie_telemetry::{Metrics, MetricsServer};
 use std::{net::SocketAddr, path::PathBuf, sync::atomic::AtomicBool};
@@ -49,6 +52,16 @@ impl Args {
         let spec = self.chain.spec()?;
         let datadir = self.chain.datadir(&spec)?;
         let options = self.state.chain_options(spec, &datadir, self.db.options())?;
+        let checkers = [Some(&options.backend), options.referee.as_ref()];
+        if self.check_receipt_roots
+            && !checkers.into_iter().flatten().any(|b| b.capabilities().ethereum_root)
+        {
+            bail!(
+                "--check-receipt-roots needs Ethereum's state roots, which backend {} does not \
+                 compute: run --referee mpt beside it",
+                options.backend.identity().name
+            );
+        }
         let chain = Chain::open(options)?;
         if self.state.state_root == Some(retrie_db::StateRootMode::Shadow)
             || !chain.state().backend().capabilities().ethereum_root
@@ -62,7 +75,7 @@ impl Args {
                 chain.state().identity().name
             );
         }
-        let mut progress = Progress::new(total_blocks(&sources), false);
+        let mut progress = Progress::new(total_blocks(&sources));
         let import_options =
             ImportOptions { intermediate_roots: self.check_receipt_roots, ..Default::default() };
         let outcome = import(
@@ -77,7 +90,9 @@ impl Args {
         progress.finish();
         let outcome = outcome?;
         let report = &outcome.report;
-        println!(
+        let out = Output::new(self.json);
+        say!(
+            out,
             "imported {} blocks, {} txs, {:.1} Mgas in {:.2} s ({:.0} blocks/s); {} state roots \
              checked; head {} ({})",
             grouped(report.blocks),
@@ -95,16 +110,16 @@ impl Args {
             (report.reorgs, "reorged the chain"),
         ] {
             if n > 0 {
-                println!("{} blocks {what}", grouped(n));
+                say!(out, "{} blocks {what}", grouped(n));
             }
         }
-        if let Some(path) = &self.json {
-            write_json(path, report)?;
+        out.json(report)?;
+        match outcome.end? {
+            End::Complete => Ok(()),
+            End::Stopped => {
+                bail!("stopped at block {}; run the same command again to go on", report.tip.number)
+            }
         }
-        if !outcome.complete {
-            bail!("stopped at block {}; run the same command again to go on", report.tip.number);
-        }
-        Ok(())
     }
 }
 

@@ -1,6 +1,7 @@
 //! `retrie init`: a datadir with the genesis block.
 
 use super::{ChainArgs, DbArgs, StateArgs};
+use crate::output::{Output, say};
 use retrie_pipeline::Chain;
 
 /// Arguments of `retrie init`.
@@ -22,7 +23,8 @@ impl Args {
         let options = self.state.chain_options(spec, &datadir, self.db.options())?;
         let chain = Chain::open(options)?;
         chain.flush()?;
-        println!(
+        say!(
+            Output::default(),
             "{}: chain {} (genesis {}), backend {}, at block {}",
             datadir.display(),
             chain.spec().name(),

@@ -13,6 +13,7 @@ use retrie_db::{OpenOptions, StateRootMode, SyncMode};
 use retrie_pipeline::ChainOptions;
 use retrie_state::StoreOptions;
 use std::{
+    io::Write,
     path::{Path, PathBuf},
     sync::{
         Arc,
@@ -28,7 +29,8 @@ pub(crate) fn stop_signal() -> eyre::Result<Arc<AtomicBool>> {
         if seen.swap(true, Ordering::Relaxed) {
             std::process::exit(130);
         }
-        eprintln!("stopping at the next block; press Ctrl-C again to stop at once");
+        let line = "stopping at the next block; press Ctrl-C again to stop at once";
+        let _ = writeln!(std::io::stderr(), "{line}");
     })
     .wrap_err("installing the signal handler")?;
     Ok(stop)
@@ -89,8 +91,8 @@ pub(crate) struct StateArgs {
 /// How the database is opened.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct DbArgs {
-    /// Limit of the database size in GiB.
-    #[arg(long = "db.max-size", value_name = "GIB", default_value_t = 8192)]
+    /// Limit of the database size: bytes, or with a unit (KB, MB, GB, TB; 1 KB is 1024 bytes).
+    #[arg(long = "db.max-size", value_name = "SIZE", default_value = "8TB", value_parser = parse_size)]
     pub(crate) max_size: u64,
     /// `durable`: a commit is on disk when it returns. `none`: a power failure may take the
     /// database back to an earlier commit.
@@ -106,11 +108,32 @@ fn parse_sync(name: &str) -> Result<SyncMode, String> {
     }
 }
 
+/// `4096`, `64MB`, `8 TB`.
+fn parse_size(text: &str) -> Result<u64, String> {
+    let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
+    let unit = text[digits.len()..].trim().to_ascii_uppercase();
+    let shift = match unit.as_str() {
+        "" | "B" => Some(0),
+        "KB" => Some(10),
+        "MB" => Some(20),
+        "GB" => Some(30),
+        "TB" => Some(40),
+        _ => None,
+    };
+    let size = digits.parse::<u64>().ok().zip(shift);
+    size.and_then(|(number, shift)| number.checked_mul(1 << shift))
+        .ok_or_else(|| format!("`{text}` is not a size such as 4096, 64MB or 8TB"))
+}
+
 impl DbArgs {
     /// The database's options.
     pub(crate) fn options(&self) -> OpenOptions {
+        // MDBX opens a file of another size for writing only.
+        let whole = |bytes: u64| bytes.max(1).checked_next_multiple_of(64 << 10).unwrap_or(bytes);
         OpenOptions {
-            map_limit: self.max_size.saturating_mul(1 << 30),
+            map_limit: whole(self.max_size),
+            // The file of a small database stays small.
+            growth_step: whole((self.max_size / 8).min(1 << 30)),
             sync: self.sync,
             ..OpenOptions::default()
         }
@@ -147,17 +170,6 @@ impl StateArgs {
     }
 }
 
-/// Writes `value` as JSON to `path`, or to stdout for `-`.
-pub(crate) fn write_json(path: &Path, value: &impl serde::Serialize) -> eyre::Result<()> {
-    let mut json = serde_json::to_string_pretty(value).wrap_err("encoding the results")?;
-    json.push('\n');
-    if path == Path::new("-") {
-        print!("{json}");
-        return Ok(());
-    }
-    std::fs::write(path, json).wrap_err_with(|| format!("writing {}", path.display()))
-}
-
 /// `1234567` as `1,234,567`.
 pub(crate) fn grouped(n: u64) -> String {
     let digits = n.to_string();
@@ -178,5 +190,16 @@ mod tests {
         assert_eq!(super::grouped(7), "7");
         assert_eq!(super::grouped(1234), "1,234");
         assert_eq!(super::grouped(1234567), "1,234,567");
+    }
+
+    #[test]
+    fn sizes_are_binary_and_checked() {
+        assert_eq!(super::parse_size("4096"), Ok(4096));
+        assert_eq!(super::parse_size("64MB"), Ok(64 << 20));
+        assert_eq!(super::parse_size("2 kb"), Ok(2048));
+        assert_eq!(super::parse_size("8TB"), Ok(8 << 40));
+        for wrong in ["", "MB", "1.5GB", "-1", "10PB", "99999999TB", "10 MB x"] {
+            assert!(super::parse_size(wrong).is_err(), "{wrong}");
+        }
     }
 }

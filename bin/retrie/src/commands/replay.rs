@@ -3,9 +3,12 @@
 use super::{
     grouped,
     import::{open_sources, total_blocks},
-    write_json,
 };
-use crate::{progress::Progress, registry};
+use crate::{
+    output::{Output, say},
+    progress::Progress,
+    registry,
+};
 use eyre::{Context, bail};
 use retrie_chainspec::{ChainSpec, parse_chain};
 use retrie_db::{Db, OpenOptions, StateRootMode, SyncMode};
@@ -98,30 +101,36 @@ impl Args {
         if !bundles.is_empty() && self.retention < 2 {
             bail!("--retention must be 2 at least: a bundle's pre-state and block are taken back");
         }
+        let backends = self.state_backend.iter().map(|name| registry::backend(name));
+        let backends: Vec<_> = backends.collect::<Result<_, _>>()?;
         let spec = parse_chain(&self.chain)?;
         let mut report = ReplayReport {
             machine: machine(),
             version: env!("CARGO_PKG_VERSION").into(),
-            command: std::env::args().collect::<Vec<_>>().join(" "),
+            command: command_line(),
             results: Vec::new(),
         };
-        println!(
+        let out = Output::new(self.json.clone());
+        say!(
+            out,
             "hash: by backend; sync {}; retention {}; cache: journal and page cache; {}",
-            self.sync, self.retention, report.machine
+            self.sync,
+            self.retention,
+            report.machine
         );
-        for name in &self.state_backend {
-            let backend = registry::backend(name)?;
+        for backend in backends {
+            if stop.load(Ordering::Relaxed) {
+                break;
+            }
             let result = if chains.is_empty() {
-                self.replay_bundles(&spec, backend, &bundles, sync, stop)?
+                self.replay_bundles(&out, &spec, backend, &bundles, sync, stop)?
             } else {
                 self.replay_chain(&spec, backend, &chains, sync, stop)?
             };
             report.results.push(result);
         }
-        print_summary(&report.results);
-        if let Some(path) = &self.json {
-            write_json(path, &report)?;
-        }
+        print_summary(&out, &report.results)?;
+        out.json(&report)?;
         if stop.load(Ordering::Relaxed) {
             bail!("stopped before the end");
         }
@@ -133,6 +142,7 @@ impl Args {
 
     fn replay_bundles(
         &self,
+        out: &Output,
         spec: &Arc<ChainSpec>,
         backend: Arc<dyn Backend>,
         bundles: &[BundleFile],
@@ -165,15 +175,13 @@ impl Args {
             witness_opener: opener.as_ref().and_then(|backend| backend.partial_state()),
         };
         let mut replay = BundleReplay::new(&options, &store, &*kv)?;
-        print_header(name);
+        print_header(out, name)?;
         for file in bundles {
             if stop.load(Ordering::Relaxed) {
                 break;
             }
             let bundle = file.load()?;
-            let outcome =
-                replay.run(&bundle).wrap_err_with(|| format!("{}", file.path.display()))?;
-            print_outcome(outcome);
+            print_outcome(out, replay.run(&bundle)?)?;
         }
         store.flush()?;
         Ok(replay.result(kv.disk_bytes()? + store.stats()?.file_bytes))
@@ -203,7 +211,7 @@ impl Args {
             store: StoreOptions { retention: self.retention, ..StoreOptions::default() },
         })?;
         let sources = open_sources(paths)?;
-        let mut progress = Progress::new(total_blocks(&sources), false);
+        let mut progress = Progress::new(total_blocks(&sources));
         let metrics = Metrics::new().wrap_err("registering the metrics")?;
         let outcome = import(
             &chain,
@@ -215,12 +223,17 @@ impl Args {
             &mut |report| progress.update(report),
         );
         progress.finish();
-        Ok(chain_replay_result(&chain, self.from, &outcome?, None)?)
+        Ok(chain_replay_result(&chain, self.from, &outcome?)?)
     }
 }
 
 fn db_options(sync: SyncMode) -> OpenOptions {
     OpenOptions { sync, ..OpenOptions::default() }
+}
+
+fn command_line() -> String {
+    let words: Vec<_> = std::env::args_os().collect();
+    words.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
 }
 
 /// A folder that goes when the run ends.
@@ -239,8 +252,9 @@ const fn mark(check: Option<bool>) -> &'static str {
     }
 }
 
-fn print_header(backend: &str) {
-    println!(
+fn print_header(out: &Output, backend: &str) -> eyre::Result<()> {
+    say!(
+        out,
         "\n{backend}\n{:>10} {:<18} {:<9} {:>5} {:>10} {:>9}  {:<4} {:<6} {:<9} {:<9} {:<5}",
         "block",
         "fork",
@@ -254,10 +268,12 @@ fn print_header(backend: &str) {
         "requests",
         "root"
     );
+    Ok(())
 }
 
-fn print_outcome(outcome: &BundleOutcome) {
-    println!(
+fn print_outcome(out: &Output, outcome: &BundleOutcome) -> eyre::Result<()> {
+    say!(
+        out,
         "{:>10} {:<18} {:<9} {:>5} {:>10} {:>9.2}  {:<4} {:<6} {:<9} {:<9} {:<5}",
         outcome.number,
         outcome.fork,
@@ -271,10 +287,12 @@ fn print_outcome(outcome: &BundleOutcome) {
         mark(outcome.requests_ok),
         mark(outcome.root_ok),
     );
+    Ok(())
 }
 
-fn print_summary(results: &[ReplayResult]) {
-    println!(
+fn print_summary(out: &Output, results: &[ReplayResult]) -> eyre::Result<()> {
+    say!(
+        out,
         "\n{:<12} {:>8} {:>9} {:>9} {:>9} {:>9} {:>10} | {:>9} {:>9} {:>9} {:>9} | {:>6}",
         "backend",
         "blocks",
@@ -291,7 +309,8 @@ fn print_summary(results: &[ReplayResult]) {
     );
     for result in results {
         let parts = &result.breakdown;
-        println!(
+        say!(
+            out,
             "{:<12} {:>8} {:>9} {:>9.3} {:>9.0} {:>9.1} {:>10.1} | {:>9.3} {:>9.3} {:>9.3} {:>9.3} | {:>6}",
             result.backend,
             grouped(result.blocks),
@@ -306,16 +325,17 @@ fn print_summary(results: &[ReplayResult]) {
             parts.other,
             if result.ok { "ok" } else { "FAILED" },
         );
-        print_kinds(result);
+        print_kinds(out, result)?;
     }
     for failure in results.iter().flat_map(|result| &result.failures) {
-        println!("{failure}");
+        say!(out, "{failure}");
     }
+    Ok(())
 }
 
 /// The two kinds of bundles apart: a backend that opens witnesses executes them in memory and
 /// commits nothing, so only prestate bundles compare backends.
-fn print_kinds(result: &ReplayResult) {
+fn print_kinds(out: &Output, result: &ReplayResult) -> eyre::Result<()> {
     for kind in ["witness", "prestate"] {
         let of_kind = || result.bundles.iter().filter(|bundle| bundle.kind == kind);
         let (blocks, txs): (usize, u64) = (of_kind().count(), of_kind().map(|b| b.txs).sum());
@@ -324,11 +344,13 @@ fn print_kinds(result: &ReplayResult) {
         }
         let seconds: f64 = of_kind().map(|b| b.seconds).sum();
         let gas: u64 = of_kind().map(|b| b.gas).sum();
-        println!(
+        say!(
+            out,
             "  {kind:<10} {blocks:>8} {:>9} {seconds:>9.3} {:>9.0} {:>9.1}",
             grouped(txs),
             txs as f64 / seconds.max(1e-9),
             gas as f64 / 1e6 / seconds.max(1e-9),
         );
     }
+    Ok(())
 }

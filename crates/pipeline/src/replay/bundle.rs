@@ -24,7 +24,7 @@ use retrie_state::{
 };
 use serde::Serialize;
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, btree_map::Entry},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -421,8 +421,8 @@ impl<'a> BundleReplay<'a> {
         let addresses: Vec<_> = values.keys().map(|key| *key.address()).collect();
         for address in addresses {
             let key = StateKey::Account(address);
-            if !values.contains_key(&key) {
-                values.insert(key, tree.get(&key)?);
+            if let Entry::Vacant(missing) = values.entry(key) {
+                missing.insert(tree.get(&key)?);
             }
         }
         Ok(values)

@@ -132,7 +132,9 @@ pub fn import_into(
     progress: &mut dyn FnMut(&ImportReport),
 ) -> Result<ImportReport, PipelineError> {
     let metrics = Metrics::new().unwrap();
-    import(chain, sources, range, options, &metrics, stop, progress).map(|outcome| outcome.report)
+    let outcome = import(chain, sources, range, options, &metrics, stop, progress)?;
+    assert_eq!(outcome.report.tip.hash, chain.tip().unwrap().hash, "the tip told is durable");
+    outcome.end.map(|_| outcome.report)
 }
 
 /// Batches of so many blocks, whatever time they take.

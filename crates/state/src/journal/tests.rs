@@ -153,13 +153,13 @@ fn versions_stay_as_long_as_a_reader_can_see_them_and_no_longer() {
     let snapshot = MemoryStore::new().snapshot().unwrap();
     let generation = Arc::new(Generation::new(&TABLES));
     let commit = |seq: u64| {
-        let rows = layer(&[(1, Some(seq as u8)), (2, (seq % 2 == 0).then_some(seq as u8))]);
+        let rows = layer(&[(1, Some(seq as u8)), (2, seq.is_multiple_of(2).then_some(seq as u8))]);
         generation.insert(seq, &rows, leases.oldest(seq - 1));
     };
     let open = |seq| DurableView::new(vec![generation.clone()], seq, snapshot.clone(), &leases);
     let sees = |view: &DurableView, seq: u8| {
         assert_eq!(view.get(TABLE, &[1]).unwrap(), Some(Bytes::from(vec![seq; 10])));
-        let second = (seq % 2 == 0).then(|| Bytes::from(vec![seq; 10]));
+        let second = seq.is_multiple_of(2).then(|| Bytes::from(vec![seq; 10]));
         assert_eq!(view.get(TABLE, &[2]).unwrap(), second);
     };
     commit(1);

@@ -289,6 +289,7 @@ fn a_failing_store_fails_the_range_read_once_and_ends_it() {
     let rows: Vec<_> = view.scan(TABLE, KeyRange::ALL, Direction::Forward).unwrap().collect();
     assert_eq!(rows.iter().filter(|row| row.is_err()).count(), 1);
     assert!(rows.last().is_some_and(Result::is_err));
-    let rows: Vec<_> = view.scan(TABLE, KeyRange::from(&[1]), Direction::Forward).unwrap().collect();
+    let rows: Vec<_> =
+        view.scan(TABLE, KeyRange::from(&[1]), Direction::Forward).unwrap().collect();
     assert!(matches!(rows[..], [Err(_)]));
 }

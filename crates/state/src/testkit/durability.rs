@@ -67,7 +67,7 @@ pub fn reverting_to_every_depth_restores_the_state(kit: &Kit<'_>) {
         let mut miner = Miner::new(seed, Flavour::Ethereum, kit.scale.changes);
         let roots = Arc::new(Roots::default());
         let retention = 10;
-        let mut node = Node::new(kit, &roots, options(retention, seed % 2 == 0));
+        let mut node = Node::new(kit, &roots, options(retention, seed.is_multiple_of(2)));
         let chain = miner.chain(None, retention as usize + 4, Size::Any);
         node.extend(&chain[..3]);
         node.extend_each(&chain[3..]);
@@ -165,9 +165,10 @@ pub fn retention_zero_keeps_no_undo_and_no_old_files(kit: &Kit<'_>) {
     kit.each_seed(|seed| {
         let mut miner = Miner::new(seed, Flavour::Ethereum, kit.scale.changes);
         let roots = Arc::new(Roots::default());
-        let mut node = Node::new(kit, &roots, options(0, seed % 2 == 0));
-        let chain = miner.chain(None, kit.scale.blocks, Size::Any);
-        let (first, rest) = chain.split_at(kit.scale.blocks / 2);
+        let mut node = Node::new(kit, &roots, options(0, seed.is_multiple_of(2)));
+        let blocks = kit.scale.blocks.max(10);
+        let chain = miner.chain(None, blocks, Size::Any);
+        let (first, rest) = chain.split_at(blocks / 2);
         for pair in first.chunks(2) {
             let side = node.propose(At::Tip, &pair[0]);
             node.extend(pair);
@@ -289,7 +290,7 @@ pub fn a_dropped_after_commit_poisons_until_reopened(kit: &Kit<'_>) {
     kit.each_seed(|seed| {
         let mut miner = Miner::new(seed, Flavour::Ethereum, kit.scale.changes);
         let roots = Arc::new(Roots::default());
-        let mut node = Node::new(kit, &roots, options(6, seed % 2 == 0));
+        let mut node = Node::new(kit, &roots, options(6, seed.is_multiple_of(2)));
         let mut chain = miner.chain(None, 4, Size::Any);
         node.extend_each(&chain);
         for (is_revert, becomes_durable) in
@@ -520,9 +521,8 @@ pub fn leftover_files_are_removed_on_open(kit: &Kit<'_>) {
             for name in &needed {
                 assert_eq!(after.get(name), before.get(name), "{name} has changed");
             }
-            let leftover = |name: &str| {
-                name == "x" || name.ends_with(".tmp") || name.ends_with(".partial")
-            };
+            let leftover =
+                |name: &str| name == "x" || name.ends_with(".tmp") || name.ends_with(".partial");
             // A job that was restarted may be writing a temporary file of its own.
             for (name, content) in after {
                 let is_planted = leftover(&name) && content == b"half";

@@ -23,12 +23,7 @@ impl Faults {
     /// Dies at write `fatal`, counted from 1; with 0 never. If that write is a commit, `survives`
     /// says whether it has become durable before the caller is told that it failed.
     pub fn new(fatal: u64, survives: bool) -> Arc<Self> {
-        Arc::new(Self {
-            fatal,
-            survives,
-            writes: AtomicU64::new(0),
-            dead: AtomicBool::new(false),
-        })
+        Arc::new(Self { fatal, survives, writes: AtomicU64::new(0), dead: AtomicBool::new(false) })
     }
 
     /// Writes so far.

@@ -48,6 +48,8 @@ pub fn siblings_do_not_see_each_other(kit: &Kit<'_>) {
             node.check(At::Proposal(&b1_again), &b[0]);
             drop(b1_again);
             node.check(At::Block(b[0].hash), &b[0]);
+            // It stands on a block that is durable now, and will be reverted.
+            let a2 = node.propose(At::Tip, &a[1]);
             node.extend_each(&a[1..3]);
             node.check(At::Proposal(&b2), &b[1]);
             let b3 = node.propose(At::Proposal(&b2), &b[2]);
@@ -59,6 +61,9 @@ pub fn siblings_do_not_see_each_other(kit: &Kit<'_>) {
             node.revert(fork.number);
             node.check_tip(fork);
             node.check(At::Proposal(&b3), &b[2]);
+            node.check(At::Proposal(&a2), &a[1]);
+            node.check(At::Block(a[1].hash), &a[1]);
+            drop(a2);
             node.commit(&[b1, b2]);
             node.check_tip(&b[1]);
             node.commit(&[b3]);
@@ -178,7 +183,7 @@ pub fn batches_commit_while_later_proposals_live_on(kit: &Kit<'_>) {
     kit.each_seed(|seed| {
         let mut miner = Miner::new(seed, Flavour::Ethereum, kit.scale.changes);
         let roots = Arc::new(Roots::default());
-        let node = Node::new(kit, &roots, options(5, seed % 2 == 0));
+        let node = Node::new(kit, &roots, options(5, seed.is_multiple_of(2)));
         let mut blocks = miner.chain(None, 6, Size::Any);
         let mut proposals = node.propose_chain(At::Tip, &blocks);
         let mut durable: Option<BlockPtr> = None;
@@ -248,45 +253,50 @@ pub fn deep_forks_replace_the_whole_retained_chain(kit: &Kit<'_>) {
 /// If one does not.
 pub fn readers_stay_at_their_block(kit: &Kit<'_>) {
     kit.each_seed(|seed| {
-        let mut miner = Miner::new(seed, Flavour::Ethereum, kit.scale.changes);
-        let roots = Arc::new(Roots::default());
-        let node = Node::new(kit, &roots, options(6, true));
-        let mut chain = miner.chain(None, 3, Size::Any);
-        node.extend_each(&chain);
-        let mut readers: Vec<(StateView, BlockPtr)> = Vec::new();
-        for n in 0..kit.scale.blocks {
-            let parent = last(&chain).clone();
-            let block = miner.block(Some(&parent), Size::Any);
-            let proposal = node.propose(At::Tip, &block);
-            let mut open = |at, block: &BlockPtr| {
-                readers.push((node.store().reader(at).expect("reader"), block.clone()));
-            };
-            open(At::Tip, &parent);
-            open(At::Proposal(&proposal), &block);
-            let first = node.first_retained() as usize;
-            let old = &chain[miner.rng.random_range(first..chain.len())];
-            open(At::Block(old.hash), old);
-            node.commit(&[proposal]);
-            chain.push(block);
-            match miner.rng.random_range(0..5) {
-                0 => node.store().flush().expect("fold"),
-                1 => {
-                    let first = node.first_retained() as usize;
-                    chain.truncate(miner.rng.random_range(first..chain.len()) + 1);
-                    node.revert(last(&chain).number);
-                }
-                _ => {}
-            }
-            node.check_tip(last(&chain));
-            let (reader, block) = &readers[miner.rng.random_range(0..readers.len())];
-            check_reader(reader, block, Flavour::Ethereum);
-            if n % 7 == 6 {
-                // Those that go free the versions kept for them.
-                readers.drain(..readers.len() / 3);
-            }
-        }
-        for (reader, block) in &readers {
-            check_reader(reader, block, Flavour::Ethereum);
-        }
+        readers_stay(kit, seed, true);
+        readers_stay(kit, seed, false);
     });
+}
+
+fn readers_stay(kit: &Kit<'_>, seed: u64, fold_often: bool) {
+    let mut miner = Miner::new(seed, Flavour::Ethereum, kit.scale.changes);
+    let roots = Arc::new(Roots::default());
+    let node = Node::new(kit, &roots, options(6, fold_often));
+    let mut chain = miner.chain(None, 3, Size::Any);
+    node.extend_each(&chain);
+    let mut readers: Vec<(StateView, BlockPtr)> = Vec::new();
+    for n in 0..kit.scale.blocks {
+        let parent = last(&chain).clone();
+        let block = miner.block(Some(&parent), Size::Any);
+        let proposal = node.propose(At::Tip, &block);
+        let mut open = |at, block: &BlockPtr| {
+            readers.push((node.store().reader(at).expect("reader"), block.clone()));
+        };
+        open(At::Tip, &parent);
+        open(At::Proposal(&proposal), &block);
+        let first = node.first_retained() as usize;
+        let old = &chain[miner.rng.random_range(first..chain.len())];
+        open(At::Block(old.hash), old);
+        node.commit(&[proposal]);
+        chain.push(block);
+        match miner.rng.random_range(0..5) {
+            0 if fold_often => node.store().flush().expect("fold"),
+            1 => {
+                let first = node.first_retained() as usize;
+                chain.truncate(miner.rng.random_range(first..chain.len()) + 1);
+                node.revert(last(&chain).number);
+            }
+            _ => {}
+        }
+        node.check_tip(last(&chain));
+        let (reader, block) = &readers[miner.rng.random_range(0..readers.len())];
+        check_reader(reader, block, Flavour::Ethereum);
+        if n % 7 == 6 {
+            // Those that go free the versions kept for them.
+            readers.drain(..readers.len() / 3);
+        }
+    }
+    for (reader, block) in &readers {
+        check_reader(reader, block, Flavour::Ethereum);
+    }
 }

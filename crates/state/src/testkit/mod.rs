@@ -51,8 +51,8 @@ pub use roots::{
     a_bulk_load_equals_the_first_block, equal_states_have_equal_roots,
     roots_do_not_depend_on_the_way_there, slow_jobs_change_nothing,
 };
-pub use store::a_key_value_store_matches_a_model;
 pub use states::{opaque_values_match_a_model, values_listings_and_counts_match_a_model};
+pub use store::a_key_value_store_matches_a_model;
 
 /// Makes a backend without content, the same each time.
 pub type Factory<'a> = dyn Fn() -> Arc<dyn Backend> + 'a;
@@ -90,14 +90,7 @@ impl Default for Scale {
 impl Scale {
     /// For backends that take milliseconds for a changed key.
     pub fn small() -> Self {
-        Self {
-            blocks: 10,
-            changes: 6,
-            depth: 40,
-            kills: 25,
-            mutations: 100,
-            ..Self::default()
-        }
+        Self { blocks: 10, changes: 6, depth: 40, kills: 25, mutations: 100, ..Self::default() }
     }
 }
 

@@ -337,7 +337,8 @@ pub(super) fn slots_of<'a>(
     entries: &'a Entries,
     address: &Address,
 ) -> impl Iterator<Item = (B256, &'a Value)> {
-    let range = StateKey::Slot(*address, B256::ZERO)..=StateKey::Slot(*address, B256::repeat_byte(0xff));
+    let range =
+        StateKey::Slot(*address, B256::ZERO)..=StateKey::Slot(*address, B256::repeat_byte(0xff));
     entries.range(range).filter_map(|(key, value)| match key {
         StateKey::Slot(_, slot) => Some((*slot, value)),
         StateKey::Account(_) => None,

@@ -5,8 +5,7 @@ use super::{
     model::{Block, BlockPtr, Flavour, slots_of},
 };
 use crate::{
-    At, KvStore, Proposal, StateError, StateKey, StateReader, StateStore, StateView,
-    StoreOptions,
+    At, KvStore, Proposal, StateError, StateKey, StateReader, StateStore, StateView, StoreOptions,
     shared::{Retained, named_files},
 };
 use alloy_primitives::{Address, B256};
@@ -270,7 +269,10 @@ pub(super) fn check_reader(reader: &StateView, block: &Block, flavour: Flavour) 
     for address in addresses {
         let slots = reader.slots_of(&address).expect("slots");
         let expected = slots_of(&block.entries, &address);
-        assert!(slots.iter().map(|(slot, value)| (*slot, value)).eq(expected), "slots of {address}");
+        assert!(
+            slots.iter().map(|(slot, value)| (*slot, value)).eq(expected),
+            "slots of {address}"
+        );
         if flavour == Flavour::Ethereum {
             let account = reader.account(&address).expect("canonical account");
             let key = StateKey::Account(address);

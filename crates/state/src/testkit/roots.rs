@@ -73,8 +73,7 @@ pub fn a_bulk_load_equals_the_first_block(kit: &Kit<'_>) {
         let other = if is_ethereum { Flavour::Ethereum } else { Flavour::Opaque };
         let cases = [(0, Flavour::Ethereum, 0), (0, other, 4), (700, Flavour::Ethereum, 12)];
         for (first, flavour, blocks) in cases {
-            let mut miner =
-                Miner::new(seed + first, flavour, kit.scale.changes).starting_at(first);
+            let mut miner = Miner::new(seed + first, flavour, kit.scale.changes).starting_at(first);
             let grown = miner.chain(None, blocks, Size::Operations(3 * kit.scale.changes));
             let entries = grown.last().map(|block| block.entries.clone()).unwrap_or_default();
             let start = block_to(None, first, &entries);
@@ -86,7 +85,7 @@ pub fn a_bulk_load_equals_the_first_block(kit: &Kit<'_>) {
             committed.extend_each(&chain);
             committed.check_tip(tip);
 
-            let mut loaded = Node::new(kit, &roots, options(4, first % 2 == 0));
+            let mut loaded = Node::new(kit, &roots, options(4, first.is_multiple_of(2)));
             let broken = || Err(StateError::corrupt("the source", "it ended too early"));
             let half = entries.iter().take(entries.len() / 2).map(owned).chain([broken()]);
             assert!(bulk_load(&loaded, &start, half).is_err(), "a failing source loads nothing");

@@ -35,7 +35,7 @@ pub fn opaque_values_match_a_model(kit: &Kit<'_>) {
 fn match_a_model(kit: &Kit<'_>, seed: u64, flavour: Flavour) {
     let mut miner = Miner::new(seed, flavour, kit.scale.changes);
     let roots = Arc::new(Roots::default());
-    let node = Node::new(kit, &roots, options(4, seed % 2 == 0));
+    let node = Node::new(kit, &roots, options(4, seed.is_multiple_of(2)));
     assert_eq!(node.store().tip(), None);
     let empty_root = node.store().root(At::Tip).expect("root of the empty state");
     assert_eq!(empty_root, node.store().backend().empty_root());

@@ -104,7 +104,8 @@ fn compare(rng: &mut StdRng, read: &(impl KvRead + ?Sized), model: &Model) {
             let limit = [0, 1, 3, 1000, usize::MAX][rng.random_range(0..5)];
             let end = rng.random_bool(0.7).then_some(&b[..]);
             let range = KeyRange { start: &a, end };
-            let inside: Vec<Row> = rows.iter().filter(|(k, _)| range.contains(k)).map(own).collect();
+            let inside: Vec<Row> =
+                rows.iter().filter(|(k, _)| range.contains(k)).map(own).collect();
             let forward = read.scan(table, range, Direction::Forward, limit).expect("scan");
             assert!(forward.iter().eq(inside.iter().take(limit)), "scan of {range:?}");
             let backward = read.scan(table, range, Direction::Backward, limit).expect("scan");

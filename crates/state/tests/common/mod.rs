@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "each test file uses its part")]
 
+pub(crate) mod hashed;
+
 use alloy_primitives::{Address, B256, Bytes, keccak256};
 use retrie_state::{
     At, Backend, DeltaBuilder, KvStore, MemoryStore, Proposal, StateDelta, StateError, StateKey,
@@ -91,7 +93,11 @@ pub(crate) fn slots_of(entries: &Level, address: &Address) -> Vec<(B256, Value)>
 }
 
 /// Entries from `start` on.
-pub(crate) fn page(entries: &Level, start: Option<&StateKey>, limit: usize) -> Vec<(StateKey, Value)> {
+pub(crate) fn page(
+    entries: &Level,
+    start: Option<&StateKey>,
+    limit: usize,
+) -> Vec<(StateKey, Value)> {
     entries
         .iter()
         .filter(|(key, _)| start.is_none_or(|start| *key >= start))

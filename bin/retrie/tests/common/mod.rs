@@ -1,0 +1,174 @@
+//! What the tests share: running the program, and data to run it on.
+#![allow(dead_code, unreachable_pub, missing_docs)]
+
+use retrie_chainspec::primitives::Block;
+use retrie_pipeline::testkit::{Rules, TestChain, write_blocks};
+use serde_json::Value;
+use std::{
+    ffi::OsStr,
+    io::{Read, Write},
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    sync::Arc,
+};
+use tempfile::TempDir;
+
+/// Hash of mainnet block 600.
+pub const MAINNET_600: &str = "0x2b24005caaa44c607ac59ae72da2d5ce6aac2eda821f730e635b937a4d5107ee";
+/// Hash of mainnet block 20,999, the last of the data.
+pub const MAINNET_20999: &str =
+    "0x6e8f7e79e57d9664121a72b6481cc7c6cf0e47e98753a2a0740d4aec9733494a";
+
+/// A command line of the program.
+pub fn retrie<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_retrie"));
+    command.args(args).env_remove("RUST_LOG").env_remove("RUST_BACKTRACE").stdin(Stdio::null());
+    command
+}
+
+/// Splits a command line at blanks; paths of the tests have none.
+pub fn words(line: &str) -> Vec<&str> {
+    line.split_whitespace().collect()
+}
+
+/// Runs a command that must succeed; returns its stdout.
+pub fn succeeds(command: &mut Command) -> String {
+    let output = command.output().unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(0), "{command:?}\n{stderr}");
+    assert!(!stderr.contains("error") && !stderr.contains("panicked"), "{command:?}\n{stderr}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Runs a command that must fail: exit code 1, and one line on stderr, which is returned.
+pub fn fails(command: &mut Command) -> String {
+    let output = command.arg("--quiet").output().unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{command:?}\n{stderr}");
+    assert_eq!(stderr.lines().count(), 1, "{command:?}\n{stderr}");
+    let line = stderr.trim_end();
+    assert!(!line.contains("panicked"), "{line}");
+    line.strip_prefix("error: ").unwrap_or_else(|| panic!("{line}")).to_owned()
+}
+
+/// The same, saying all of `what`.
+pub fn fails_saying(command: &mut Command, what: &[&str]) -> String {
+    let line = fails(command);
+    for part in what {
+        assert!(line.contains(part), "`{part}` is not in: {line}");
+    }
+    line
+}
+
+/// A folder for one test, with the files of a small chain if it wants one.
+pub struct Scene {
+    pub dir: TempDir,
+}
+
+impl Scene {
+    pub fn new() -> Self {
+        Self { dir: TempDir::new().unwrap() }
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// A path in the folder, as a word of a command line.
+    pub fn at(&self, name: &str) -> String {
+        let path = self.path(name).into_os_string().into_string().unwrap();
+        assert!(!path.contains(' '), "{path}");
+        path
+    }
+
+    pub fn write(&self, name: &str, bytes: impl AsRef<[u8]>) -> String {
+        std::fs::write(self.path(name), bytes).unwrap();
+        self.at(name)
+    }
+
+    pub fn json(&self, name: &str) -> Value {
+        serde_json::from_slice(&std::fs::read(self.path(name)).unwrap()).unwrap()
+    }
+
+    /// Writes `genesis.json` and `chain.rlp` of a straight chain.
+    pub fn with_chain(rules: Rules, blocks: u64) -> (Self, Vec<Block>) {
+        let scene = Self::new();
+        let mut chain = test_chain(rules);
+        let genesis = chain.genesis();
+        let tip = *chain.branch(genesis, blocks, 12, 0).last().unwrap();
+        let blocks = chain.path(genesis, tip);
+        scene.write("genesis.json", &chain.genesis_json);
+        write_blocks(&scene.path("chain.rlp"), &blocks);
+        (scene, blocks)
+    }
+
+    /// `retrie import` of files of the scene into its datadir `data`, with more arguments.
+    pub fn import(&self, files: &str, more: &str) -> Command {
+        let mut command = retrie(["import", "--chain", &self.at("genesis.json")]);
+        command.args(["--datadir", &self.at("data")]).args(words(more));
+        command.args(words(files).into_iter().map(|file| self.at(file)));
+        command
+    }
+
+    /// Number and hash of the head of a datadir, whatever was last done to it.
+    pub fn head(&self, data: &str) -> (u64, String) {
+        let datadir = self.at(data);
+        succeeds(&mut retrie(["db", "stats", "--datadir", &datadir, "--json", &self.at("s.json")]));
+        let stats = self.json("s.json");
+        let number = stats["state"]["block"].as_u64().unwrap();
+        (number, stats["state"]["root"].as_str().unwrap().to_owned())
+    }
+}
+
+pub fn test_chain(rules: Rules) -> TestChain {
+    TestChain::new(rules, Arc::new(retrie_storage_mpt::Mpt::default()))
+}
+
+/// The mainnet data, or `None` after saying so.
+pub fn mainnet() -> Option<PathBuf> {
+    let data = std::env::var_os("RETRIE_DATA").map_or_else(
+        || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data"),
+        PathBuf::from,
+    );
+    let mainnet = data.join("mainnet");
+    if mainnet.is_dir() {
+        return Some(mainnet.canonicalize().unwrap());
+    }
+    let required = std::env::var("RETRIE_REQUIRE_DATA").is_ok_and(|value| value == "1");
+    assert!(!required, "RETRIE_REQUIRE_DATA=1, but {} is missing", mainnet.display());
+    println!("skipped: no RETRIE_DATA");
+    None
+}
+
+/// Block files 0..=20,999, in order.
+pub fn mainnet_blocks(mainnet: &Path) -> Vec<PathBuf> {
+    ["mainnet-00000-5ec1ffb8.era1", "mainnet-00001-a5364e9a.era1", "mainnet-16384-20999.rlp.gz"]
+        .map(|name| mainnet.join("chain").join(name))
+        .to_vec()
+}
+
+/// The keys of a JSON object, sorted.
+pub fn keys(object: &Value) -> Vec<&str> {
+    let mut keys: Vec<_> = object.as_object().unwrap().keys().map(String::as_str).collect();
+    keys.sort_unstable();
+    keys
+}
+
+pub fn gunzip(path: &Path) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let file = std::fs::File::open(path).unwrap();
+    flate2::read::MultiGzDecoder::new(file).read_to_end(&mut bytes).unwrap();
+    bytes
+}
+
+pub fn gzip(bytes: &[u8]) -> Vec<u8> {
+    let mut writer = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    writer.write_all(bytes).unwrap();
+    writer.finish().unwrap()
+}
+
+/// Sends a signal by its name.
+pub fn signal(child: &Child, name: &str) {
+    let pid = child.id().to_string();
+    assert!(Command::new("kill").args(["-s", name, &pid]).status().unwrap().success());
+}

@@ -1,0 +1,125 @@
+//! A mock backend whose root is the hash of the whole sorted state, and whose proof is the whole
+//! state: the plainest backend with a state-determined root and real proofs.
+
+use super::{Level, decode_level, digest, encode_level};
+use alloy_primitives::{Address, B256, Bytes, keccak256};
+use retrie_state::{
+    Applied, ApplyContext, Backend, BackendStats, BulkSink, Cache, Capabilities, HashId, Identity,
+    Jobs, NodeRead, NodeWrite, ProofError, StateDelta, StateError, StateKey, Table, Value, flat,
+};
+use std::sync::Arc;
+
+pub(crate) static IDENTITY: Identity =
+    Identity { name: "mock-hash", version: 1, hash: HashId::Keccak256, params: B256::ZERO };
+
+pub(crate) struct Hashed;
+
+pub(crate) fn whole(view: &dyn NodeRead) -> Result<Level, StateError> {
+    let entries = flat::entries(view, None, usize::MAX)?;
+    Ok(entries.into_iter().map(|(key, value)| (key, Some(value))).collect())
+}
+
+impl Backend for Hashed {
+    fn identity(&self) -> &Identity {
+        &IDENTITY
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            proofs: true,
+            absence_proofs: true,
+            state_determined_root: true,
+            ethereum_root: false,
+            history: false,
+        }
+    }
+
+    fn tables(&self) -> Vec<Table> {
+        vec![flat::TABLE]
+    }
+
+    fn empty_root(&self) -> B256 {
+        digest(&Level::new())
+    }
+
+    fn open(&self, _: &dyn NodeRead, _: &Jobs) -> Result<Cache, StateError> {
+        Ok(Arc::new(()))
+    }
+
+    fn apply(
+        &self,
+        _: &ApplyContext<'_>,
+        view: &mut dyn NodeWrite,
+        cache: &Cache,
+        delta: &StateDelta,
+    ) -> Result<Applied, StateError> {
+        flat::apply(view, delta)?;
+        Ok(Applied { root: digest(&whole(view.as_read())?), cache: cache.clone() })
+    }
+
+    fn read(
+        &self,
+        view: &dyn NodeRead,
+        _: &Cache,
+        key: &StateKey,
+    ) -> Result<Option<Value>, StateError> {
+        flat::get(view, key)
+    }
+
+    fn slots_of(
+        &self,
+        view: &dyn NodeRead,
+        _: &Cache,
+        address: &Address,
+    ) -> Result<Vec<(B256, Value)>, StateError> {
+        flat::slots_of(view, address)
+    }
+
+    fn entries(
+        &self,
+        view: &dyn NodeRead,
+        _: &Cache,
+        start: Option<&StateKey>,
+        limit: usize,
+    ) -> Result<Vec<(StateKey, Value)>, StateError> {
+        flat::entries(view, start, limit)
+    }
+
+    fn bulk_load(
+        &self,
+        _: u64,
+        entries: &mut dyn Iterator<Item = Result<(StateKey, Value), StateError>>,
+        sink: &mut dyn BulkSink,
+    ) -> Result<B256, StateError> {
+        let mut level = Level::new();
+        for entry in entries {
+            let (key, value) = entry?;
+            flat::put(sink, &key, &value)?;
+            level.insert(key, Some(value));
+        }
+        Ok(digest(&level))
+    }
+
+    fn prove(&self, view: &dyn NodeRead, _: &Cache, _: &[StateKey]) -> Result<Bytes, StateError> {
+        Ok(encode_level(&whole(view)?).into())
+    }
+
+    fn verify(
+        &self,
+        root: B256,
+        keys: &[StateKey],
+        mut proof: &[u8],
+    ) -> Result<Vec<Option<Value>>, ProofError> {
+        if keccak256(proof) != root {
+            return Err(ProofError::RootMismatch);
+        }
+        let level =
+            decode_level(&mut proof).ok_or(ProofError::Malformed { what: "the entries" })?;
+        Ok(keys.iter().map(|key| level.get(key).cloned().flatten()).collect())
+    }
+
+    fn stats(&self, view: &dyn NodeRead, _: &Cache) -> Result<BackendStats, StateError> {
+        let live_keys = whole(view)?.len() as u64;
+        Ok(BackendStats { tables: vec![(flat::TABLE.name, live_keys)], live_keys, dead_keys: 0 })
+    }
+}
