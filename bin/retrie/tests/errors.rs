@@ -143,7 +143,7 @@ fn foreign_datadirs_are_refused() {
     // Something else in the place of the database.
     let (other, _) = chain();
     std::fs::create_dir_all(other.path("data/db")).unwrap();
-    other.write("data/db/mdbx.dat", [7; 65536]);
+    other.write("data/db/mdbx.dat", vec![7; 65536]);
     fails_saying(&mut other.import("chain.rlp", ""), &["mdbx.dat", "not a retrie database"]);
     other.write("file", "");
     let file = other.at("file");

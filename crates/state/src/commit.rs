@@ -6,7 +6,7 @@ use crate::{
     Tip, Value,
     journal::{DurableView, JOURNAL, RecordWriter, delete_records},
     overlay::{FILES, Layer, LayerStack, View, check_file_name, check_key},
-    shared::{FOLDED, MAX_GENERATIONS, META, TipState, fold_failed, named_files, write_tip},
+    shared::{FOLDED, Inner, MAX_GENERATIONS, META, TipState, fold_failed, named_files, write_tip},
     undo::{self, UNDO, UndoHead},
 };
 use alloy_primitives::B256;
@@ -127,7 +127,11 @@ impl StateStore {
         // The target's in-memory structure is rebuilt before anything becomes true.
         let mut view = self.shared.durable_view(&self.shared.inner.lock())?;
         view.stack = view.stack.pushed(layer.clone());
-        let cache = self.shared.backend.open(&view, &self.jobs)?;
+        let known = self.shared.inner.lock().cache_of(tip.block);
+        let cache = match known {
+            Some(cache) => cache,
+            None => self.shared.backend.open(&view, &self.jobs)?,
+        };
         Ok(AfterCommit {
             store: self,
             guard: Some(guard),
@@ -225,26 +229,36 @@ impl StateStore {
     /// Folds everything that is committed into the tables and waits for it. Changes no state. The
     /// caller must not hold a write transaction.
     pub fn flush(&self) -> Result<(), StateError> {
-        // A fold that failed is tried again.
-        self.shared.inner.lock().fold_error = None;
-        let guard = self.lock_commit()?;
+        let guard = self.lock_unpoisoned()?;
         let mut inner = self.shared.inner.lock();
         self.shared.freeze(&mut inner);
-        self.shared.folding.notify_all();
         let seq = inner.seq;
         // Not while waiting: the folder needs the write transaction, which may belong to a thread
         // that waits to commit.
         drop(guard);
-        self.shared.await_fold(inner, |inner| {
-            !inner.generations.iter().any(|g| !g.is_empty() && g.last_seq() <= seq)
+        let is_folded =
+            |inner: &Inner| !inner.generations.iter().any(|g| !g.is_empty() && g.last_seq() <= seq);
+        inner.fold_error = None;
+        self.shared.folding.notify_all();
+        self.shared.await_fold(inner, is_folded).or_else(|_| {
+            // That attempt may have begun before this call, and failed for reasons that are gone.
+            let mut inner = self.shared.inner.lock();
+            inner.fold_error = None;
+            self.shared.folding.notify_all();
+            self.shared.await_fold(inner, is_folded)
         })
     }
 
-    fn lock_commit(&self) -> Result<MutexGuard<'_, ()>, StateError> {
+    fn lock_unpoisoned(&self) -> Result<MutexGuard<'_, ()>, StateError> {
         let guard = self.commit.lock();
         if self.shared.poisoned.load(Ordering::Acquire) {
             return Err(StateError::Poisoned);
         }
+        Ok(guard)
+    }
+
+    fn lock_commit(&self) -> Result<MutexGuard<'_, ()>, StateError> {
+        let guard = self.lock_unpoisoned()?;
         // A commit that would add to what cannot be folded is refused, and the fold tried again.
         if let Some(error) = self.shared.inner.lock().fold_error.take() {
             self.shared.folding.notify_all();
@@ -422,10 +436,15 @@ impl<'a> AfterCommit<'a> {
             inner.blocks.insert(tip.block.number, (tip.block.hash, tip.root));
         }
         inner.blocks = inner.blocks.split_off(&change.first_kept);
-        inner.tip = Some(change.tip);
+        if let Some(left) = inner.tip.replace(change.tip) {
+            inner.remember(left.tip.block.hash, left.cache);
+        }
         for proposal in &change.proposals {
             // The chain below need not be kept for their sake.
             proposal.0.rest_on_durable();
+            if let Some(hash) = proposal.hash() {
+                inner.remember(hash, proposal.0.cache.clone());
+            }
         }
         let active = inner.generations.last();
         if active.is_some_and(|active| {

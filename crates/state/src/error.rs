@@ -1,6 +1,6 @@
 //! Typed errors of the contract.
 
-use crate::{BlockRef, StateKey};
+use crate::BlockRef;
 use alloc::{boxed::Box, string::String};
 use alloy_primitives::B256;
 
@@ -54,16 +54,6 @@ pub enum StateError {
     Unsealed {
         /// Its number.
         number: u64,
-    },
-    /// The delta says another previous value than the store holds.
-    #[error(
-        "delta of block {number} disagrees with the state at {key}: its previous value is not the stored one"
-    )]
-    StaleDelta {
-        /// Block of the delta.
-        number: u64,
-        /// The key.
-        key: StateKey,
     },
     /// A commit failed half-way; memory and disk may disagree.
     #[error(

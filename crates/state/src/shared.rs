@@ -13,7 +13,7 @@ use crate::{
 use alloy_primitives::B256;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap, VecDeque},
     fs,
     path::Path,
     sync::{Arc, Weak, atomic::AtomicBool},
@@ -27,8 +27,8 @@ pub(crate) const TIP: &[u8] = b"tip";
 /// the tables.
 pub(crate) const FOLDED: &[u8] = b"folded";
 
-/// Commits wait once this many generations are in memory: the active one, the one being folded,
-/// and one more.
+/// Commits wait while more generations than these are in memory: the active one, the one being
+/// folded, and one more.
 pub(crate) const MAX_GENERATIONS: usize = 3;
 
 pub(crate) struct Shared {
@@ -53,6 +53,9 @@ pub(crate) struct Inner {
     pub(crate) blocks: BTreeMap<u64, (B256, B256)>,
     /// Sealed proposals by block hash, as long as somebody holds them.
     pub(crate) proposals: HashMap<B256, Weak<ProposalInner>>,
+    /// In-memory structures of the last few durable blocks below the tip, newest last: a short
+    /// reorg need not open them again.
+    pub(crate) recent: VecDeque<(B256, Cache)>,
     /// Why the last fold failed. The folder rests until somebody takes it.
     pub(crate) fold_error: Option<String>,
     pub(crate) closing: bool,
@@ -64,7 +67,30 @@ pub(crate) struct TipState {
     pub(crate) cache: Cache,
 }
 
+/// How many structures of durable blocks are kept beside the tip's.
+const RECENT: usize = 8;
+
 impl Inner {
+    /// Keeps the structure of a durable block at hand.
+    pub(crate) fn remember(&mut self, hash: B256, cache: Cache) {
+        self.recent.retain(|(known, _)| *known != hash);
+        self.recent.push_back((hash, cache));
+        if self.recent.len() > RECENT {
+            self.recent.pop_front();
+        }
+    }
+
+    /// The structure of a durable block, if it is at hand.
+    pub(crate) fn cache_of(&self, block: BlockRef) -> Option<Cache> {
+        if let Some(state) = &self.tip
+            && state.tip.block == block
+        {
+            return Some(state.cache.clone());
+        }
+        let known = self.recent.iter().find(|(hash, _)| *hash == block.hash);
+        known.filter(|_| self.is_durable(block)).map(|(_, cache)| cache.clone())
+    }
+
     pub(crate) fn tip_block(&self) -> Option<BlockRef> {
         self.tip.as_ref().map(|state| state.tip.block)
     }

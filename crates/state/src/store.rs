@@ -17,7 +17,7 @@ use crate::{
 use alloy_primitives::B256;
 use parking_lot::{Condvar, Mutex, MutexGuard, RwLock};
 use std::{
-    collections::HashMap,
+    collections::{HashMap, VecDeque},
     fmt, fs,
     path::PathBuf,
     sync::{
@@ -170,6 +170,7 @@ impl StateStore {
                 generations: vec![replayed],
                 blocks,
                 proposals: HashMap::new(),
+                recent: VecDeque::new(),
                 fold_error: None,
                 closing: false,
             }),
@@ -399,18 +400,12 @@ impl StateStore {
         inner: MutexGuard<'_, Inner>,
         block: Option<BlockRef>,
     ) -> Result<Resolved, StateError> {
-        let tip = inner.tip.clone();
         let root = block.and_then(|block| inner.blocks.get(&block.number)).map(|(_, root)| *root);
+        let known = block.and_then(|block| inner.cache_of(block));
         let view = self.view_of_durable(inner, block)?;
-        let cache = match tip {
-            Some(state) if Some(state.tip.block) == block => state.cache,
-            _ => self.shared.backend.open(&view, &self.jobs).map_err(|error| match block {
-                // It left the window meanwhile, and its files may be gone.
-                Some(block) if !self.shared.inner.lock().is_durable(block) => {
-                    StateError::UnknownBlock { hash: block.hash }
-                }
-                _ => error,
-            })?,
+        let cache = match known {
+            Some(cache) => cache,
+            None => self.shared.backend.open(&view, &self.jobs)?,
         };
         let at = block.zip(root).map(|(block, root)| (block.number, Some(block.hash), root));
         Ok(Resolved { view, cache, at, parent: Parent::Durable(block), base: block })

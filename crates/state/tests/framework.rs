@@ -260,14 +260,18 @@ fn a_fold_that_fails_loses_nothing_is_reported_and_heals() {
     kv.is_full.store(false, SeqCst);
     store.flush().unwrap();
     assert_eq!(store.stats().unwrap().journal_rows, 0);
-    let next = propose(&store, At::Tip, hash(0, committed), &all_set_to(committed)).unwrap();
-    commit(&store, &kv, &[next]).unwrap();
+    for number in committed..committed + 3 {
+        let next = propose(&store, At::Tip, hash(0, number), &all_set_to(number)).unwrap();
+        commit(&store, &kv, &[next]).unwrap();
+    }
     drop(store);
     let store = open(&kv.inner, options(5)).unwrap();
-    assert_eq!(store.tip().unwrap().block.hash, hash(0, committed));
-    revert(&store, &kv, committed - 2).unwrap();
+    assert_eq!(store.tip().unwrap().block.hash, hash(0, committed + 2));
+    // The last block that was committed while nothing could be folded.
+    let last = committed - 1;
+    revert(&store, &kv, last).unwrap();
     let value = store.reader(At::Tip).unwrap().get(&slot_key(2)).unwrap().unwrap();
-    assert_eq!(value[..], (committed - 2).to_be_bytes());
+    assert_eq!(value[..], last.to_be_bytes());
 }
 
 #[test]

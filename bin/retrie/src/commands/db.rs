@@ -1,12 +1,12 @@
 //! `retrie db`: what a datadir holds.
 
-use super::{ChainArgs, grouped};
+use super::{ChainArgs, grouped, open_to_read};
 use crate::{
     output::{Output, say},
     registry,
 };
 use eyre::OptionExt;
-use retrie_db::{ChainRead, Db, DbStats, OpenOptions};
+use retrie_db::{ChainRead, DbStats};
 use retrie_state::{StateStore, StoreOptions};
 use serde::Serialize;
 use std::path::PathBuf;
@@ -72,7 +72,7 @@ impl StatsArgs {
     fn run(self) -> eyre::Result<()> {
         let spec = self.chain.spec()?;
         let datadir = self.chain.datadir(&spec)?;
-        let db = Db::open(&datadir, &OpenOptions::read_only())?;
+        let db = open_to_read(&datadir)?;
         let metadata = db
             .begin_read()?
             .metadata()?

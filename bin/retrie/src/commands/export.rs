@@ -1,9 +1,9 @@
 //! `retrie export`: canonical blocks to a file.
 
-use super::ChainArgs;
+use super::{ChainArgs, open_to_read};
 use crate::output::{Output, say};
 use eyre::{OptionExt, bail};
-use retrie_db::{ChainRead, Db, OpenOptions};
+use retrie_db::ChainRead;
 use retrie_sources::BlockWriter;
 use std::{
     path::PathBuf,
@@ -31,7 +31,7 @@ impl Args {
     pub(crate) fn run(self, stop: &AtomicBool) -> eyre::Result<()> {
         let spec = self.chain.spec()?;
         let datadir = self.chain.datadir(&spec)?;
-        let db = Db::open(&datadir, &OpenOptions::read_only())?;
+        let db = open_to_read(&datadir)?;
         let read = db.begin_read()?;
         let tip = read.tip()?.ok_or_eyre("the datadir holds no blocks; import some first")?;
         let to = self.to.unwrap_or(tip.number);

@@ -9,7 +9,7 @@ pub(crate) mod replay;
 use crate::registry;
 use eyre::{Context, bail};
 use retrie_chainspec::{ChainSpec, parse_chain};
-use retrie_db::{OpenOptions, StateRootMode, SyncMode};
+use retrie_db::{Db, DbError, OpenOptions, StateRootMode, SyncMode};
 use retrie_pipeline::ChainOptions;
 use retrie_state::StoreOptions;
 use std::{
@@ -138,6 +138,15 @@ impl DbArgs {
             ..OpenOptions::default()
         }
     }
+}
+
+/// Opens a datadir to read from it, beside a process that may be writing to it.
+pub(crate) fn open_to_read(datadir: &Path) -> Result<Db, DbError> {
+    Db::open(datadir, &OpenOptions::read_only()).or_else(|error| match error {
+        // What a killed process has left with `--db.sync-mode none` takes a writer to recover.
+        DbError::Mdbx { .. } => Db::open(datadir, &OpenOptions::default()),
+        error => Err(error),
+    })
 }
 
 impl StateArgs {

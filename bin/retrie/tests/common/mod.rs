@@ -110,14 +110,30 @@ impl Scene {
         command
     }
 
-    /// Number and hash of the head of a datadir, whatever was last done to it.
+    /// Number and root of the state of a datadir, whatever was last done to it.
     pub fn head(&self, data: &str) -> (u64, String) {
-        let datadir = self.at(data);
-        succeeds(&mut retrie(["db", "stats", "--datadir", &datadir, "--json", &self.at("s.json")]));
-        let stats = self.json("s.json");
-        let number = stats["state"]["block"].as_u64().unwrap();
-        (number, stats["state"]["root"].as_str().unwrap().to_owned())
+        let stats = succeeds(&mut self.stats(data));
+        head_of(&serde_json::from_str(&stats).unwrap()).unwrap()
     }
+
+    /// The same beside a process that writes to the datadir, or is just creating it.
+    pub fn try_head(&self, data: &str) -> Option<(u64, String)> {
+        let output = self.stats(data).output().unwrap();
+        if output.status.success() {
+            head_of(&serde_json::from_slice(&output.stdout).unwrap())
+        } else {
+            None
+        }
+    }
+
+    fn stats(&self, data: &str) -> Command {
+        retrie(["db", "stats", "--datadir", &self.at(data), "--json", "-"])
+    }
+}
+
+fn head_of(stats: &Value) -> Option<(u64, String)> {
+    let state = &stats["state"];
+    Some((state["block"].as_u64()?, state["root"].as_str()?.to_owned()))
 }
 
 pub fn test_chain(rules: Rules) -> TestChain {
