@@ -26,7 +26,7 @@ fn interrupted(command: &mut Command, wait: impl FnOnce(), name: &str) -> Option
 /// Waits until the state of a scene is beyond a block.
 fn beyond(scene: &Scene, block: u64) {
     let begin = Instant::now();
-    while scene.try_head("data").is_none_or(|(number, _)| number <= block) {
+    while scene.head_beside("data").is_none_or(|number| number <= block) {
         assert!(begin.elapsed() < Duration::from_secs(60), "no progress beyond block {block}");
         std::thread::sleep(Duration::from_millis(20));
     }

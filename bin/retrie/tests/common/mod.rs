@@ -2,6 +2,7 @@
 #![allow(dead_code, unreachable_pub, missing_docs)]
 
 use retrie_chainspec::primitives::Block;
+use retrie_db::{ChainRead, Db, OpenOptions};
 use retrie_pipeline::testkit::{Rules, TestChain, write_blocks};
 use serde_json::Value;
 use std::{
@@ -112,28 +113,17 @@ impl Scene {
 
     /// Number and root of the state of a datadir, whatever was last done to it.
     pub fn head(&self, data: &str) -> (u64, String) {
-        let stats = succeeds(&mut self.stats(data));
-        head_of(&serde_json::from_str(&stats).unwrap()).unwrap()
+        let mut stats = retrie(["db", "stats", "--datadir", &self.at(data), "--json", "-"]);
+        let stats: Value = serde_json::from_str(&succeeds(&mut stats)).unwrap();
+        let state = &stats["state"];
+        (state["block"].as_u64().unwrap(), state["root"].as_str().unwrap().to_owned())
     }
 
-    /// The same beside a process that writes to the datadir, or is just creating it.
-    pub fn try_head(&self, data: &str) -> Option<(u64, String)> {
-        let output = self.stats(data).output().unwrap();
-        if output.status.success() {
-            head_of(&serde_json::from_slice(&output.stdout).unwrap())
-        } else {
-            None
-        }
+    /// Number of the head beside a process that writes to the datadir, or is just creating it.
+    pub fn head_beside(&self, data: &str) -> Option<u64> {
+        let db = Db::open(self.path(data), &OpenOptions::read_only()).ok()?;
+        Some(db.begin_read().ok()?.tip().ok()??.number)
     }
-
-    fn stats(&self, data: &str) -> Command {
-        retrie(["db", "stats", "--datadir", &self.at(data), "--json", "-"])
-    }
-}
-
-fn head_of(stats: &Value) -> Option<(u64, String)> {
-    let state = &stats["state"];
-    Some((state["block"].as_u64()?, state["root"].as_str()?.to_owned()))
 }
 
 pub fn test_chain(rules: Rules) -> TestChain {
