@@ -193,3 +193,19 @@ fn prepare_chunks(
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn thread_that_died_is_not_the_end_of_the_files() {
+        let (sender, chunks) = bounded(1);
+        sender.send(Chunk { blocks: Vec::new(), end: None }).unwrap();
+        drop(sender);
+        let mut stream =
+            BlockStream { chunks, current: Vec::new().into_iter(), end: None, ended: false };
+        assert!(matches!(stream.next(), Some(Err(PipelineError::Thread { .. }))));
+        assert!(stream.next().is_none());
+    }
+}
