@@ -64,6 +64,13 @@ pub(crate) fn parse(json: &str) -> Result<ChainSpecParts, ChainSpecError> {
 
     let forks = Forks::read(&config)?;
     let paris = paris(&config, &forks, genesis.difficulty)?;
+    if genesis.number.unwrap_or_default() != 0 {
+        return Err(ChainSpecError::Unsupported {
+            field: top.path("number"),
+            what: "a genesis block that is not block 0",
+            hint: "leave the field out",
+        });
+    }
     if config.get("clique").is_some()
         && !matches!(paris, ForkCondition::TTD { activation_block_number: 0, .. })
     {

@@ -158,9 +158,7 @@ pub enum DbError {
         reason: String,
     },
     /// A row that cannot be right.
-    #[error(
-        "table {table}, key {key}: {what}; run `retrie db verify`, then restore the datadir or import again"
-    )]
+    #[error("table {table}, key {key}: {what}; restore the datadir or import again")]
     Corrupt {
         /// The table.
         table: String,

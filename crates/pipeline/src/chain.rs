@@ -5,8 +5,8 @@ use alloy_primitives::{B256, Bytes, KECCAK256_EMPTY, keccak256};
 use retrie_chainspec::ChainSpec;
 use retrie_db::{ChainRead, Db, Metadata, NewBlock, OpenOptions, StateRootMode, WriteTxn};
 use retrie_state::{
-    Account, At, Backend, BlockRef, DeltaBuilder, Namespace, Proposal, StateDelta, StateKey,
-    StateStore, StoreOptions, encode_slot,
+    Account, At, Backend, BlockRef, DeltaBuilder, Namespace, Proposal, StateDelta, StateError,
+    StateKey, StateStore, StoreOptions, encode_slot,
 };
 use std::{
     path::{Path, PathBuf},
@@ -17,8 +17,9 @@ use std::{
 const REFEREE_PREFIX: &str = "Referee";
 /// First table id of the referee; backends' own ids lie below.
 const REFEREE_FIRST_ID: u8 = 0x80;
-/// The state directory within the datadir, for files of backends.
-const STATE_FOLDER: &str = "state";
+/// The state directory within the datadir, for files of backends. What no block names is deleted
+/// there, so it must be a folder that nobody else uses.
+const STATE_FOLDER: &str = "db/state-files";
 
 /// How to open a datadir.
 pub struct ChainOptions {
@@ -249,6 +250,12 @@ impl Chain {
         let show = |store: &StateStore| {
             store.tip().map_or_else(|| "nothing".into(), |tip| tip.block.to_string())
         };
+        let (chain, state) = (self.db.begin_read()?.tip()?, self.store.tip().map(|tip| tip.block));
+        if chain != state {
+            let chain = chain.map_or_else(|| "nothing".into(), |tip| tip.to_string());
+            let what = format!("the state is at {}, the chain at {chain}", show(&self.store));
+            return Err(StateError::corrupt("Meta", what).into());
+        }
         match &self.referee {
             Some(r) if r.store.tip().map(|t| t.block) != self.store.tip().map(|t| t.block) => {
                 Err(PipelineError::RefereeBehind {

@@ -211,9 +211,8 @@ impl PipelineError {
     /// Whether the error is a verdict about a block, independent of this machine.
     pub fn is_invalid_block(&self) -> bool {
         match self {
-            Self::InvalidBlock { .. } | Self::InvalidSignature { .. } | Self::StateRoot { .. } => {
-                true
-            }
+            Self::InvalidBlock { source, .. } => !source.is_local(),
+            Self::InvalidSignature { .. } | Self::StateRoot { .. } => true,
             Self::Execution(error) => error.is_invalid_block(),
             _ => false,
         }

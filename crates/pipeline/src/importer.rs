@@ -735,7 +735,8 @@ impl HeaderProvider for Ancestors<'_, '_> {
             return Ok(Some((block.block.clone_sealed_header(), ommers)));
         }
         let Some(header) = self.0.header(&hash)? else { return Ok(None) };
-        let body = self.0.read.body(&hash)?.unwrap_or_default();
+        let missing = || StateError::corrupt("Bodies", format!("block {hash} has no body"));
+        let body = self.0.read.body(&hash)?.ok_or_else(missing)?;
         Ok(Some((header, body.ommers)))
     }
 }

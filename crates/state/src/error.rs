@@ -67,7 +67,7 @@ pub enum StateError {
         tip: BlockRef,
     },
     /// The persisted content contradicts itself.
-    #[error("{table}: {what}; run `retrie db verify`, then restore the datadir or import again")]
+    #[error("{table}: {what}; restore the datadir or import again")]
     Corrupt {
         /// Table or file.
         table: String,
