@@ -1,0 +1,1 @@
+//! Chains made from a seed.
