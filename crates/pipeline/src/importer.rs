@@ -30,6 +30,7 @@ use retrie_execution::{
 use retrie_state::{At, BlockRef, Proposal, Session, StateError, StateStore, StoreError};
 use retrie_telemetry::Metrics;
 use std::{
+    cell::RefCell,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -130,6 +131,8 @@ pub struct Importer<'a> {
     codes: CodeCache,
     /// Blocks that are not durable yet, and side blocks not too far below the durable tip.
     tree: HashMap<B256, Arc<TreeBlock>>,
+    /// Codes that the blocks of `tree` have created.
+    tree_codes: HashMap<B256, Bytes>,
     /// Canonical blocks of the tree in order, not yet handed to a commit.
     pending: Vec<Arc<TreeBlock>>,
     pending_rows: usize,
@@ -200,6 +203,7 @@ impl<'a> Importer<'a> {
             metrics,
             codes: CodeCache::default(),
             tree: HashMap::default(),
+            tree_codes: HashMap::default(),
             pending: Vec::new(),
             pending_rows: 0,
             pending_bytes: 0,
@@ -298,6 +302,7 @@ impl<'a> Importer<'a> {
     pub(crate) fn give_up_what_is_not_durable(&mut self) -> Result<(), PipelineError> {
         self.refresh()?;
         self.head = durable_head(self.chain, &self.read)?;
+        self.tree_codes.clear();
         for (hash, block) in std::mem::take(&mut self.tree) {
             if self.read.block_number(&hash)?.is_none() {
                 self.report.blocks -= 1;
@@ -322,7 +327,8 @@ impl<'a> Importer<'a> {
 
     /// Known means in the tree, canonical, or stored as a side block that still loses. One that
     /// leads by now belongs to a branch that a reorg had left, or was to make canonical, when it was
-    /// cut off.
+    /// cut off. After the merge the block given last leads, so a file that holds branches ends on
+    /// the same one however often it is imported, as far as the chain can be taken back.
     fn is_known(&self, header: &SealedHeader) -> Result<bool, PipelineError> {
         let hash = header.hash();
         if self.tree.contains_key(&hash) || self.read.is_canonical(&hash)? {
@@ -331,10 +337,11 @@ impl<'a> Importer<'a> {
         if self.read.block_number(&hash)?.is_none() {
             return Ok(false);
         }
+        if header.number <= self.first_retained() {
+            return Ok(true);
+        }
         let stored = self.chain_of(header)?;
-        let leads = ForkChoice::decide(&self.head.chain, &stored) == ForkChoice::Switch
-            && (!stored.is_pos || stored.number > self.head.chain.number);
-        Ok(!leads)
+        Ok(ForkChoice::decide(&self.head.chain, &stored) != ForkChoice::Switch)
     }
 
     fn header(&self, hash: &B256) -> Result<Option<SealedHeader>, PipelineError> {
@@ -387,7 +394,7 @@ impl<'a> Importer<'a> {
         let at = self.state_of(parent)?;
         let session = self.begin(&chain.store, at.as_at())?;
         let reader = session.reader();
-        let surroundings = Surroundings { importer: self, parent };
+        let surroundings = Surroundings::new(self, parent);
         let input =
             ExecutionInput::new(&reader, &surroundings, &surroundings).with_code_cache(&self.codes);
         let (outcome, roots, proving) =
@@ -527,7 +534,7 @@ impl<'a> Importer<'a> {
             let parent = self.header(&parent)?.ok_or(StateError::UnknownBlock { hash: parent })?;
             let hash = stored.hash();
             let verified = self.verify(stored, &parent)?;
-            self.tree.insert(hash, Arc::new(verified));
+            self.insert(hash, Arc::new(verified));
         }
         Ok(())
     }
@@ -542,7 +549,7 @@ impl<'a> Importer<'a> {
         self.metrics.blocks.inc();
         self.metrics.transactions.inc_by(block.block.transaction_count() as u64);
         self.metrics.gas.inc_by(block.block.gas_used());
-        self.tree.insert(hash, block.clone());
+        self.insert(hash, block.clone());
 
         let outcome = if block.block.parent_hash() == self.head.header.hash() {
             self.extend(block);
@@ -569,6 +576,17 @@ impl<'a> Importer<'a> {
             self.hand_over()?;
         }
         Ok(outcome)
+    }
+
+    fn insert(&mut self, hash: B256, block: Arc<TreeBlock>) {
+        self.tree_codes.extend(block.codes.iter().cloned());
+        self.tree.insert(hash, block);
+    }
+
+    /// To be called once blocks have left the tree.
+    fn forget_codes(&mut self) {
+        let codes = self.tree.values().flat_map(|block| block.codes.iter().cloned());
+        self.tree_codes = codes.collect();
     }
 
     fn extend(&mut self, block: Arc<TreeBlock>) {
@@ -605,6 +623,7 @@ impl<'a> Importer<'a> {
         // Side blocks may stand on blocks that are not canonical any more. All are stored: should
         // their branch, or the one just left, win later, it is executed again.
         self.tree = branch.iter().map(|block| (block.block.hash(), block.clone())).collect();
+        self.forget_codes();
         for block in branch.into_iter().rev() {
             self.extend(block);
         }
@@ -638,6 +657,7 @@ impl<'a> Importer<'a> {
         let first = self.first_retained();
         self.refresh()?;
         self.tree.retain(|_, block| block.block.number() > first);
+        self.forget_codes();
         Ok(())
     }
 
@@ -680,16 +700,38 @@ impl ParentState {
 struct Surroundings<'a, 'b> {
     importer: &'b Importer<'a>,
     parent: &'b SealedHeader,
+    /// Hashes of the ancestors walked so far, `parent`'s first, up to a canonical durable one: a
+    /// contract may ask for 255 of them.
+    walked: RefCell<Vec<B256>>,
+}
+
+impl<'a, 'b> Surroundings<'a, 'b> {
+    fn new(importer: &'b Importer<'a>, parent: &'b SealedHeader) -> Self {
+        Self { importer, parent, walked: RefCell::new(vec![parent.hash()]) }
+    }
+
+    fn ancestor(&self, number: u64) -> Result<Option<B256>, PipelineError> {
+        let Some(depth) = self.parent.number.checked_sub(number) else { return Ok(None) };
+        let mut walked = self.walked.borrow_mut();
+        let read = &self.importer.read;
+        while walked.len() as u64 <= depth {
+            let at = walked[walked.len() - 1];
+            if read.is_canonical(&at)? {
+                return Ok(read.canonical_hash(number)?);
+            }
+            match self.importer.header(&at)? {
+                Some(header) => walked.push(header.parent_hash),
+                None => return Ok(None),
+            }
+        }
+        Ok(Some(walked[depth as usize]))
+    }
 }
 
 impl CodeReader for Surroundings<'_, '_> {
     fn code(&self, hash: &B256) -> Result<Option<Bytes>, StateError> {
-        // Codes of blocks that are not durable yet come first: a handful of maps, newest blocks.
-        let fresh = |block: &Arc<TreeBlock>| {
-            block.codes.iter().find(|(at, _)| at == hash).map(|(_, code)| code.clone())
-        };
-        if let Some(code) = self.importer.tree.values().find_map(fresh) {
-            return Ok(Some(code));
+        if let Some(code) = self.importer.tree_codes.get(hash) {
+            return Ok(Some(code.clone()));
         }
         let stored = self.importer.read.code(hash);
         stored.map_err(|error| StoreError::new(format!("reading code {hash}"), error).into())
@@ -698,25 +740,10 @@ impl CodeReader for Surroundings<'_, '_> {
 
 impl BlockHashes for Surroundings<'_, '_> {
     fn block_hash(&self, number: u64) -> Result<Option<B256>, StateError> {
-        let fail = |error: PipelineError| {
-            StateError::from(StoreError::new(
-                format!("looking for ancestor {number}"),
-                error.to_string(),
-            ))
-        };
-        let read = &self.importer.read;
-        let mut at = self.parent.clone();
-        while at.number > number {
-            let canonical = read.canonical_hash(at.number).map_err(|e| fail(e.into()))?;
-            if canonical == Some(at.hash()) {
-                return read.canonical_hash(number).map_err(|e| fail(e.into()));
-            }
-            match self.importer.header(&at.parent_hash).map_err(fail)? {
-                Some(parent) => at = parent,
-                None => return Ok(None),
-            }
-        }
-        Ok((at.number == number).then(|| at.hash()))
+        self.ancestor(number).map_err(|error| {
+            let action = format!("looking for ancestor {number}");
+            StoreError::new(action, error.to_string()).into()
+        })
     }
 }
 

@@ -278,6 +278,9 @@ fn last_valid_chain_wins_under_proof_of_stake() {
                 let straight = Node::new(&chain.spec, setup);
                 straight.import(&chain.path(genesis, short[1])).unwrap();
                 assert_eq!(node.picture(&file), straight.picture(&file), "{rules:?} {setup:?}");
+                // The same file once more ends on the same branch.
+                node.import_with(&file, batches(batch)).unwrap();
+                assert_eq!(node.picture(&file), straight.picture(&file), "{rules:?} {setup:?}");
             }
         }
     }

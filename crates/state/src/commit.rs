@@ -47,34 +47,32 @@ impl StateStore {
             }
         };
         self.check_files(&layer)?;
-        if self.options.retention > 0 {
-            let mut below = parent;
-            for (proposal, block) in proposals.iter().zip(&blocks) {
+        let retention = self.options.retention;
+        let mut files = self.prune_within(txn, tip.block.number, retention)?;
+        let mut below = parent;
+        for (proposal, block) in proposals.iter().zip(&blocks) {
+            if block.block.number.saturating_add(retention) <= tip.block.number {
+                // Out of reach at once: nobody can come back to a state that had these files.
+                proposal.0.layer.for_table(FILES, |name, next| {
+                    if next.is_none() {
+                        files.push(String::from_utf8_lossy(name).into_owned());
+                    }
+                });
+            } else if let Some(below) = below {
                 // The first block of all has no state below it to return to.
-                if let Some(below) = below {
-                    let head = UndoHead {
-                        hash: block.block.hash,
-                        root: block.root,
-                        parent_hash: below.block.hash,
-                        parent_root: below.root,
-                    };
-                    let bytes = undo::write(txn, block.block.number, head, &proposal.0.layer)?;
-                    self.shared.counters.undo(bytes);
-                }
-                below = Some(*block);
+                let head = UndoHead {
+                    hash: block.block.hash,
+                    root: block.root,
+                    parent_hash: below.block.hash,
+                    parent_root: below.root,
+                };
+                let bytes = undo::write(txn, block.block.number, head, &proposal.0.layer)?;
+                self.shared.counters.undo(bytes);
             }
+            below = Some(*block);
         }
         self.write_journal(txn, &layer, seq)?;
         write_tip(txn, tip, seq)?;
-        let mut files = self.prune_within(txn, tip.block.number, self.options.retention)?;
-        if self.options.retention == 0 {
-            // Nobody can come back to a block that had them.
-            layer.for_table(FILES, |name, next| {
-                if next.is_none() {
-                    files.push(String::from_utf8_lossy(name).into_owned());
-                }
-            });
-        }
         let files = self.only_unnamed(files, &layer, txn)?;
         Ok(AfterCommit {
             store: self,

@@ -15,6 +15,7 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, VecDeque},
     fs,
+    panic::{AssertUnwindSafe, catch_unwind},
     path::Path,
     sync::{Arc, Weak, atomic::AtomicBool},
 };
@@ -163,12 +164,17 @@ impl Shared {
             let generation = inner.generations[0].clone();
             drop(inner);
             let last = generation.last_seq();
-            let outcome = journal::fold(&*self.kv, &generation, std::thread::yield_now, |txn| {
-                let first = txn.seek(JOURNAL, Some(&[]), Direction::Forward)?;
-                let first = first.and_then(|(key, _)| journal::record_id(JOURNAL, &key).ok());
-                journal::delete_records(txn, JOURNAL, first.unwrap_or(0), last + 1)?;
-                txn.put(META, FOLDED, &last.to_be_bytes())
-            });
+            // A panic here would leave commits waiting for ever.
+            let outcome = catch_unwind(AssertUnwindSafe(|| {
+                journal::fold(&*self.kv, &generation, std::thread::yield_now, |txn| {
+                    let first = txn.seek(JOURNAL, Some(&[]), Direction::Forward)?;
+                    let first = first.and_then(|(key, _)| journal::record_id(JOURNAL, &key).ok());
+                    journal::delete_records(txn, JOURNAL, first.unwrap_or(0), last + 1)?;
+                    txn.put(META, FOLDED, &last.to_be_bytes())
+                })
+                .map_err(|error| error.to_string())
+            }))
+            .unwrap_or_else(|_| Err("it panicked".into()));
             inner = self.inner.lock();
             match outcome {
                 Ok(rows) => {
@@ -177,7 +183,7 @@ impl Shared {
                 }
                 Err(error) => {
                     tracing::error!(%error, "folding the state journal failed; nothing is lost");
-                    inner.fold_error = Some(error.to_string());
+                    inner.fold_error = Some(error);
                 }
             }
             self.folding.notify_all();
