@@ -1,9 +1,12 @@
 //! The backend: the trie over the framework's key-value view.
 
 use crate::{
+    TrieHash,
+    bulk::{self, Layout, Unkept},
     leaf,
     node::{Branch, Link},
     proof, row,
+    touched::{Touched, by_account, decode_account, refuse_orphan, slot_items},
     trie::{Item, NodeSource, Recorder, Trie},
     verify,
     witness::WitnessNodes,
@@ -12,9 +15,9 @@ use alloy_primitives::{Address, B256, Bytes, keccak256};
 use alloy_trie::{EMPTY_ROOT_HASH, Nibbles, nodes::RlpNode};
 use rayon::prelude::*;
 use retrie_state::{
-    Account, Applied, ApplyContext, Backend, BackendStats, BulkSink, Cache, Capabilities, Change,
-    Direction, HashId, Identity, Jobs, KeyRange, NodeRead, NodeWrite, PartialState, PartialTree,
-    ProofError, StateDelta, StateError, StateKey, Table, Value, flat, prefix_end,
+    Applied, ApplyContext, Backend, BackendStats, BulkSink, Cache, Capabilities, Direction, HashId,
+    Identity, Jobs, KeyRange, NodeRead, NodeWrite, PartialState, PartialTree, ProofError,
+    StateDelta, StateError, StateKey, Table, Value, compare_rows, flat, prefix_end,
 };
 use std::{
     collections::{BTreeMap, HashMap},
@@ -29,9 +32,6 @@ pub const STORAGE_NODES: Table = Table::new(0x11, "MptStorageNodes");
 /// Most branches of storage tries that are kept in memory between blocks (about 1 KiB each). Those
 /// of the account trie come on top: at most 69,905, as only split branches are kept.
 pub const MAX_CACHED_BRANCHES: usize = 1 << 17;
-
-/// From this number of slots of one account on, their keys are hashed in parallel.
-const PARALLEL_HASHES: usize = 256;
 
 /// Ethereum's Merkle Patricia trie, keyed by path, latest state only.
 #[derive(Debug)]
@@ -144,12 +144,20 @@ impl<'a> Tries<'a> {
     pub(crate) fn of(view: &'a dyn NodeRead, cache: &Cache) -> Result<Self, StateError> {
         Ok(Self { view, cache: MptCache::of(view, cache)? })
     }
+}
 
-    pub(crate) fn accounts(&self) -> (&Trie, Rows<'a>) {
-        (&self.cache.accounts, Rows { view: self.view, trie: None })
+impl<'a> proof::Tries for Tries<'a> {
+    type Source = Rows<'a>;
+
+    fn hash(&self) -> TrieHash {
+        TrieHash::Keccak256
     }
 
-    pub(crate) fn storage(&self, address: &Address) -> Result<(Trie, Rows<'a>), StateError> {
+    fn accounts(&self) -> (Trie, Rows<'a>) {
+        (self.cache.accounts.clone(), Rows { view: self.view, trie: None })
+    }
+
+    fn storage(&self, address: &Address, _: B256) -> Result<(Trie, Rows<'a>), StateError> {
         let rows = Rows { view: self.view, trie: Some(*address) };
         Ok((self.cache.storage(self.view, address)?, rows))
     }
@@ -265,76 +273,6 @@ impl Recorder for RowRecorder {
     }
 }
 
-/// All that a block changes about one account.
-pub(crate) struct Touched<'a> {
-    pub(crate) address: Address,
-    pub(crate) account: Option<&'a Change>,
-    pub(crate) slots: &'a [Change],
-    pub(crate) wiped: bool,
-}
-
-/// The delta by account, in address order.
-pub(crate) fn by_account(delta: &StateDelta) -> Vec<Touched<'_>> {
-    let changes = delta.changes();
-    let split = changes.partition_point(|change| matches!(change.key, StateKey::Account(_)));
-    let (accounts, slots) = changes.split_at(split);
-    let mut touched = BTreeMap::new();
-    let new =
-        |address: &Address| Touched { address: *address, account: None, slots: &[], wiped: false };
-    for change in accounts {
-        let address = change.key.address();
-        touched.entry(*address).or_insert_with(|| new(address)).account = Some(change);
-    }
-    for slots in slots.chunk_by(|a, b| a.key.address() == b.key.address()) {
-        let address = slots[0].key.address();
-        touched.entry(*address).or_insert_with(|| new(address)).slots = slots;
-    }
-    for address in delta.wiped() {
-        touched.entry(*address).or_insert_with(|| new(address)).wiped = true;
-    }
-    touched.into_values().collect()
-}
-
-/// Hashed and sorted slot changes of one account.
-pub(crate) fn slot_items(slots: &[Change]) -> Result<Vec<Item>, StateError> {
-    let item = |change: &Change| {
-        let StateKey::Slot(_, slot) = &change.key else {
-            return Err(StateError::corrupt("delta", format!("{} among slots", change.key)));
-        };
-        let encode = |value: &Value| {
-            leaf::encode_slot_value(value).ok_or_else(|| not_canonical(&change.key))
-        };
-        let value = change.next.as_ref().map(encode).transpose()?;
-        Ok(Item { key: keccak256(slot), value })
-    };
-    let mut items: Vec<Item> = if slots.len() < PARALLEL_HASHES {
-        slots.iter().map(item).collect::<Result<_, _>>()?
-    } else {
-        slots.par_iter().with_min_len(64).map(item).collect::<Result<_, _>>()?
-    };
-    items.sort_unstable_by_key(|item| item.key);
-    Ok(items)
-}
-
-pub(crate) fn not_canonical(key: &StateKey) -> StateError {
-    StateError::corrupt("delta", format!("the value of {key} is not canonically encoded"))
-}
-
-pub(crate) fn decode_account(address: &Address, value: &Value) -> Result<Account, StateError> {
-    Account::decode(value).ok_or_else(|| not_canonical(&StateKey::Account(*address)))
-}
-
-/// Refuses slots below an account that does not exist: nothing under the root could hold them.
-pub(crate) fn refuse_orphan(slots: &[Change]) -> Result<(), StateError> {
-    match slots.iter().find(|change| change.next.is_some()) {
-        None => Ok(()),
-        Some(change) => Err(StateError::corrupt(
-            "delta",
-            format!("{} is set although its account is absent", change.key),
-        )),
-    }
-}
-
 /// What a block makes of one account.
 struct Done {
     address: Address,
@@ -368,7 +306,7 @@ fn storage(
         before.clone()
     } else {
         let source = Rows { view, trie: Some(*address) };
-        before.update(&source, &slot_items(slots)?, &mut recorder)?
+        before.update(&source, &slot_items(TrieHash::Keccak256, slots)?, &mut recorder)?
     };
     recorder.root(&before, &after);
     let mut rows = recorder.rows;
@@ -408,6 +346,44 @@ fn replace_all(
 
 fn write(view: &mut dyn NodeWrite, table: Table, rows: Vec<RowChange>) -> Result<(), StateError> {
     rows.into_iter().try_for_each(|row| view.replace(table, &row.key, row.previous, row.next))
+}
+
+/// How a bulk load writes.
+struct Rowwise;
+
+impl Layout for Rowwise {
+    fn hash(&self) -> TrieHash {
+        TrieHash::Keccak256
+    }
+
+    fn entry(
+        &mut self,
+        sink: &mut dyn BulkSink,
+        key: &StateKey,
+        value: &Value,
+    ) -> Result<(), StateError> {
+        flat::put(sink, key, value)
+    }
+
+    fn build(
+        &mut self,
+        sink: &mut dyn BulkSink,
+        trie: Option<Address>,
+        items: Vec<Item>,
+    ) -> Result<B256, StateError> {
+        let (empty, mut recorder) = (Trie::default(), RowRecorder::new(trie));
+        let built = empty.update(&Unkept, &items, &mut recorder)?;
+        drop(items);
+        recorder.root(&empty, &built);
+        let mut rows = recorder.rows;
+        rows.par_sort_unstable_by(|a, b| a.key.cmp(&b.key));
+        for row in rows {
+            if let Some(value) = row.next {
+                sink.put(place(&trie).0, &row.key, &value)?;
+            }
+        }
+        Ok(built.hash())
+    }
 }
 
 impl Backend for Mpt {
@@ -504,7 +480,7 @@ impl Backend for Mpt {
         entries: &mut dyn Iterator<Item = Result<(StateKey, Value), StateError>>,
         sink: &mut dyn BulkSink,
     ) -> Result<B256, StateError> {
-        crate::bulk::load(entries, sink)
+        bulk::load(&mut Rowwise, entries, sink)
     }
 
     fn prove(
@@ -537,6 +513,19 @@ impl Backend for Mpt {
             .collect::<Result<Vec<_>, StateError>>()?;
         let live_keys = tables.first().map_or(0, |(_, rows)| *rows);
         Ok(BackendStats { tables, live_keys, dead_keys: 0 })
+    }
+
+    /// Rows are a function of the values, so that those of the rebuilt state are what they must be.
+    fn check(
+        &self,
+        view: &dyn NodeRead,
+        _: &Cache,
+        rebuilt: Option<&dyn NodeRead>,
+        report: &mut dyn FnMut(StateError),
+    ) -> Result<(), StateError> {
+        let Some(rebuilt) = rebuilt else { return Ok(()) };
+        compare_rows(ACCOUNT_NODES, view, rebuilt, report)?;
+        compare_rows(STORAGE_NODES, view, rebuilt, report)
     }
 
     fn partial_state(&self) -> Option<&dyn PartialState> {

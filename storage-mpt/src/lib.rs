@@ -1,6 +1,10 @@
-//! The backend `mpt`: Ethereum's Merkle Patricia trie (yellow paper, appendix D), latest state
-//! only. It is the default backend and the referee of the others: its root is the `stateRoot` of a
-//! mainnet header, and its proofs are those of EIP-1186.
+//! Ethereum's Merkle Patricia trie (yellow paper, appendix D) as two backends: one algorithm, two
+//! layouts of rows. Their root is the `stateRoot` of a mainnet header, their proofs are those of
+//! EIP-1186.
+//!
+//! * [`Mpt`] (`mpt`): rows by path, latest state only. The default backend, and the referee of the
+//!   others. This page is about it.
+//! * [`MptArchive`] (`mpt-archive`): nodes by hash, every version kept; its module says how.
 //!
 //! # Vocabulary
 //!
@@ -37,8 +41,8 @@
 //! root of each trie. Leaves live in the row of the branch above them, extensions too. The upper
 //! branches of a large trie are *split*: their row holds no references, as every child's row starts
 //! with its own. A changed upper branch so costs some 40 bytes rather than 532, and since such
-//! branches stay in memory ([`MAX_CACHED_BRANCHES`] of storage tries at most, about 1 KiB each) the references are
-//! hardly ever read.
+//! branches stay in memory ([`MAX_CACHED_BRANCHES`] of storage tries at most, about 1 KiB each) the
+//! references are hardly ever read.
 //!
 //! # Assumptions
 //!
@@ -49,9 +53,13 @@
 //!
 //! | module | what |
 //! |---|---|
-//! | [`Trie`] | the data structure, free of storage: other crates may use it |
+//! | [`Trie`], `update` | the data structure, free of storage: other crates may use it |
 //! | `row` | its rows on disk |
-//! | [`Mpt`] | the backend |
+//! | [`Mpt`] | the backend over them |
+//! | [`MptArchive`] | the backend over nodes by hash; its rows, its check |
+//! | `decode` | nodes from their RLP, as links or read in place |
+//! | `touched` | a block's delta by account |
+//! | `bulk` | loading a whole state, for both |
 //! | `proof` | building proofs; the format of the proof bytes |
 //! | [`verify`] | checking proofs: pure, `no_std` |
 //! | `witness` | partial tries opened from the nodes of a witness |
@@ -59,13 +67,20 @@
 #![cfg_attr(not(feature = "std"), no_std)]
 extern crate alloc;
 
+mod hash;
 pub mod leaf;
 pub mod verify;
 
+pub use hash::TrieHash;
+
+#[cfg(feature = "std")]
+mod archive;
 #[cfg(feature = "std")]
 mod backend;
 #[cfg(feature = "std")]
 mod bulk;
+#[cfg(feature = "std")]
+mod decode;
 #[cfg(feature = "std")]
 mod node;
 #[cfg(feature = "std")]
@@ -73,10 +88,16 @@ mod proof;
 #[cfg(feature = "std")]
 pub mod row;
 #[cfg(feature = "std")]
+mod touched;
+#[cfg(feature = "std")]
 mod trie;
+#[cfg(feature = "std")]
+mod update;
 #[cfg(feature = "std")]
 mod witness;
 
+#[cfg(feature = "std")]
+pub use archive::{DEFAULT_CACHE, KEYS, MptArchive, NODES, ROOTS};
 #[cfg(feature = "std")]
 pub use backend::{ACCOUNT_NODES, MAX_CACHED_BRANCHES, Mpt, STORAGE_NODES};
 #[cfg(feature = "std")]

@@ -1,6 +1,7 @@
 //! Nodes in memory. They are immutable and shared: an update makes new branches along the touched
 //! paths and keeps the rest.
 
+use crate::hash::TrieHash;
 use alloy_primitives::{B256, Bytes};
 use alloy_trie::{
     Nibbles, TrieMask,
@@ -8,10 +9,68 @@ use alloy_trie::{
 };
 use std::sync::{Arc, OnceLock};
 
+/// Encodes and hashes nodes, one at a time.
+#[derive(Debug)]
+pub(crate) struct Encoder {
+    hash: TrieHash,
+    /// RLP of the last node.
+    pub(crate) rlp: Vec<u8>,
+    /// Takes down each node that is hashed, with its RLP.
+    hashed: Option<Vec<(B256, Bytes)>>,
+}
+
+impl Encoder {
+    pub(crate) fn new(hash: TrieHash) -> Self {
+        Self { hash, rlp: Vec::with_capacity(600), hashed: None }
+    }
+
+    /// An encoder that takes down the nodes it hashes.
+    pub(crate) fn noting(hash: TrieHash) -> Self {
+        Self { hashed: Some(Vec::new()), ..Self::new(hash) }
+    }
+
+    /// An empty encoder of the same kind.
+    pub(crate) fn fork(&self) -> Self {
+        if self.hashed.is_some() { Self::noting(self.hash) } else { Self::new(self.hash) }
+    }
+
+    /// Takes over what another one has taken down.
+    pub(crate) fn absorb(&mut self, part: Self) {
+        if let (Some(all), Some(part)) = (&mut self.hashed, part.hashed) {
+            all.extend(part);
+        }
+    }
+
+    /// The nodes taken down.
+    pub(crate) fn into_hashed(self) -> Vec<(B256, Bytes)> {
+        self.hashed.unwrap_or_default()
+    }
+
+    fn encode(&mut self, node: &impl alloy_rlp::Encodable) {
+        self.rlp.clear();
+        node.encode(&mut self.rlp);
+    }
+
+    /// Reference of the last node.
+    fn reference(&mut self) -> RlpNode {
+        if self.rlp.len() < 32
+            && let Some(embedded) = RlpNode::from_raw(&self.rlp)
+        {
+            return embedded;
+        }
+        let hash = self.hash.hash(&self.rlp);
+        if let Some(nodes) = &mut self.hashed {
+            nodes.push((hash, Bytes::copy_from_slice(&self.rlp)));
+        }
+        RlpNode::word_rlp(&hash)
+    }
+}
+
 /// What hangs at a slot of the trie.
 #[derive(Clone, Debug)]
 pub enum Link {
-    /// A node of unknown kind, of which only the reference is known: occurs in partial tries alone.
+    /// A node of unknown kind, of which only the reference is known: occurs in tries whose nodes are
+    /// addressed by hash.
     Unresolved(RlpNode),
     /// A leaf. It knows its whole key, so it stays the same wherever it hangs.
     Leaf(Arc<Leaf>),
@@ -48,20 +107,19 @@ impl Leaf {
         Nibbles::unpack_array(&self.key.0)
     }
 
-    fn rlp(&self, depth: usize, buf: &mut Vec<u8>) {
-        buf.clear();
+    fn encode(&self, depth: usize, encoder: &mut Encoder) {
         let suffix = self.path().slice(depth..);
-        alloy_rlp::Encodable::encode(&LeafNodeRef::new(&suffix, &self.value), buf);
+        encoder.encode(&LeafNodeRef::new(&suffix, &self.value));
     }
 
-    fn reference(&self, depth: usize, buf: &mut Vec<u8>) -> RlpNode {
+    fn reference(&self, depth: usize, encoder: &mut Encoder) -> RlpNode {
         if let Some((at, reference)) = self.reference.get()
             && *at == depth
         {
             return reference.clone();
         }
-        self.rlp(depth, buf);
-        let reference = RlpNode::from_rlp(buf);
+        self.encode(depth, encoder);
+        let reference = encoder.reference();
         // A leaf that has moved keeps its first reference; it is computed anew at the new depth.
         let _ = self.reference.set((depth, reference.clone()));
         reference
@@ -100,25 +158,24 @@ impl BranchLink {
         self.path.is_some()
     }
 
-    /// RLP of the extension that hangs at `depth`, if there is one.
-    pub(crate) fn extension_rlp(&self, depth: usize, buf: &mut Vec<u8>) -> bool {
+    /// Encodes the extension that hangs at `depth`, if there is one.
+    fn encode_extension(&self, depth: usize, encoder: &mut Encoder) -> bool {
         let Some(path) = &self.path else { return false };
-        buf.clear();
         let extension = path.slice(depth..);
-        alloy_rlp::Encodable::encode(&ExtensionNodeRef::new(&extension, &self.reference), buf);
+        encoder.encode(&ExtensionNodeRef::new(&extension, &self.reference));
         true
     }
 }
 
 impl Link {
     /// Reference of the topmost node at a slot of depth `depth` (in nibbles).
-    pub(crate) fn reference(&self, depth: usize, buf: &mut Vec<u8>) -> RlpNode {
+    pub(crate) fn reference(&self, depth: usize, encoder: &mut Encoder) -> RlpNode {
         match self {
             Self::Unresolved(reference) => reference.clone(),
-            Self::Leaf(leaf) => leaf.reference(depth, buf),
+            Self::Leaf(leaf) => leaf.reference(depth, encoder),
             Self::Branch(link) => {
-                if link.extension_rlp(depth, buf) {
-                    RlpNode::from_rlp(buf)
+                if link.encode_extension(depth, encoder) {
+                    encoder.reference()
                 } else {
                     link.reference.clone()
                 }
@@ -126,15 +183,15 @@ impl Link {
         }
     }
 
-    /// RLP of the topmost node at a slot of depth `depth`, if it is a leaf or an extension.
-    pub(crate) fn short_rlp(&self, depth: usize, buf: &mut Vec<u8>) -> bool {
+    /// Encodes the topmost node at a slot of depth `depth`, if it is a leaf or an extension.
+    pub(crate) fn encode_short(&self, depth: usize, encoder: &mut Encoder) -> bool {
         match self {
             Self::Unresolved(_) => false,
             Self::Leaf(leaf) => {
-                leaf.rlp(depth, buf);
+                leaf.encode(depth, encoder);
                 true
             }
-            Self::Branch(link) => link.extension_rlp(depth, buf),
+            Self::Branch(link) => link.encode_extension(depth, encoder),
         }
     }
 
@@ -162,9 +219,9 @@ pub struct Branch {
 
 impl Branch {
     /// A branch at `path`, hashed.
-    pub(crate) fn hash(path: &Nibbles, children: Children, buf: &mut Vec<u8>) -> Self {
-        branch_rlp(&children, path.len(), buf);
-        Self::with_reference(children, RlpNode::from_rlp(buf), None)
+    pub(crate) fn hash(path: &Nibbles, children: Children, encoder: &mut Encoder) -> Self {
+        encode_branch(&children, path.len(), encoder);
+        Self::with_reference(children, encoder.reference(), None)
     }
 
     /// A branch whose reference is known.
@@ -177,9 +234,9 @@ impl Branch {
         Self { children, reference, cached, row }
     }
 
-    /// RLP of the node at a branch path of length `depth`.
-    pub(crate) fn rlp(&self, depth: usize, buf: &mut Vec<u8>) {
-        branch_rlp(&self.children, depth, buf);
+    /// Encodes the node at a branch path of length `depth`.
+    pub(crate) fn encode(&self, depth: usize, encoder: &mut Encoder) {
+        encode_branch(&self.children, depth, encoder);
     }
 
     /// Number of children that are branches.
@@ -188,16 +245,15 @@ impl Branch {
     }
 }
 
-fn branch_rlp(children: &Children, depth: usize, buf: &mut Vec<u8>) {
+fn encode_branch(children: &Children, depth: usize, encoder: &mut Encoder) {
     let mut stack: [RlpNode; 16] = Default::default();
     let (mut len, mut mask) = (0, TrieMask::default());
     for (nibble, child) in (0u8..).zip(children) {
         if let Some(child) = child {
-            stack[len] = child.reference(depth + 1, buf);
+            stack[len] = child.reference(depth + 1, encoder);
             len += 1;
             mask.set_bit(nibble);
         }
     }
-    buf.clear();
-    alloy_rlp::Encodable::encode(&BranchNodeRef::new(&stack[..len], mask), buf);
+    encoder.encode(&BranchNodeRef::new(&stack[..len], mask));
 }

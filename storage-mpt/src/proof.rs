@@ -1,24 +1,35 @@
 //! Building proofs. [`verify`](crate::verify) has the format.
 
 use crate::{
-    backend::Tries,
-    leaf,
+    TrieHash, leaf,
     trie::{NodeSource, Trie},
     verify::{AccountProof, SlotProof, keys_digest},
 };
-use alloy_primitives::{Address, B256, Bytes, keccak256};
+use alloy_primitives::{Address, B256, Bytes};
 use alloy_rlp::Encodable;
-use alloy_trie::EMPTY_ROOT_HASH;
 use retrie_state::{Account, StateError, StateKey, Value};
 use std::collections::{BTreeMap, HashSet};
 
+/// The tries of one state, and where their nodes come from.
+pub(crate) trait Tries {
+    type Source: NodeSource;
+
+    fn hash(&self) -> TrieHash;
+
+    fn accounts(&self) -> (Trie, Self::Source);
+
+    /// The storage trie of `address`, whose account leaf names this root.
+    fn storage(&self, address: &Address, root: B256) -> Result<(Trie, Self::Source), StateError>;
+}
+
 /// The proof bytes for `keys`.
-pub(crate) fn prove(tries: &Tries<'_>, keys: &[StateKey]) -> Result<Bytes, StateError> {
+pub(crate) fn prove(tries: &impl Tries, keys: &[StateKey]) -> Result<Bytes, StateError> {
+    let with = tries.hash();
     let mut path = Vec::new();
     let mut nodes: Vec<Bytes> = Vec::new();
     let mut listed = HashSet::new();
     let mut list = |path: &mut Vec<Bytes>| {
-        nodes.extend(path.drain(..).filter(|node| listed.insert(keccak256(node))));
+        nodes.extend(path.drain(..).filter(|node| listed.insert(with.hash(node))));
     };
     let mut storages = BTreeMap::new();
     for key in keys {
@@ -26,23 +37,22 @@ pub(crate) fn prove(tries: &Tries<'_>, keys: &[StateKey]) -> Result<Bytes, State
         let account = account(tries, address, &mut path)?;
         list(&mut path);
         if let StateKey::Slot(_, slot) = key
-            && account.is_some()
+            && let Some((_, storage_root)) = account
         {
             let (trie, rows) = match storages.entry(*address) {
                 std::collections::btree_map::Entry::Occupied(entry) => entry.into_mut(),
                 std::collections::btree_map::Entry::Vacant(entry) => {
-                    entry.insert(tries.storage(address)?)
+                    entry.insert(tries.storage(address, storage_root)?)
                 }
             };
-            trie.prove(rows, &keccak256(slot), &mut path)?;
+            trie.prove(rows, &with.hash(slot), &mut path)?;
             list(&mut path);
         }
     }
-    Ok(encode(keys, &nodes))
+    Ok(encode(keys_digest(with, keys), &nodes))
 }
 
-fn encode(keys: &[StateKey], nodes: &[Bytes]) -> Bytes {
-    let digest = keys_digest(keys);
+fn encode(digest: B256, nodes: &[Bytes]) -> Bytes {
     let mut out = Vec::new();
     let payload_length = digest.length() + alloy_rlp::list_length::<_, Bytes>(nodes);
     alloy_rlp::Header { list: true, payload_length }.encode(&mut out);
@@ -53,7 +63,7 @@ fn encode(keys: &[StateKey], nodes: &[Bytes]) -> Bytes {
 
 /// The EIP-1186 proof of an account and some of its slots.
 pub(crate) fn account_proof(
-    tries: &Tries<'_>,
+    tries: &impl Tries,
     address: &Address,
     slots: &[B256],
 ) -> Result<AccountProof, StateError> {
@@ -61,39 +71,46 @@ pub(crate) fn account_proof(
     let shown = account(tries, address, &mut account_proof)?;
     let (account, storage_root) = match shown {
         Some((account, storage_root)) => (Some(account), storage_root),
-        None => (None, EMPTY_ROOT_HASH),
+        None => (None, tries.hash().empty_root()),
     };
-    let (trie, rows) = tries.storage(address)?;
-    let trie = if account.is_some() { trie } else { Trie::default() };
-    let storage =
-        slots.iter().map(|slot| slot_proof(&trie, &rows, slot)).collect::<Result<_, _>>()?;
+    let (trie, rows) = tries.storage(address, storage_root)?;
+    let trie = if account.is_some() { trie } else { Trie::empty(tries.hash()) };
+    let storage = slots
+        .iter()
+        .map(|slot| slot_proof(tries.hash(), &trie, &rows, slot))
+        .collect::<Result<_, _>>()?;
     Ok(AccountProof { address: *address, account, storage_root, account_proof, storage })
 }
 
 fn account(
-    tries: &Tries<'_>,
+    tries: &impl Tries,
     address: &Address,
     proof: &mut Vec<Bytes>,
 ) -> Result<Option<(Account, B256)>, StateError> {
     let (trie, rows) = tries.accounts();
-    trie.prove(&rows, &keccak256(address), proof)?
+    trie.prove(&rows, &tries.hash().hash(address), proof)?
         .map(|leaf| {
             leaf::decode_account(&leaf).ok_or_else(|| {
                 let what = format!("the leaf of account {address} is malformed");
-                StateError::corrupt(crate::ACCOUNT_NODES.name, what)
+                StateError::corrupt("account trie", what)
             })
         })
         .transpose()
 }
 
-fn slot_proof(trie: &Trie, rows: &impl NodeSource, slot: &B256) -> Result<SlotProof, StateError> {
+fn slot_proof(
+    with: TrieHash,
+    trie: &Trie,
+    rows: &impl NodeSource,
+    slot: &B256,
+) -> Result<SlotProof, StateError> {
     let mut proof = Vec::new();
     let value = trie
-        .prove(rows, &keccak256(slot), &mut proof)?
+        .prove(rows, &with.hash(slot), &mut proof)?
         .map(|leaf| -> Result<Value, StateError> {
             leaf::decode_slot_value(&leaf).ok_or_else(|| {
                 let what = format!("the leaf of slot {slot} is malformed");
-                StateError::corrupt(crate::STORAGE_NODES.name, what)
+                StateError::corrupt("storage trie", what)
             })
         })
         .transpose()?;

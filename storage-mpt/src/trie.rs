@@ -1,14 +1,14 @@
 //! The trie: reading, proving, and the one way to change it, a sorted batch.
 
-use crate::node::{Branch, BranchLink, Children, Leaf, Link};
-use alloy_primitives::{B256, Bytes, keccak256};
-use alloy_trie::{EMPTY_ROOT_HASH, Nibbles, nodes::RlpNode};
-use rayon::prelude::*;
+use crate::{
+    hash::TrieHash,
+    node::{Branch, BranchLink, Encoder, Link},
+    update::{Insert, Outcome, Placed, Update},
+};
+use alloy_primitives::{B256, Bytes};
+use alloy_trie::{Nibbles, nodes::RlpNode};
 use retrie_state::StateError;
 use std::sync::Arc;
-
-/// Batches from this size on are worked on in parallel, child by child.
-const PARALLEL_ITEMS: usize = 96;
 
 /// One change of a batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,8 +50,11 @@ impl NodeSource for InMemory {
     }
 }
 
-/// Takes down which branches an update changed.
+/// Takes down what an update changed: branches by path, or nodes by hash.
 pub trait Recorder: Send + Sync + Sized {
+    /// Whether [`nodes`](Self::nodes) wants to know the nodes.
+    const NODES: bool = false;
+
     /// An empty recorder for a part of the work that runs in parallel.
     fn fork(&self) -> Self;
 
@@ -60,6 +63,12 @@ pub trait Recorder: Send + Sync + Sized {
 
     /// The branch at `path` changed. Called at most once a path and update.
     fn record(&mut self, path: &Nibbles, previous: Option<&Branch>, next: Option<&Branch>);
+
+    /// The nodes of the changed paths that have a hash, with their RLP: branches, extensions and
+    /// leaves, the root's included. Called once an update.
+    fn nodes(&mut self, nodes: Vec<(B256, Bytes)>) {
+        let _ = nodes;
+    }
 }
 
 impl Recorder for () {
@@ -73,28 +82,44 @@ impl Recorder for () {
 pub struct Trie {
     root: Option<Link>,
     hash: B256,
+    with: TrieHash,
 }
 
 impl Default for Trie {
     fn default() -> Self {
-        Self { root: None, hash: EMPTY_ROOT_HASH }
+        Self::empty(TrieHash::Keccak256)
     }
 }
 
 impl Trie {
+    /// The trie without keys, whose nodes are hashed `with` this function.
+    pub const fn empty(with: TrieHash) -> Self {
+        Self { root: None, hash: with.empty_root(), with }
+    }
+
     /// The trie whose root is only known by its hash.
-    pub fn unresolved(hash: B256) -> Self {
-        let root = (hash != EMPTY_ROOT_HASH).then(|| Link::Unresolved(RlpNode::word_rlp(&hash)));
-        Self { root, hash }
+    pub fn unresolved(with: TrieHash, hash: B256) -> Self {
+        let is_empty = hash == with.empty_root();
+        let root = (!is_empty).then(|| Link::Unresolved(RlpNode::word_rlp(&hash)));
+        Self { root, hash, with }
     }
 
     /// The trie with `root` at its root slot.
     pub(crate) fn from_link(root: Option<Link>) -> Self {
-        let hash = root.as_ref().map_or(EMPTY_ROOT_HASH, |link| {
-            let reference = link.reference(0, &mut Vec::new());
-            reference.as_hash().unwrap_or_else(|| keccak256(&reference))
-        });
-        Self { root, hash }
+        let with = TrieHash::Keccak256;
+        Self::hung(with, root, &mut Encoder::new(with))
+    }
+
+    fn hung(with: TrieHash, root: Option<Link>, encoder: &mut Encoder) -> Self {
+        let hash = match &root {
+            None => with.empty_root(),
+            Some(link) => {
+                // 32-byte keys make every root long enough to have a hash of its own.
+                let reference = link.reference(0, encoder);
+                reference.as_hash().unwrap_or_else(|| with.hash(&reference))
+            }
+        };
+        Self { root, hash, with }
     }
 
     /// What hangs at the root slot.
@@ -140,16 +165,16 @@ impl Trie {
                 proof.push(Bytes::copy_from_slice(rlp));
             }
         };
-        let mut buf = Vec::new();
+        let mut encoder = Encoder::new(self.with);
         self.walk(source, key, |visited, depth| match visited {
             Visited::Link(link) => {
-                if link.short_rlp(depth, &mut buf) {
-                    add(&buf, depth);
+                if link.encode_short(depth, &mut encoder) {
+                    add(&encoder.rlp, depth);
                 }
             }
             Visited::Branch(branch) => {
-                branch.rlp(depth, &mut buf);
-                add(&buf, depth);
+                branch.encode(depth, &mut encoder);
+                add(&encoder.rlp, depth);
             }
         })
     }
@@ -200,13 +225,47 @@ impl Trie {
         recorder: &mut R,
     ) -> Result<Self, StateError> {
         debug_assert!(items.is_sorted_by(|a, b| a.key < b.key), "a batch is sorted by key");
-        let mut update = Update { source, recorder: recorder.fork(), buf: Vec::with_capacity(600) };
+        let mut update = Update::new(source, recorder, self.with);
         let outcome = update.slot(self.root.as_ref(), &Nibbles::new(), items)?;
-        recorder.absorb(update.recorder);
-        Ok(match outcome {
+        let trie = match outcome {
             Outcome::Same => self.clone(),
-            Outcome::New(root) => Self::from_link(root),
-        })
+            Outcome::New(root) => Self::hung(self.with, root, &mut update.encoder),
+        };
+        update.finish_into(recorder);
+        Ok(trie)
+    }
+
+    /// The trie of `items`, which must be sorted by key and have one item a key, all with values.
+    /// It is built a 256th at a time: `part` takes what was recorded meanwhile, so that not all of
+    /// it is in memory at once.
+    pub fn build<R: Recorder>(
+        with: TrieHash,
+        source: &impl NodeSource,
+        items: &[Item],
+        recorder: &R,
+        mut part: impl FnMut(R) -> Result<(), StateError>,
+    ) -> Result<Self, StateError> {
+        debug_assert!(items.is_sorted_by(|a, b| a.key < b.key), "a batch is sorted by key");
+        let mut parts = Vec::new();
+        for items in items.chunk_by(|a, b| a.key[0] == b.key[0]) {
+            let slot = Nibbles::unpack_array(&items[0].key.0).slice(..2);
+            let inserts: Vec<_> = items.iter().filter_map(Insert::from_item).collect();
+            if inserts.is_empty() {
+                continue;
+            }
+            let mut update = Update::new(source, recorder, with);
+            parts.push(Placed::taken_from(&slot, update.build(&slot, &inserts)));
+            let mut recorded = recorder.fork();
+            update.finish_into(&mut recorded);
+            part(recorded)?;
+        }
+        let mut update = Update::new(source, recorder, with);
+        let root = (!parts.is_empty()).then(|| update.build(&Nibbles::new(), &parts));
+        let trie = Self::hung(with, root, &mut update.encoder);
+        let mut recorded = recorder.fork();
+        update.finish_into(&mut recorded);
+        part(recorded)?;
+        Ok(trie)
     }
 }
 
@@ -216,14 +275,18 @@ enum Visited<'a> {
     Branch(&'a Branch),
 }
 
-fn resolved(source: &impl NodeSource, slot: &Nibbles, link: Link) -> Result<Link, StateError> {
+pub(crate) fn resolved(
+    source: &impl NodeSource,
+    slot: &Nibbles,
+    link: Link,
+) -> Result<Link, StateError> {
     match link {
         Link::Unresolved(reference) => source.resolve(slot, &reference),
         link => Ok(link),
     }
 }
 
-fn loaded(
+pub(crate) fn loaded(
     source: &impl NodeSource,
     path: &Nibbles,
     link: &BranchLink,
@@ -231,7 +294,7 @@ fn loaded(
     link.node.as_ref().map_or_else(|| source.load(path, &link.reference), |node| Ok(node.clone()))
 }
 
-fn unresolvable(slot: &Nibbles) -> StateError {
+pub(crate) fn unresolvable(slot: &Nibbles) -> StateError {
     StateError::corrupt("trie", format!("the node at {slot:?} resolves to nothing"))
 }
 
@@ -245,302 +308,4 @@ pub(crate) fn child_slot(path: &Nibbles, nibble: u8) -> Nibbles {
     let mut slot = *path;
     slot.push(nibble);
     slot
-}
-
-/// What became of a slot.
-enum Outcome {
-    /// Nothing changed.
-    Same,
-    New(Option<Link>),
-}
-
-/// A link that is about to be hung somewhere, with the path of its leaf or branch.
-struct Placed {
-    path: Nibbles,
-    link: Link,
-}
-
-impl Placed {
-    fn leaf(leaf: Arc<Leaf>) -> Self {
-        Self { path: leaf.path(), link: Link::Leaf(leaf) }
-    }
-
-    /// Takes `link` off the slot `slot`.
-    fn taken_from(slot: &Nibbles, link: Link) -> Self {
-        let path = match &link {
-            Link::Leaf(leaf) => leaf.path(),
-            Link::Branch(link) => link.path(slot),
-            Link::Unresolved(_) => *slot,
-        };
-        Self { path, link }
-    }
-}
-
-/// A part of a subtree that is about to be built.
-trait Entry: Sync {
-    fn path(&self) -> Nibbles;
-    fn hang_at(&self, slot: &Nibbles) -> Link;
-}
-
-impl Entry for Placed {
-    fn path(&self) -> Nibbles {
-        self.path
-    }
-
-    fn hang_at(&self, slot: &Nibbles) -> Link {
-        match &self.link {
-            Link::Branch(BranchLink { reference, node, .. }) => {
-                let link = BranchLink::new(slot, &self.path, reference.clone(), node.clone());
-                Link::Branch(link)
-            }
-            link => link.clone(),
-        }
-    }
-}
-
-/// An insertion.
-#[derive(Clone, Copy)]
-struct Insert<'a> {
-    key: &'a B256,
-    value: &'a Bytes,
-}
-
-impl<'a> Insert<'a> {
-    fn from_item(item: &'a Item) -> Option<Self> {
-        item.value.as_ref().map(|value| Self { key: &item.key, value })
-    }
-
-    fn leaf(&self) -> Arc<Leaf> {
-        Arc::new(Leaf::new(*self.key, self.value.clone()))
-    }
-}
-
-impl Entry for Insert<'_> {
-    fn path(&self) -> Nibbles {
-        Nibbles::unpack_array(&self.key.0)
-    }
-
-    fn hang_at(&self, _: &Nibbles) -> Link {
-        Link::Leaf(self.leaf())
-    }
-}
-
-/// One update under way, or a part of it.
-struct Update<'a, S, R> {
-    source: &'a S,
-    recorder: R,
-    buf: Vec<u8>,
-}
-
-impl<S: NodeSource, R: Recorder> Update<'_, S, R> {
-    fn fork(&self) -> Self {
-        Self { source: self.source, recorder: self.recorder.fork(), buf: Vec::with_capacity(600) }
-    }
-
-    /// Applies `items`, all below `slot`, to what hangs there.
-    fn slot(
-        &mut self,
-        link: Option<&Link>,
-        slot: &Nibbles,
-        items: &[Item],
-    ) -> Result<Outcome, StateError> {
-        if items.is_empty() {
-            return Ok(Outcome::Same);
-        }
-        match link {
-            None => {
-                let inserts: Vec<_> = items.iter().filter_map(Insert::from_item).collect();
-                Ok(match &inserts[..] {
-                    [] => Outcome::Same,
-                    inserts => Outcome::New(Some(self.build(slot, inserts))),
-                })
-            }
-            Some(Link::Leaf(leaf)) => Ok(self.leaf(leaf, slot, items)),
-            Some(Link::Branch(link)) => self.branch(link, slot, items),
-            Some(Link::Unresolved(reference)) => match self.source.resolve(slot, reference)? {
-                Link::Unresolved(_) => Err(unresolvable(slot)),
-                link => self.slot(Some(&link), slot, items),
-            },
-        }
-    }
-
-    fn leaf(&mut self, leaf: &Arc<Leaf>, slot: &Nibbles, items: &[Item]) -> Outcome {
-        // The common case first: the value of one key changes, or the key goes.
-        if let [Item { key, value }] = items
-            && key == leaf.key()
-        {
-            return match value {
-                Some(value) if value == leaf.value() => Outcome::Same,
-                Some(value) => {
-                    Outcome::New(Some(Link::Leaf(Arc::new(Leaf::new(*key, value.clone())))))
-                }
-                None => Outcome::New(None),
-            };
-        }
-        let mut kept = items.iter().all(|item| item.key != *leaf.key()).then(|| leaf.clone());
-        let inserts = items.iter().filter_map(Insert::from_item);
-        let mut entries = Vec::with_capacity(items.len() + 1);
-        for insert in inserts {
-            if kept.as_ref().is_some_and(|leaf| leaf.key() < insert.key) {
-                entries.extend(kept.take().map(Placed::leaf));
-            }
-            entries.push(Placed::leaf(insert.leaf()));
-        }
-        entries.extend(kept.map(Placed::leaf));
-        match &entries[..] {
-            [] => Outcome::New(None),
-            [Placed { link: Link::Leaf(only), .. }] if Arc::ptr_eq(only, leaf) => Outcome::Same,
-            entries => Outcome::New(Some(self.build(slot, entries))),
-        }
-    }
-
-    /// Applies `items` to a branch and to the extension above it.
-    fn branch(
-        &mut self,
-        link: &BranchLink,
-        slot: &Nibbles,
-        items: &[Item],
-    ) -> Result<Outcome, StateError> {
-        if !link.has_extension() {
-            return Ok(match self.inside(link, slot, items)? {
-                None => Outcome::Same,
-                Some(placed) => Outcome::New(placed.map(|placed| placed.hang_at(slot))),
-            });
-        }
-        let path = link.path(slot);
-        // Items below the branch, and those that leave its extension on the one or the other side.
-        let head = |item: &Item| Nibbles::unpack_array(&item.key.0).slice(..path.len());
-        let start = items.partition_point(|item| head(item) < path);
-        let end = items.partition_point(|item| head(item) <= path);
-        let inserts =
-            |items: &[Item]| items.iter().filter_map(Insert::from_item).map(|i| i.leaf()).collect();
-        let (before, after): (Vec<_>, Vec<_>) = (inserts(&items[..start]), inserts(&items[end..]));
-
-        let inside =
-            if start == end { None } else { self.inside(link, &path, &items[start..end])? };
-        let middle = match inside {
-            None if before.is_empty() && after.is_empty() => return Ok(Outcome::Same),
-            None => Some(Placed { path, link: Link::Branch(link.clone()) }),
-            Some(placed) => placed,
-        };
-        let entries: Vec<_> = before
-            .into_iter()
-            .map(Placed::leaf)
-            .chain(middle)
-            .chain(after.into_iter().map(Placed::leaf))
-            .collect();
-        Ok(Outcome::New(match &entries[..] {
-            [] => None,
-            entries => Some(self.build(slot, entries)),
-        }))
-    }
-
-    /// Applies `items`, all below the branch at `path`. `None`: nothing changed.
-    fn inside(
-        &mut self,
-        link: &BranchLink,
-        path: &Nibbles,
-        items: &[Item],
-    ) -> Result<Option<Option<Placed>>, StateError> {
-        let node = loaded(self.source, path, link)?;
-        let nibble_of = |item: &Item| Nibbles::unpack_array(&item.key.0).get_unchecked(path.len());
-        if path.len() == 64 {
-            return Err(StateError::corrupt("trie", format!("a branch at the full key {path:?}")));
-        }
-        let groups = items.chunk_by(|a, b| nibble_of(a) == nibble_of(b));
-        let child = |update: &mut Self, items: &[Item]| {
-            let nibble = nibble_of(&items[0]);
-            let link = node.children[nibble as usize].as_ref();
-            Ok((nibble, update.slot(link, &child_slot(path, nibble), items)?))
-        };
-        let outcomes: Vec<(u8, Outcome)> = if items.len() < PARALLEL_ITEMS {
-            groups.map(|items| child(self, items)).collect::<Result<_, StateError>>()?
-        } else {
-            let this = &*self;
-            let parts = groups
-                .collect::<Vec<_>>()
-                .into_par_iter()
-                .map(|items| {
-                    let mut part = this.fork();
-                    Ok((child(&mut part, items)?, part.recorder))
-                })
-                .collect::<Result<Vec<_>, StateError>>()?;
-            let absorb = |(outcome, part)| {
-                self.recorder.absorb(part);
-                outcome
-            };
-            parts.into_iter().map(absorb).collect()
-        };
-        if outcomes.iter().all(|(_, outcome)| matches!(outcome, Outcome::Same)) {
-            return Ok(None);
-        }
-        let mut children = node.children.clone();
-        for (nibble, outcome) in outcomes {
-            if let Outcome::New(link) = outcome {
-                children[nibble as usize] = link;
-            }
-        }
-        let mut left = (0u8..).zip(&mut children).filter(|(_, child)| child.is_some());
-        Ok(Some(match (left.next(), left.next()) {
-            (Some((nibble, only)), None) => {
-                self.recorder.record(path, Some(&node), None);
-                let slot = child_slot(path, nibble);
-                let link =
-                    only.take().map(|link| resolved(self.source, &slot, link)).transpose()?;
-                link.map(|link| Placed::taken_from(&slot, link))
-            }
-            (None, _) => {
-                self.recorder.record(path, Some(&node), None);
-                None
-            }
-            _ => Some(self.finish(path, Some(&node), children)),
-        }))
-    }
-
-    /// Builds what hangs at `slot` from entries in path order, none of them a prefix of another.
-    fn build<E: Entry>(&mut self, slot: &Nibbles, entries: &[E]) -> Link {
-        let (first, last) = match entries {
-            [only] => return only.hang_at(slot),
-            [first, .., last] => (first.path(), last.path()),
-            [] => unreachable!("callers have handled the empty slot"),
-        };
-        let path = first.slice(..first.common_prefix_length(&last));
-        let nibble_of = |entry: &E| entry.path().get_unchecked(path.len());
-        let groups = entries.chunk_by(|a, b| nibble_of(a) == nibble_of(b));
-        let mut children = Children::default();
-        let child = |update: &mut Self, entries: &[E]| {
-            let nibble = nibble_of(&entries[0]);
-            (nibble, update.build(&child_slot(&path, nibble), entries))
-        };
-        if entries.len() < PARALLEL_ITEMS {
-            for entries in groups {
-                let (nibble, link) = child(self, entries);
-                children[nibble as usize] = Some(link);
-            }
-        } else {
-            let this = &*self;
-            let parts: Vec<_> = groups
-                .collect::<Vec<_>>()
-                .into_par_iter()
-                .map(|entries| {
-                    let mut part = this.fork();
-                    (child(&mut part, entries), part.recorder)
-                })
-                .collect();
-            for ((nibble, link), part) in parts {
-                self.recorder.absorb(part);
-                children[nibble as usize] = Some(link);
-            }
-        }
-        self.finish(&path, None, children).hang_at(slot)
-    }
-
-    /// Hashes and records a new branch.
-    fn finish(&mut self, path: &Nibbles, previous: Option<&Branch>, children: Children) -> Placed {
-        let branch = Branch::hash(path, children, &mut self.buf);
-        self.recorder.record(path, previous, Some(&branch));
-        let reference = branch.reference.clone();
-        let node = self.source.keep(path, &branch).then(|| Arc::new(branch));
-        Placed { path: *path, link: Link::Branch(BranchLink::new(path, path, reference, node)) }
-    }
 }

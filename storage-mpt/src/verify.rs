@@ -12,10 +12,13 @@
 //!   Embedded nodes are part of their parents. A trie that is empty has no nodes.
 //!
 //! For a root and a list of keys exactly one byte string is a proof: any other is refused.
+//!
+//! `mpt-archive` with another hash function has it in place of keccak-256 everywhere: in `digest`,
+//! in the references of nodes, in the paths of keys.
 
-use crate::leaf;
+use crate::{TrieHash, leaf};
 use alloc::{collections::BTreeMap, vec::Vec};
-use alloy_primitives::{Address, B256, Bytes, Keccak256, keccak256};
+use alloy_primitives::{Address, B256, Bytes};
 use alloy_rlp::{Decodable, Header};
 use alloy_trie::{
     EMPTY_ROOT_HASH, Nibbles,
@@ -32,13 +35,26 @@ pub fn verify(
     keys: &[StateKey],
     proof: &[u8],
 ) -> Result<Vec<Option<Value>>, ProofError> {
+    verify_with(TrieHash::Keccak256, root, keys, proof)
+}
+
+/// As [`verify()`] for a trie hashed `with` this function.
+///
+/// # Errors
+/// As [`verify()`].
+pub fn verify_with(
+    with: TrieHash,
+    root: B256,
+    keys: &[StateKey],
+    proof: &[u8],
+) -> Result<Vec<Option<Value>>, ProofError> {
     let mut rest = proof;
     let mut content = list(&mut rest)?;
     if !rest.is_empty() {
         return Err(ProofError::Malformed { what: "bytes after the end" });
     }
     let digest = B256::decode(&mut content).map_err(|_| malformed("digest of the keys"))?;
-    if digest != keys_digest(keys) {
+    if digest != keys_digest(with, keys) {
         return Err(ProofError::WrongKind { what: "keys" });
     }
     let mut nodes = list(&mut content)?;
@@ -50,18 +66,18 @@ pub fn verify(
         if let Some(node) = seen.get(hash) {
             return Ok(*node);
         }
-        let node = next_node(&mut nodes, hash)?;
+        let node = next_node(with, &mut nodes, hash)?;
         seen.insert(*hash, node);
         Ok(node)
     };
     let mut values = Vec::with_capacity(keys.len());
     for key in keys {
-        let account = account(root, key.address(), &mut fetch)?;
+        let account = account(with, root, key.address(), &mut fetch)?;
         values.push(match (key, account) {
             (_, None) => None,
             (StateKey::Account(_), Some((account, _))) => Some(account.encode()),
             (StateKey::Slot(_, slot), Some((_, storage_root))) => {
-                self::slot(storage_root, slot, &mut fetch)?
+                self::slot(with, storage_root, slot, &mut fetch)?
             }
         });
     }
@@ -72,12 +88,12 @@ pub fn verify(
 }
 
 /// The digest that binds a proof to its keys.
-pub fn keys_digest(keys: &[StateKey]) -> B256 {
-    let mut hasher = Keccak256::new();
+pub fn keys_digest(with: TrieHash, keys: &[StateKey]) -> B256 {
+    let mut all = Vec::with_capacity(keys.len() * StateKey::MAX_ENCODED_LEN);
     for key in keys {
-        hasher.update(&*key.encode());
+        all.extend_from_slice(&key.encode());
     }
-    hasher.finalize()
+    with.hash(all)
 }
 
 /// An account with some of its slots and their proofs, as EIP-1186 (`eth_getProof`) has them.
@@ -113,13 +129,15 @@ impl AccountProof {
     /// # Errors
     /// A [`ProofError`] if a node is missing, wrong or not needed, or shows another value.
     pub fn verify(&self, root: B256) -> Result<(), ProofError> {
-        let shown = consume(&self.account_proof, |fetch| account(root, &self.address, fetch))?;
+        let with = TrieHash::Keccak256;
+        let shown =
+            consume(&self.account_proof, |fetch| account(with, root, &self.address, fetch))?;
         let claimed = self.account.map(|account| (account, self.storage_root));
         if shown != claimed || (shown.is_none() && self.storage_root != EMPTY_ROOT_HASH) {
             return Err(ProofError::RootMismatch);
         }
         for SlotProof { slot, value, proof } in &self.storage {
-            let shown = consume(proof, |fetch| self::slot(self.storage_root, slot, fetch))?;
+            let shown = consume(proof, |fetch| self::slot(with, self.storage_root, slot, fetch))?;
             if shown != *value || value.as_ref().is_some_and(|value| decode_slot(value).is_none()) {
                 return Err(ProofError::RootMismatch);
             }
@@ -138,7 +156,7 @@ fn consume<'a, T>(
     let mut nodes = nodes.iter();
     let shown = walk(&mut |hash| {
         let node = nodes.next().ok_or(ProofError::Missing { what: "a node on the way" })?;
-        check_hash(node, hash)
+        check_hash(TrieHash::Keccak256, node, hash)
     })?;
     if nodes.next().is_some() {
         return Err(ProofError::Unused);
@@ -155,37 +173,52 @@ fn list<'a>(bytes: &mut &'a [u8]) -> Result<&'a [u8], ProofError> {
     Header::decode_bytes(bytes, true).map_err(|_| malformed("list"))
 }
 
-fn next_node<'a>(nodes: &mut &'a [u8], hash: &B256) -> Result<&'a [u8], ProofError> {
+fn next_node<'a>(
+    with: TrieHash,
+    nodes: &mut &'a [u8],
+    hash: &B256,
+) -> Result<&'a [u8], ProofError> {
     if nodes.is_empty() {
         return Err(ProofError::Missing { what: "a node on the way" });
     }
     let node = Header::decode_bytes(nodes, false).map_err(|_| malformed("node"))?;
-    check_hash(node, hash)
+    check_hash(with, node, hash)
 }
 
-fn check_hash<'a>(node: &'a [u8], hash: &B256) -> Result<&'a [u8], ProofError> {
-    if keccak256(node) == *hash { Ok(node) } else { Err(ProofError::RootMismatch) }
+fn check_hash<'a>(with: TrieHash, node: &'a [u8], hash: &B256) -> Result<&'a [u8], ProofError> {
+    if with.hash(node) == *hash { Ok(node) } else { Err(ProofError::RootMismatch) }
 }
 
 fn account(
+    with: TrieHash,
     root: B256,
     address: &Address,
     fetch: Fetch<'_, '_>,
 ) -> Result<Option<(Account, B256)>, ProofError> {
-    walk(root, &keccak256(address), fetch)?
+    walk(with, root, &with.hash(address), fetch)?
         .map(|leaf| leaf::decode_account(&leaf).ok_or_else(|| malformed("account leaf")))
         .transpose()
 }
 
-fn slot(root: B256, slot: &B256, fetch: Fetch<'_, '_>) -> Result<Option<Value>, ProofError> {
-    walk(root, &keccak256(slot), fetch)?
+fn slot(
+    with: TrieHash,
+    root: B256,
+    slot: &B256,
+    fetch: Fetch<'_, '_>,
+) -> Result<Option<Value>, ProofError> {
+    walk(with, root, &with.hash(slot), fetch)?
         .map(|leaf| leaf::decode_slot_value(&leaf).ok_or_else(|| malformed("slot leaf")))
         .transpose()
 }
 
 /// Goes from `root` down to `key`. `fetch` gives the node of a hash.
-fn walk(root: B256, key: &B256, fetch: Fetch<'_, '_>) -> Result<Option<Vec<u8>>, ProofError> {
-    if root == EMPTY_ROOT_HASH {
+fn walk(
+    with: TrieHash,
+    root: B256,
+    key: &B256,
+    fetch: Fetch<'_, '_>,
+) -> Result<Option<Vec<u8>>, ProofError> {
+    if root == with.empty_root() {
         return Ok(None);
     }
     let key = Nibbles::unpack_array(&key.0);

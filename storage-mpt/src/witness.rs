@@ -4,17 +4,13 @@
 //! the state after the block cannot be hashed without it.
 
 use crate::{
-    backend::{by_account, decode_account, refuse_orphan, slot_items},
-    leaf,
-    node::{Branch, BranchLink, Children, Leaf, Link},
-    trie::{Item, NodeSource, Trie, child_slot},
-    verify::decode_node,
+    TrieHash, decode, leaf,
+    node::{Branch, Link},
+    touched::by_account,
+    trie::{NodeSource, Trie},
 };
 use alloy_primitives::{Address, B256, Bytes, keccak256, map::B256HashMap};
-use alloy_trie::{
-    EMPTY_ROOT_HASH, Nibbles,
-    nodes::{BranchNode, RlpNode, TrieNode},
-};
+use alloy_trie::{EMPTY_ROOT_HASH, Nibbles, nodes::RlpNode};
 use retrie_state::{Account, PartialTree, StateDelta, StateError, StateKey, StateReader, Value};
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -30,77 +26,24 @@ impl WitnessNodes {
         Self { by_hash: nodes.iter().map(|node| (keccak256(node), node.clone())).collect() }
     }
 
-    fn node(&self, path: &Nibbles, reference: &RlpNode) -> Result<TrieNode, StateError> {
-        let node = match reference.as_hash() {
-            None => decode_node(reference),
-            Some(hash) => {
-                let node = self.by_hash.get(&hash).ok_or_else(|| StateError::MissingWitness {
-                    what: format!("trie node {hash} at path {path:?}"),
-                })?;
-                decode_node(node)
-            }
-        };
-        node.ok_or_else(|| malformed(path))
-    }
-
-    /// What hangs at `slot` according to its reference.
-    fn link(&self, slot: &Nibbles, reference: &RlpNode) -> Result<Link, StateError> {
-        match self.node(slot, reference)? {
-            TrieNode::Leaf(leaf) => {
-                if slot.len() + leaf.key.len() != 64 {
-                    return Err(malformed(slot));
-                }
-                let mut key = B256::ZERO;
-                slot.join(&leaf.key).pack_to(&mut key.0);
-                Ok(Link::Leaf(Arc::new(Leaf::new(key, leaf.value.into()))))
-            }
-            TrieNode::Extension(extension) => {
-                if extension.key.is_empty() || slot.len() + extension.key.len() > 63 {
-                    return Err(malformed(slot));
-                }
-                let path = slot.join(&extension.key);
-                Ok(Link::Branch(BranchLink::new(slot, &path, extension.child, None)))
-            }
-            TrieNode::Branch(branch) => {
-                let node = self.branch(slot, reference, &branch)?;
-                Ok(Link::Branch(BranchLink::new(slot, slot, reference.clone(), Some(node))))
-            }
-            TrieNode::EmptyRoot => Err(malformed(slot)),
-        }
-    }
-
-    fn branch(
-        &self,
-        path: &Nibbles,
-        reference: &RlpNode,
-        branch: &BranchNode,
-    ) -> Result<Arc<Branch>, StateError> {
-        if path.len() > 63 || branch.stack.len() < 2 {
-            return Err(malformed(path));
-        }
-        let mut children = Children::default();
-        let set = (0u8..16).filter(|nibble| branch.state_mask.is_bit_set(*nibble));
-        for (nibble, child) in set.zip(&branch.stack) {
-            children[nibble as usize] = Some(if child.is_hash() {
-                Link::Unresolved(child.clone())
-            } else {
-                self.link(&child_slot(path, nibble), child)?
-            });
-        }
-        Ok(Arc::new(Branch::with_reference(children, reference.clone(), None)))
+    /// RLP of the node with this reference, which is needed at `path`.
+    fn rlp<'a>(&'a self, path: &Nibbles, reference: &'a RlpNode) -> Result<&'a [u8], StateError> {
+        let Some(hash) = reference.as_hash() else { return Ok(reference) };
+        let node = self.by_hash.get(&hash).ok_or_else(|| StateError::MissingWitness {
+            what: format!("trie node {hash} at path {path:?}"),
+        })?;
+        Ok(node)
     }
 }
 
 impl NodeSource for WitnessNodes {
     fn load(&self, path: &Nibbles, reference: &RlpNode) -> Result<Arc<Branch>, StateError> {
-        match self.node(path, reference)? {
-            TrieNode::Branch(branch) => self.branch(path, reference, &branch),
-            _ => Err(malformed(path)),
-        }
+        let branch = decode::branch(path, reference, self.rlp(path, reference)?);
+        branch.map(Arc::new).ok_or_else(|| malformed(path))
     }
 
     fn resolve(&self, path: &Nibbles, reference: &RlpNode) -> Result<Link, StateError> {
-        self.link(path, reference)
+        decode::link(path, reference, self.rlp(path, reference)?).ok_or_else(|| malformed(path))
     }
 
     fn keep(&self, _: &Nibbles, _: &Branch) -> bool {
@@ -124,7 +67,7 @@ pub struct PartialMpt {
 impl PartialMpt {
     /// The state under `root` as far as `nodes` show it. Nodes are read when they are needed.
     pub fn open(root: B256, nodes: WitnessNodes) -> Self {
-        let accounts = Trie::unresolved(root);
+        let accounts = Trie::unresolved(TrieHash::Keccak256, root);
         Self { nodes: Arc::new(nodes), accounts, storages: BTreeMap::new() }
     }
 
@@ -153,7 +96,7 @@ impl PartialMpt {
     fn storage(&self, address: &Address, root: B256) -> Trie {
         match self.storages.get(address) {
             Some(trie) => trie.clone(),
-            None => Trie::unresolved(root),
+            None => Trie::unresolved(TrieHash::Keccak256, root),
         }
     }
 
@@ -165,33 +108,15 @@ impl PartialMpt {
         for touched in by_account(delta) {
             let address = &touched.address;
             let before = self.account_and_storage_root(address)?;
-            let account = match touched.account {
-                None => before.map(|(account, _)| account),
-                Some(change) => {
-                    change.next.as_ref().map(|next| decode_account(address, next)).transpose()?
-                }
-            };
-            let storage = match (account, before) {
-                (None, _) => {
-                    refuse_orphan(touched.slots)?;
-                    None
-                }
-                (_, Some((_, root))) if !touched.wiped => Some(self.storage(address, root)),
-                _ => Some(Trie::default()),
-            };
-            let storage = storage
-                .map(|trie| trie.update(nodes, &slot_items(touched.slots)?, &mut ()))
-                .transpose()
+            let before = before.map(|(account, root)| (account, self.storage(address, root)));
+            let (item, storage) = touched
+                .after(TrieHash::Keccak256, before, nodes, &mut ())
                 .map_err(|error| of(error, format_args!("storage of {address}")))?;
-            let value = account.zip(storage).map(|(account, trie)| {
-                let root = trie.hash();
-                storages.insert(*address, trie);
-                leaf::encode_account(&account, root)
-            });
-            if value.is_none() {
-                storages.remove(address);
-            }
-            items.push(Item { key: keccak256(address), value });
+            match storage {
+                Some(storage) => storages.insert(*address, storage),
+                None => storages.remove(address),
+            };
+            items.push(item);
         }
         items.sort_unstable_by_key(|item| item.key);
         let accounts = self

@@ -1,7 +1,25 @@
 //! The test-kit that every backend passes.
 
 use retrie_state::Backend;
-use retrie_storage_mpt::Mpt;
+use retrie_storage_mpt::{Mpt, MptArchive, TrieHash};
 use std::sync::Arc;
 
-retrie_state::backend_tests!(|| Arc::new(Mpt::new()) as Arc<dyn Backend>);
+mod mpt {
+    use super::*;
+    retrie_state::backend_tests!(|| Arc::new(Mpt::new()) as Arc<dyn Backend>);
+}
+
+mod archive {
+    use super::*;
+    retrie_state::backend_tests!(
+        || Arc::new(MptArchive::new(TrieHash::Keccak256)) as Arc<dyn Backend>
+    );
+}
+
+mod archive_with_blake2b {
+    use super::*;
+    // A cache that holds a few rows, so that nodes come from their rows.
+    retrie_state::backend_tests!(
+        || Arc::new(MptArchive::with_cache(TrieHash::Blake2b256, 4096)) as Arc<dyn Backend>
+    );
+}

@@ -4,6 +4,7 @@
 //! could want.
 
 mod commands;
+mod meter;
 mod output;
 mod progress;
 mod registry;
@@ -37,11 +38,23 @@ enum Command {
     Import(commands::import::Args),
     /// Run real blocks on a fresh temporary store of each backend and measure.
     Replay(commands::replay::Args),
+    /// Make bundles: real blocks with the state they touch.
+    #[command(subcommand)]
+    Bundle(commands::bundle::Command),
+    /// Fetch real chain data from public servers.
+    #[command(subcommand)]
+    Download(commands::download::Command),
     /// Write blocks of a datadir to a file.
     Export(commands::export::Args),
+    /// Measure state stores, and make chains to measure with.
+    #[command(subcommand)]
+    Bench(commands::bench::Command),
     /// Inspect a datadir.
     #[command(subcommand)]
     Db(commands::db::Command),
+    /// Work on parts of an import.
+    #[command(subcommand)]
+    Stage(commands::stage::Command),
 }
 
 fn main() -> ExitCode {
@@ -60,8 +73,12 @@ fn main() -> ExitCode {
         Command::Init(args) => args.run(),
         Command::Import(args) => args.run(&stop),
         Command::Replay(args) => args.run(&stop),
+        Command::Bundle(command) => command.run(&stop),
+        Command::Download(command) => command.run(&stop),
         Command::Export(args) => args.run(&stop),
+        Command::Bench(command) => command.run(&stop),
         Command::Db(command) => command.run(),
+        Command::Stage(command) => command.run(),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,6 +1,8 @@
 //! Progress of long work: a bar on a terminal, plain lines otherwise.
 
+use crate::commands::grouped;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use retrie_bench::state;
 use retrie_pipeline::report::ImportReport;
 use std::{
     io::IsTerminal,
@@ -74,6 +76,67 @@ impl Progress {
                 });
                 tracing::info!("{done}{of} blocks  {rates}{left}");
             }
+        }
+    }
+
+    /// Takes the bar away.
+    pub(crate) fn finish(&self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+/// Shows how far a race between state stores is.
+#[derive(Debug)]
+pub(crate) struct RaceProgress {
+    bar: Option<ProgressBar>,
+    shown: Instant,
+}
+
+impl Default for RaceProgress {
+    fn default() -> Self {
+        let shown = tracing::enabled!(tracing::Level::INFO);
+        let bar = (shown && std::io::stderr().is_terminal()).then(|| {
+            let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr());
+            if let Ok(style) = ProgressStyle::with_template("{bar:30} {msg}  ETA {eta}") {
+                bar.set_style(style);
+            }
+            bar
+        });
+        Self { bar, shown: Instant::now() }
+    }
+}
+
+impl RaceProgress {
+    /// Takes note of a step.
+    pub(crate) fn update(&mut self, step: state::Progress<'_>) {
+        let (done, total, is_new) = match step {
+            state::Progress::Loading { done, total, .. }
+            | state::Progress::Racing { done, total } => (done, total, done == 0),
+        };
+        let every = if self.bar.is_some() { BAR_EVERY } else { LINE_EVERY };
+        if !is_new && self.shown.elapsed() < every {
+            return;
+        }
+        self.shown = Instant::now();
+        let (count, of) = (grouped(done), grouped(total));
+        let line = match step {
+            state::Progress::Loading { backend, .. } => {
+                format!("{backend}: loading, {count}/{of} entries")
+            }
+            state::Progress::Racing { .. } => format!("{count}/{of} slices"),
+        };
+        match &self.bar {
+            Some(bar) => {
+                if is_new {
+                    bar.reset();
+                    bar.set_length(total);
+                }
+                bar.set_position(done);
+                bar.set_message(line);
+            }
+            None => tracing::info!("{line}"),
         }
     }
 

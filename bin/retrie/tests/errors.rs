@@ -20,7 +20,10 @@ fn bad_arguments_are_one_line() {
     let nowhere = scene.at("nowhere.rlp");
     fails_saying(&mut scene.import("nowhere.rlp", ""), &[&nowhere, "cannot read the path"]);
     assert!(!scene.path("data").exists(), "nothing is created for nothing");
-    fails_saying(&mut scene.import("chain.rlp", "--state-backend nope"), &["`nope`", "mpt, raw"]);
+    fails_saying(
+        &mut scene.import("chain.rlp", "--state-backend nope"),
+        &["`nope`", "mpt, mpt-archive, raw"],
+    );
     fails_saying(&mut scene.import("chain.rlp", "--referee raw"), &["`raw`", "referee"]);
     fails_saying(
         &mut scene.import("chain.rlp", "--state-backend raw --state-root header"),

@@ -79,7 +79,9 @@ fn real_bundles_pass_every_check_on_every_backend() {
         "prestate/19910734",
     ]
     .map(|name| bundle(&mainnet, name));
-    for (pad, backends) in [("", "mpt,raw"), ("--pad-accounts 2k", "raw,mpt")] {
+    for (pad, backends) in
+        [("", "mpt,raw"), ("--pad-accounts 2k --pad-slots 3k --state-cache none", "raw,mpt")]
+    {
         let more = format!("--state-backend {backends} {pad}");
         let printed = succeeds(&mut replay(&scene, &more, &paths));
         assert!(!printed.contains("BAD"), "{printed}");
@@ -218,4 +220,32 @@ fn mainnet_blocks_are_replayed_on_fresh_stores() {
     for result in results(&report, false) {
         assert_eq!((&result["blocks"], &result["to"]), (&500.into(), &500.into()));
     }
+}
+
+#[test]
+fn padded_states_are_kept_between_replays() {
+    let (scene, _) = Scene::with_chain(Rules::Byzantium, 6);
+    let file = [scene.at("chain.rlp")];
+    let run = |pad: &str| {
+        let more = format!(
+            "--chain {} --state-backend mpt,raw --state-cache {} {pad}",
+            scene.at("genesis.json"),
+            scene.at("cache")
+        );
+        let output = replay(&scene, &more, &file).output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.success(), "{said}");
+        let report = scene.json("report.json");
+        let roots: Vec<_> =
+            results(&report, false).iter().map(|result| result["root"].clone()).collect();
+        (said.matches("padding the state").count(), roots)
+    };
+    let (padded, roots) = run("--pad-accounts 5 --pad-slots 1250");
+    assert_eq!(padded, 2);
+    assert_eq!(run("--pad-accounts 5 --pad-slots 1250"), (0, roots.clone()));
+    let (padded, other) = run("--pad-accounts 5 --pad-slots 1251");
+    assert!(padded == 2 && other[0] != roots[0], "{other:?}");
+    // Without padding nothing is kept.
+    let kept = || std::fs::read_dir(scene.path("cache/states")).unwrap().count();
+    assert_eq!((kept(), run("").0, kept()), (4, 0, 4));
 }

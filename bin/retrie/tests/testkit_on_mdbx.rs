@@ -5,6 +5,7 @@ use retrie_state::{
     Backend, KvStore, StateStore,
     testkit::{Kit, Scale, a_key_value_store_matches_a_model, run_all_of},
 };
+use retrie_storage_mpt::{MptArchive, TrieHash};
 use std::{cell::RefCell, sync::Arc};
 
 /// Fresh databases, whose folders go at the end.
@@ -39,6 +40,13 @@ fn raw_passes_the_kit_on_mdbx() {
 #[test]
 fn mpt_passes_the_kit_on_mdbx() {
     passes_on_mdbx(&|| Arc::new(retrie_storage_mpt::Mpt::new()));
+}
+
+#[test]
+fn mpt_archive_passes_the_kit_on_mdbx() {
+    for hash in [TrieHash::Keccak256, TrieHash::Blake2b256] {
+        passes_on_mdbx(&|| Arc::new(MptArchive::new(hash)));
+    }
 }
 
 #[test]

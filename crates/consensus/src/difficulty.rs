@@ -15,7 +15,9 @@
 //! | Arrow Glacier | as Byzantium | 10,700,000 | EIP-4345 |
 //! | Gray Glacier | as Byzantium | 11,400,000 | EIP-5133 |
 //!
-//! A step is the parent's difficulty / 2048, where the parent's ommers are those it includes.
+//! A step is the parent's difficulty / 2048, where the parent's ommers are those it includes. The sum of
+//! all is at least [`MINIMUM_DIFFICULTY`] (yellow paper 4.4.4); some clients raise it to that before they
+//! add the bomb, which no public network ever told apart.
 
 use alloy_consensus::EMPTY_OMMER_ROOT_HASH;
 use alloy_primitives::U256;
@@ -55,7 +57,7 @@ pub fn next_difficulty(spec: &ChainSpec, parent: &Header, timestamp: u64) -> U25
         } else {
             parent.difficulty.saturating_sub(step)
         };
-        return adjusted.max(MINIMUM_DIFFICULTY).saturating_add(bomb(number));
+        return adjusted.saturating_add(bomb(number)).max(MINIMUM_DIFFICULTY);
     }
 
     let delay = BOMB_DELAYS
@@ -76,7 +78,7 @@ pub fn next_difficulty(spec: &ChainSpec, parent: &Header, timestamp: u64) -> U25
         parent.difficulty.saturating_sub(step.saturating_mul(U256::from(steps)))
     };
     let delay = delay.map_or(0, |(_, delay)| *delay);
-    adjusted.max(MINIMUM_DIFFICULTY).saturating_add(bomb(number.saturating_sub(delay)))
+    adjusted.saturating_add(bomb(number.saturating_sub(delay))).max(MINIMUM_DIFFICULTY)
 }
 
 /// The bomb at a (delayed) block number: 2^(number / 100,000 - 2), from the third period on.

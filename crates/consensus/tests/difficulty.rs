@@ -90,3 +90,18 @@ fn bomb_of_the_far_future_saturates_instead_of_overflowing() {
         assert!(next_difficulty(&spec(network), &light, u64::MAX) >= U256::from(131_072));
     }
 }
+
+#[test]
+fn floor_holds_for_the_sum_with_the_bomb() {
+    // Public suite: DifficultyTest1 of difficultyCustomHomestead, whose parent is below the floor.
+    for network in ["Frontier", "Homestead"] {
+        let parent = |difficulty| Header {
+            number: 899_999,
+            difficulty: U256::from(difficulty),
+            ..Default::default()
+        };
+        assert_eq!(next_difficulty(&spec(network), &parent(1_000), 1), U256::from(131_072));
+        // One step down, and the bomb of 2^7 on top.
+        assert_eq!(next_difficulty(&spec(network), &parent(131_072 * 2), 20), U256::from(262_144));
+    }
+}

@@ -3,6 +3,7 @@
 use crate::{
     DbError, ReadTxn, Result, WriteTxn,
     chain::ChainRead,
+    checksum,
     error::Context,
     lock::DatadirLock,
     raw::{Handle, Range},
@@ -247,14 +248,14 @@ impl Inner {
 
     #[inline]
     pub(crate) fn check_value(&self, table: Handle, key: &[u8], value: &[u8]) -> Result<()> {
-        if value.len() <= self.max_value {
+        if value.len() <= self.max_value - checksum::LEN {
             return Ok(());
         }
         Err(DbError::ValueTooLong {
             table: table.name.to_owned(),
             key: crate::error::show_key(key),
             len: value.len(),
-            max: self.max_value,
+            max: self.max_value - checksum::LEN,
         })
     }
 
@@ -328,7 +329,7 @@ fn open_environment(folder: &Path, options: &OpenOptions) -> MdbxResult<Environm
 
 /// Handles of all tables, opened once. A lookup is an index into an array.
 pub(crate) struct Tables {
-    chain: [Database; ChainTable::ALL.len()],
+    chain: [Handle; ChainTable::ALL.len()],
     /// By table id, filled at first use.
     state: Box<[OnceLock<Handle>]>,
     /// State tables on disk, by their name there.
@@ -350,7 +351,8 @@ impl Tables {
         }
         let mut chain = Vec::new();
         for table in ChainTable::ALL {
-            chain.push(create(table.name()).map_err(failed)?);
+            let db = create(table.name()).map_err(failed)?;
+            chain.push(Handle::new(table.name(), table.name(), db));
         }
         let tables = Self::new(chain, on_disk, context)?;
         for table in state {
@@ -377,17 +379,18 @@ impl Tables {
         let mut chain = Vec::new();
         for table in ChainTable::ALL {
             let db = open_table(&tx, table.name()).map_err(failed)?;
-            chain.push(db.ok_or_else(|| DbError::NotADatabase {
+            let db = db.ok_or_else(|| DbError::NotADatabase {
                 path: context.path.clone(),
                 what: format!("it has no table {}", table.name()),
-            })?);
+            })?;
+            chain.push(Handle::new(table.name(), table.name(), db));
         }
         tx.commit().map_err(failed)?;
         Self::new(chain, on_disk, context)
     }
 
     fn new(
-        chain: Vec<Database>,
+        chain: Vec<Handle>,
         on_disk: HashMap<String, Database>,
         context: &Context,
     ) -> Result<Self> {
@@ -400,7 +403,7 @@ impl Tables {
     }
 
     pub(crate) fn chain(&self, table: ChainTable) -> Handle {
-        Handle { name: table.name(), db: self.chain[table as usize] }
+        self.chain[table as usize]
     }
 
     /// The handle of a state table that is known to exist.
@@ -432,7 +435,7 @@ impl Tables {
     /// knows them: nobody can look for a table between the commit and the end of this.
     pub(crate) fn commit_created(
         &self,
-        created: &[(Table, Database)],
+        created: &[(Table, Handle)],
         commit: impl FnOnce() -> Result<()>,
     ) -> Result<()> {
         if created.is_empty() {
@@ -442,17 +445,18 @@ impl Tables {
             created.iter().map(|(table, _)| self.disk_name(*table)).collect::<Result<_>>()?;
         let mut on_disk = self.on_disk.write();
         commit()?;
-        for (name, (table, db)) in names.into_iter().zip(created) {
-            on_disk.insert(name, *db);
+        for (name, (table, handle)) in names.into_iter().zip(created) {
+            on_disk.insert(name, handle.db);
             // That its id is free was checked when the table was created.
-            let _ = self.remember(*table, *db);
+            let _ = self.remember(*table, handle.db);
         }
         Ok(())
     }
 
     fn remember(&self, table: Table, db: Database) -> Result<Handle> {
+        let name = self.disk_name(table)?;
         let held =
-            self.state[usize::from(table.id)].get_or_init(|| Handle { name: table.name, db });
+            self.state[usize::from(table.id)].get_or_init(|| Handle::new(table.name, &name, db));
         if held.name == table.name { Ok(*held) } else { Err(taken(table, held.name)) }
     }
 

@@ -158,7 +158,10 @@ pub enum DbError {
         reason: String,
     },
     /// A row that cannot be right.
-    #[error("table {table}, key {key}: {what}; restore the datadir or import again")]
+    #[error(
+        "table {table}, key {key}: {what}; run `retrie db verify` to see what \
+         else is damaged, then restore the datadir or import again"
+    )]
     Corrupt {
         /// The table.
         table: String,

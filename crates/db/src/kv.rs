@@ -20,6 +20,32 @@ impl Db {
     }
 }
 
+impl ReadTxn {
+    /// The state store as this snapshot shows it, whatever is committed meanwhile: for reading
+    /// alone.
+    pub fn state_store(self: &Arc<Self>) -> Arc<dyn KvStore> {
+        Arc::new(PinnedStore(self.clone()))
+    }
+}
+
+/// The tables `State..` of one snapshot.
+struct PinnedStore(Arc<ReadTxn>);
+
+impl KvStore for PinnedStore {
+    fn snapshot(&self) -> Result<Snapshot, StoreError> {
+        Ok(self.0.clone())
+    }
+
+    fn begin_write(&self) -> Result<Box<dyn KvTxn + '_>, StoreError> {
+        let path = self.0.inner().context.path.clone();
+        Err(StoreError::new("opening a write transaction", DbError::ReadOnly { path }))
+    }
+
+    fn disk_bytes(&self) -> Result<u64, StoreError> {
+        self.0.state_bytes().map_err(|e| StoreError::new("measuring the state", e))
+    }
+}
+
 /// The tables `State..` of a datadir.
 struct StateStore(Db);
 
@@ -39,7 +65,10 @@ impl KvStore for StateStore {
     }
 
     fn disk_bytes(&self) -> Result<u64, StoreError> {
-        self.0.state_bytes().map_err(|e| StoreError::new("measuring the state", e))
+        let snapshot = self.0.begin_read();
+        snapshot
+            .and_then(|snapshot| snapshot.state_bytes())
+            .map_err(|e| StoreError::new("measuring the state", e))
     }
 }
 
@@ -125,6 +154,10 @@ impl KvWrite for WriteTxn {
 }
 
 impl KvTxn for WriteTxn {
+    fn is_awaited(&self) -> bool {
+        Self::is_awaited(self)
+    }
+
     fn commit(self: Box<Self>) -> Result<(), StoreError> {
         (*self).commit().map_err(|e| StoreError::new("commit of state", e))
     }

@@ -39,9 +39,11 @@
 //!
 //! Pages have 4096 bytes, fixed when a datadir is created. A key has at most
 //! [`Db::max_key_len`] bytes: MDBX aborts the process on longer ones, so they are refused before.
-//! Nothing read from disk is trusted to parse: a row that does not is [`DbError::Corrupt`].
+//! Nothing read from disk is trusted: every row carries a checksum over table, key and value, and a
+//! row that does not pass, or does not parse, is [`DbError::Corrupt`].
 
 mod chain;
+mod checksum;
 mod codecs;
 mod env;
 mod error;
@@ -53,14 +55,16 @@ mod raw;
 mod snapshot;
 mod stats;
 pub mod tables;
+mod verify;
 mod writer;
 
-pub use chain::{CanonicalHeaders, ChainRead, NewBlock, StoredTransaction};
+pub use chain::{CanonicalHeaders, ChainRead, NewBlock, StoredBlock, StoredTransaction};
 pub use env::{Db, OpenOptions, SyncMode};
 pub use error::DbError;
 pub use metadata::{Metadata, SCHEMA_VERSION, StateRootMode};
 pub use snapshot::ReadTxn;
 pub use stats::{DbStats, TableStats};
+pub use verify::CheckedTable;
 pub use writer::WriteTxn;
 
 /// Result of this crate's operations.

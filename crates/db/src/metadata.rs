@@ -3,21 +3,21 @@
 //! It is one JSON object in table `Metadata` under the key `identity`, e.g.
 //!
 //! ```json
-//! {"schema":1,"chain_id":1,"genesis":"0xd4e5..","backend":"mpt","backend_version":1,
+//! {"schema":2,"chain_id":1,"genesis":"0xd4e5..","backend":"mpt","backend_version":1,
 //!  "hash":"keccak256","params":"0x0000..","state_root":"header"}
 //! ```
 //!
 //! JSON, since it is read once per start and people look at it. An unknown field is an error: it
 //! would be something this program ought to know before it touches the datadir.
 
-use crate::{ChainRead, Db, DbError, Result, WriteTxn, raw::RawRead, tables::ChainTable};
+use crate::{ChainRead, Db, DbError, Result, WriteTxn, checksum, raw::RawRead, tables::ChainTable};
 use alloy_primitives::B256;
 use retrie_state::Identity;
 use serde::{Deserialize, Serialize};
 use std::{fmt, path::PathBuf, str::FromStr};
 
 /// Version of the tables' layout, see [`tables`](crate::tables).
-pub const SCHEMA_VERSION: u64 = 1;
+pub const SCHEMA_VERSION: u64 = 2;
 
 const KEY: &[u8] = b"identity";
 
@@ -205,12 +205,22 @@ pub(crate) fn read<R: RawRead + ?Sized>(read: &R) -> Result<Option<Metadata>> {
         schema: u64,
     }
     let table = read.chain(ChainTable::Metadata);
-    let Some(json) = read.raw_get(table, KEY)? else { return Ok(None) };
+    let Some(row) = read.stored(table, KEY)? else { return Ok(None) };
+    // Rows of layout 1 had no checksum.
+    let (json, checked) = match checksum::open(table, KEY, row.clone()) {
+        Ok(json) => (json, Ok(())),
+        Err(mismatch) => (row, Err(mismatch)),
+    };
     let wrong = |e: serde_json::Error| {
         DbError::corrupt(table.name, KEY, format!("the identity does not decode ({e})"))
     };
-    let Schema { schema } = serde_json::from_slice(&json).map_err(wrong)?;
-    if schema != SCHEMA_VERSION {
+    let Schema { schema } = match serde_json::from_slice(&json) {
+        Ok(schema) => schema,
+        Err(e) => return checked.and_then(|()| Err(wrong(e))),
+    };
+    if schema == SCHEMA_VERSION {
+        checked?;
+    } else {
         return Err(DbError::Schema {
             path: read.inner().context.path.clone(),
             found: schema,
@@ -243,7 +253,7 @@ mod tests {
     fn identity_row_is_this_json() {
         let zeros = "00".repeat(32);
         let json = format!(
-            "{{\"schema\":1,\"chain_id\":1,\"genesis\":\"0x{}\",\"backend\":\"mpt\",\
+            "{{\"schema\":2,\"chain_id\":1,\"genesis\":\"0x{}\",\"backend\":\"mpt\",\
              \"backend_version\":3,\"hash\":\"keccak256\",\"params\":\"0x{zeros}\",\
              \"state_root\":\"header\"}}",
             "07".repeat(32)
@@ -256,16 +266,30 @@ mod tests {
     fn another_schema_is_refused_even_if_the_rest_is_unknown() {
         let dir = tempfile::tempdir().unwrap();
         let db = Db::create(dir.path(), &OpenOptions::default()).unwrap();
-        for (schema, advice) in [(2, "newer version"), (0, "import again")] {
+        for (schema, advice) in [(3, "newer version"), (1, "import again")] {
             let mut txn = db.begin_write().unwrap();
             let table = txn.chain(ChainTable::Metadata);
             let json = format!("{{\"schema\":{schema},\"something\":\"else\"}}");
             txn.raw_put(table, KEY, json.as_bytes()).unwrap();
             txn.commit().unwrap();
             let refused = db.check_metadata(&expected()).unwrap_err();
-            assert!(matches!(refused, DbError::Schema { supported: 1, .. }), "{refused:?}");
+            assert!(matches!(refused, DbError::Schema { supported: 2, .. }), "{refused:?}");
             assert!(refused.to_string().contains(advice), "{refused}");
         }
+    }
+
+    #[test]
+    fn layout_without_checksums_is_refused_as_such() {
+        let dir = tempfile::tempdir().unwrap();
+        let db = Db::create(dir.path(), &OpenOptions::default()).unwrap();
+        let mut txn = db.begin_write().unwrap();
+        let table = txn.chain(ChainTable::Metadata);
+        let json = serde_json::to_string(&expected()).unwrap().replace(":2,", ":1,");
+        txn.put_stored(table, KEY, json.as_bytes());
+        txn.commit().unwrap();
+        let refused = db.metadata().unwrap_err();
+        assert!(matches!(refused, DbError::Schema { found: 1, .. }), "{refused:?}");
+        assert!(refused.to_string().contains("import again"), "{refused}");
     }
 
     #[test]
@@ -274,7 +298,7 @@ mod tests {
         let db = Db::create(dir.path(), &OpenOptions::default()).unwrap();
         let mut json = serde_json::to_value(expected()).unwrap();
         json["encryption"] = "aes".into();
-        for row in [json.to_string(), "{\"schema\":1".to_owned(), String::new()] {
+        for row in [json.to_string(), "{\"schema\":2".to_owned(), String::new()] {
             let mut txn = db.begin_write().unwrap();
             let table = txn.chain(ChainTable::Metadata);
             txn.raw_put(table, KEY, row.as_bytes()).unwrap();

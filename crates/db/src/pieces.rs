@@ -54,6 +54,11 @@ pub(crate) fn put(
     })
 }
 
+/// Number of rows that a value of `len` bytes takes.
+pub(crate) const fn count(len: usize) -> u64 {
+    (len / PIECE) as u64 + 1
+}
+
 /// The whole value of `key`.
 pub(crate) fn get<R: RawRead + ?Sized>(
     read: &R,

@@ -1,6 +1,6 @@
 //! Reads of one MDBX transaction, of any kind, and the traits that chain and state reads share.
 
-use crate::{Result, env::Inner, tables::ChainTable};
+use crate::{Result, checksum, env::Inner, tables::ChainTable};
 use alloy_primitives::Bytes;
 use mdbx::{Cursor, Database, MdbxError, ReadError, Stat, TransactionKind, tx::Tx};
 use retrie_state::{Direction, Row};
@@ -10,7 +10,15 @@ use retrie_state::{Direction, Row};
 pub struct Handle {
     /// Name for messages.
     pub(crate) name: &'static str,
+    /// Where the [checksums](crate::checksum) of its rows start.
+    pub(crate) start: u32,
     pub(crate) db: Database,
+}
+
+impl Handle {
+    pub(crate) fn new(name: &'static str, name_on_disk: &str, db: Database) -> Self {
+        Self { name, start: checksum::start(name_on_disk), db }
+    }
 }
 
 /// What a snapshot and a write transaction have in common below the level of rows with a meaning.
@@ -18,8 +26,28 @@ pub trait RawRead {
     /// The environment read from.
     fn inner(&self) -> &Inner;
 
+    /// The row of `key` as it lies on disk, unchecked: checksum and value.
+    fn stored(&self, table: Handle, key: &[u8]) -> Result<Option<Bytes>>;
+
+    /// As [`raw_seek`](Self::raw_seek), unchecked.
+    fn stored_seek(
+        &self,
+        table: Handle,
+        key: Option<&[u8]>,
+        direction: Direction,
+    ) -> Result<Option<Row>>;
+
+    /// As [`raw_scan`](Self::raw_scan), unchecked.
+    fn stored_scan(&self, table: Handle, range: Range<'_>) -> Result<Vec<Row>>;
+
     /// The value of `key`.
-    fn raw_get(&self, table: Handle, key: &[u8]) -> Result<Option<Bytes>>;
+    #[inline]
+    fn raw_get(&self, table: Handle, key: &[u8]) -> Result<Option<Bytes>> {
+        match self.stored(table, key)? {
+            Some(row) => checksum::open(table, key, row).map(Some),
+            None => Ok(None),
+        }
+    }
 
     /// As `KvRead::seek`.
     fn raw_seek(
@@ -27,10 +55,15 @@ pub trait RawRead {
         table: Handle,
         key: Option<&[u8]>,
         direction: Direction,
-    ) -> Result<Option<Row>>;
+    ) -> Result<Option<Row>> {
+        self.stored_seek(table, key, direction)?.map(|row| open_row(table, row)).transpose()
+    }
 
     /// As `KvRead::scan`.
-    fn raw_scan(&self, table: Handle, range: Range<'_>) -> Result<Vec<Row>>;
+    fn raw_scan(&self, table: Handle, range: Range<'_>) -> Result<Vec<Row>> {
+        let rows = self.stored_scan(table, range)?;
+        rows.into_iter().map(|row| open_row(table, row)).collect()
+    }
 
     /// Number of rows and pages; `None` if this snapshot is older than the table.
     fn raw_stat(&self, table: Handle) -> Result<Option<Stat>>;
@@ -55,7 +88,12 @@ pub struct Range<'a> {
 /// that it errs about memory 16 TiB beyond the map (as with several environments in one process).
 type RawRow = (Vec<u8>, Vec<u8>);
 
-/// The value of `key`. On a snapshot older than the table there is none.
+fn open_row(table: Handle, (key, row): Row) -> Result<Row> {
+    let value = checksum::open(table, &key, row)?;
+    Ok((key, value))
+}
+
+/// The row of `key`. On a snapshot older than the table there is none.
 pub(crate) fn get<K: TransactionKind>(
     tx: &Tx<K>,
     db: Database,
@@ -128,6 +166,26 @@ pub(crate) fn scan<K: TransactionKind>(
         Ok(rows)
     })();
     rows.or_else(|error| missing_is_empty::<K, _>(error, Vec::new()))
+}
+
+/// Gives all rows in order to `row` until it returns false.
+pub(crate) fn walk<K: TransactionKind>(
+    tx: &Tx<K>,
+    db: Database,
+    mut row: impl FnMut(Vec<u8>, Vec<u8>) -> bool,
+) -> Result<(), MdbxError> {
+    let walked = (|| {
+        let mut cursor = tx.cursor(db)?;
+        let mut next = cursor.first::<Vec<u8>, Vec<u8>>();
+        while let Some((key, value)) = next.map_err(plain)? {
+            if !row(key, value) {
+                break;
+            }
+            next = cursor.next();
+        }
+        Ok(())
+    })();
+    walked.or_else(|error| missing_is_empty::<K, _>(error, ()))
 }
 
 /// Rows and pages of a table.

@@ -59,6 +59,11 @@ impl ReadTxn {
         })
     }
 
+    /// The datadir.
+    pub fn datadir(&self) -> &std::path::Path {
+        &self.inner.context.path
+    }
+
     /// Runs `read` on a transaction that no other thread uses.
     fn with<T>(&self, read: impl FnOnce(&RoTxUnsync) -> T) -> T {
         let open = self.open.load(Ordering::Acquire);
@@ -101,6 +106,15 @@ impl ReadTxn {
         }
     }
 
+    /// Gives all rows of a table in order to `row`, unchecked, until it returns false.
+    pub(crate) fn walk(
+        &self,
+        table: Handle,
+        row: impl FnMut(Vec<u8>, Vec<u8>) -> bool,
+    ) -> Result<(), MdbxError> {
+        self.with(|tx| raw::walk(tx, table.db, row))
+    }
+
     fn read<T>(
         &self,
         table: Handle,
@@ -122,11 +136,11 @@ impl RawRead for ReadTxn {
         &self.inner
     }
 
-    fn raw_get(&self, table: Handle, key: &[u8]) -> Result<Option<Bytes>> {
+    fn stored(&self, table: Handle, key: &[u8]) -> Result<Option<Bytes>> {
         self.read(table, Some(key), |tx| raw::get(tx, table.db, key))
     }
 
-    fn raw_seek(
+    fn stored_seek(
         &self,
         table: Handle,
         key: Option<&[u8]>,
@@ -135,7 +149,7 @@ impl RawRead for ReadTxn {
         self.read(table, key, |tx| raw::seek(tx, table.db, key, direction))
     }
 
-    fn raw_scan(&self, table: Handle, range: Range<'_>) -> Result<Vec<Row>> {
+    fn stored_scan(&self, table: Handle, range: Range<'_>) -> Result<Vec<Row>> {
         self.inner.check_range(table, range)?;
         self.read(table, None, |tx| raw::scan(tx, table.db, range))
     }

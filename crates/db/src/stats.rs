@@ -91,13 +91,14 @@ impl Db {
             tables,
         })
     }
+}
 
+impl ReadTxn {
     /// Bytes of the pages of all state tables.
     pub(crate) fn state_bytes(&self) -> Result<u64> {
-        let snapshot = self.begin_read()?;
         let mut bytes = 0;
-        for (name, db) in self.inner.tables.all_state() {
-            bytes += table_stats(&snapshot, &name, db)?.bytes;
+        for (name, db) in self.inner().tables.all_state() {
+            bytes += table_stats(self, &name, db)?.bytes;
         }
         Ok(bytes)
     }
@@ -105,7 +106,7 @@ impl Db {
 
 fn table_stats(snapshot: &ReadTxn, name: &str, db: Database) -> Result<TableStats> {
     // A table younger than the snapshot has no statistics, and is empty in it.
-    let stat = snapshot.raw_stat(Handle { name: "statistics", db })?;
+    let stat = snapshot.raw_stat(Handle::new("statistics", name, db))?;
     let pages = |pages: fn(&mdbx::Stat) -> usize| stat.as_ref().map_or(0, |s| pages(s) as u64);
     let (branch_pages, leaf_pages, overflow_pages) = (
         pages(mdbx::Stat::branch_pages),

@@ -6,6 +6,8 @@
 //! table whose key starts with an id; and a row costs 10 bytes of key instead of the 40 of number
 //! and hash.
 //!
+//! Every row has a checksum of 4 bytes before its value, which is not shown here.
+//!
 //! | table | key | value |
 //! |---|---|---|
 //! | `Headers` | id | RLP of the header (yellow paper, appendix B) |

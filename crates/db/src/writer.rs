@@ -7,14 +7,14 @@
 //! may wander between threads, are not used: they panic when a commit fails, as on a full disk.)
 
 use crate::{
-    DbError, Result,
+    DbError, Result, checksum,
     env::Inner,
     error::show_key,
     raw::{self, Handle, Range, RawRead},
     snapshot::thread_number,
 };
 use alloy_primitives::Bytes;
-use mdbx::{Database, DatabaseFlags, MdbxError, Stat, WriteFlags, tx::aliases::RwTxUnsync};
+use mdbx::{DatabaseFlags, MdbxError, Stat, WriteFlags, tx::aliases::RwTxUnsync};
 use parking_lot::{FairMutex, RawFairMutex, lock_api::ArcMutexGuard};
 use retrie_state::{Direction, Row, Table};
 use std::{
@@ -32,7 +32,9 @@ pub struct WriteTxn {
     tx: RwTxUnsync,
     _pass: Pass,
     /// Tables created here, not yet visible to others.
-    created: Vec<(Table, Database)>,
+    created: Vec<(Table, Handle)>,
+    /// The row being written.
+    row: Vec<u8>,
     /// The first write that failed.
     failed: Option<String>,
     inner: Arc<Inner>,
@@ -44,6 +46,8 @@ pub(crate) struct Gate {
     queue: Arc<FairMutex<()>>,
     /// Number of the thread inside, plus one.
     inside: Arc<AtomicUsize>,
+    /// How many threads wait.
+    waiting: AtomicUsize,
 }
 
 /// The right to write.
@@ -59,7 +63,9 @@ impl Gate {
         if self.inside.load(Ordering::Relaxed) == me {
             return None;
         }
+        self.waiting.fetch_add(1, Ordering::Relaxed);
         let turn = self.queue.lock_arc();
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
         self.inside.store(me, Ordering::Relaxed);
         Some(Pass { inside: Arc::clone(&self.inside), _turn: turn })
     }
@@ -81,14 +87,19 @@ impl WriteTxn {
             .env
             .begin_rw_unsync()
             .map_err(|e| inner.error("opening a write transaction", e))?;
-        Ok(Self { tx, _pass: pass, created: Vec::new(), failed: None, inner })
+        Ok(Self { tx, _pass: pass, created: Vec::new(), row: Vec::new(), failed: None, inner })
+    }
+
+    /// Whether somebody waits for this transaction to end.
+    pub(crate) fn is_awaited(&self) -> bool {
+        self.inner.gate.as_ref().is_some_and(|gate| gate.waiting.load(Ordering::Relaxed) > 0)
     }
 
     /// Makes all writes durable at once (with [`SyncMode::NoSync`](crate::SyncMode::NoSync):
     /// visible at once). On failure nothing of the transaction is kept.
     pub fn commit(self) -> Result<()> {
         // In this order they are dropped if something fails: last to first.
-        let Self { inner, _pass, created, failed, tx } = self;
+        let Self { inner, _pass, created, failed, tx, .. } = self;
         if let Some(reason) = failed {
             return Err(DbError::Aborted { reason });
         }
@@ -100,6 +111,12 @@ impl WriteTxn {
         self.store(table, key, value, WriteFlags::UPSERT)
     }
 
+    /// Puts a row as it shall lie on disk, checksum and all.
+    #[cfg(test)]
+    pub(crate) fn put_stored(&mut self, table: Handle, key: &[u8], row: &[u8]) {
+        self.tx.put(table.db, key, row, WriteFlags::UPSERT).unwrap();
+    }
+
     /// As `raw_put`, faster, if `key` sorts after all others; otherwise [`DbError::OutOfOrder`].
     pub(crate) fn raw_append(&mut self, table: Handle, key: &[u8], value: &[u8]) -> Result<()> {
         self.store(table, key, value, WriteFlags::APPEND | WriteFlags::NO_OVERWRITE)
@@ -108,7 +125,8 @@ impl WriteTxn {
     fn store(&mut self, table: Handle, key: &[u8], value: &[u8], flags: WriteFlags) -> Result<()> {
         self.inner.check_key(table, key)?;
         self.inner.check_value(table, key, value)?;
-        let stored = self.tx.put(table.db, key, value, flags);
+        checksum::seal(table, key, value, &mut self.row);
+        let stored = self.tx.put(table.db, key, &self.row, flags);
         match stored {
             // Found before anything was changed, so the transaction is still good.
             Err(MdbxError::KeyMismatch | MdbxError::KeyExist) => {
@@ -136,9 +154,9 @@ impl WriteTxn {
         }
         let name = self.inner.tables.disk_name(table)?;
         let db = self.tx.create_db(Some(&name), DatabaseFlags::empty());
-        let handle =
-            Handle { name: table.name, db: self.written("creating", table.name, &[], db)? };
-        self.created.push((table, handle.db));
+        let db = self.written("creating", table.name, &[], db)?;
+        let handle = Handle::new(table.name, &name, db);
+        self.created.push((table, handle));
         Ok(handle)
     }
 
@@ -146,9 +164,7 @@ impl WriteTxn {
     pub(crate) fn existing_state_table(&self, table: Table) -> Result<Option<Handle>> {
         let created = self.created.iter().find(|(held, _)| held.id == table.id);
         match created {
-            Some((held, db)) if held.name == table.name => {
-                Ok(Some(Handle { name: table.name, db: *db }))
-            }
+            Some((held, handle)) if held.name == table.name => Ok(Some(*handle)),
             Some((held, _)) => Err(DbError::TableIdTaken {
                 id: table.id,
                 held: held.name.to_owned(),
@@ -191,11 +207,11 @@ impl RawRead for WriteTxn {
         &self.inner
     }
 
-    fn raw_get(&self, table: Handle, key: &[u8]) -> Result<Option<Bytes>> {
+    fn stored(&self, table: Handle, key: &[u8]) -> Result<Option<Bytes>> {
         self.read(table, Some(key), |tx| raw::get(tx, table.db, key))
     }
 
-    fn raw_seek(
+    fn stored_seek(
         &self,
         table: Handle,
         key: Option<&[u8]>,
@@ -204,7 +220,7 @@ impl RawRead for WriteTxn {
         self.read(table, key, |tx| raw::seek(tx, table.db, key, direction))
     }
 
-    fn raw_scan(&self, table: Handle, range: Range<'_>) -> Result<Vec<Row>> {
+    fn stored_scan(&self, table: Handle, range: Range<'_>) -> Result<Vec<Row>> {
         self.inner.check_range(table, range)?;
         self.read(table, None, |tx| raw::scan(tx, table.db, range))
     }

@@ -145,6 +145,38 @@ impl<'a> BlockState<'a> {
         Ok(())
     }
 
+    /// Whether the account has code now.
+    pub(crate) fn has_code(&mut self, address: Address) -> Result<bool, DatabaseError> {
+        Ok(self.load(address)?.now.is_some_and(|now| now.code_hash != KECCAK256_EMPTY))
+    }
+
+    /// Whether the account has storage, but neither nonce nor code (EIP-7610).
+    ///
+    /// A partial state that cannot list a storage has one: that there is none stands in the account's
+    /// own leaf.
+    pub(crate) fn has_nothing_but_storage(&mut self, address: Address) -> Result<bool, ReadFailed> {
+        let found = self.find_only_storage(address);
+        self.read(found)
+    }
+
+    fn find_only_storage(&mut self, address: Address) -> Result<bool, DatabaseError> {
+        self.load(address)?;
+        let Some(account) = self.accounts.get(&address) else { return Ok(false) };
+        let is_bare = |now: Account| now.nonce == 0 && now.code_hash == KECCAK256_EMPTY;
+        if !account.now.is_some_and(is_bare) {
+            return Ok(false);
+        }
+        if account.slots.values().any(|slot| !slot.now.is_zero()) {
+            return Ok(true);
+        }
+        if account.cleared {
+            return Ok(false);
+        }
+        let stored = self.database.slots_of(&address)?;
+        let is_live = |(slot, _): &(B256, Value)| !account.slots.contains_key(&(*slot).into());
+        Ok(stored.is_none_or(|slots| slots.iter().any(is_live)))
+    }
+
     /// All changes of the block, and the codes it brought into the state.
     pub(crate) fn finish(&mut self) -> Result<(StateDelta, Vec<(B256, Bytes)>), DatabaseError> {
         let mut builder = DeltaBuilder::new();

@@ -4,16 +4,12 @@
 //! set for them, so they run Petersburg's with SSTORE replaced. EIP-1283 is EIP-2200 with a cheaper
 //! SLOAD and without the stipend check, and revm's cost functions know the latter.
 
-use alloy_evm::{
-    Database,
-    eth::{EthEvm, EthEvmContext},
-    precompiles::PrecompilesMap,
-};
+use alloy_evm::{Database, eth::EthEvmContext};
 use revm::{
     bytecode::opcode::SSTORE,
     context::CfgEnv,
     context_interface::cfg::{Cfg, GasId},
-    inspector::NoOpInspector,
+    handler::instructions::EthInstructions,
     interpreter::{
         Host, Instruction, InstructionContext, InstructionExecResult, InstructionResult,
         instructions::host::sstore_with_gas_accounting, interpreter::EthInterpreter,
@@ -44,12 +40,10 @@ pub(crate) fn set_costs(cfg: &mut CfgEnv) {
 }
 
 /// Replaces SSTORE by one that charges by EIP-1283.
-pub(crate) fn with_net_metering<DB: Database>(
-    evm: EthEvm<DB, NoOpInspector, PrecompilesMap>,
-) -> EthEvm<DB, NoOpInspector, PrecompilesMap> {
-    let mut inner = evm.into_inner();
-    inner.instruction.insert_instruction(SSTORE, Instruction::new(sstore), 0);
-    EthEvm::new(inner, false)
+pub(crate) fn meter_net<DB: Database>(
+    instructions: &mut EthInstructions<EthInterpreter, EthEvmContext<DB>>,
+) {
+    instructions.insert_instruction(SSTORE, Instruction::new(sstore), 0);
 }
 
 fn sstore<DB: Database>(

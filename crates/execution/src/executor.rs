@@ -4,21 +4,26 @@ use crate::{
     DatabaseError, ExecutionError, ExecutionInput, ExecutionOutcome, ObserverError, Timing,
     block_state::{BlockState, ReadFailed, StateRules},
     constantinople,
+    evm::BlockEvm,
     receipts::BuildReceipt,
 };
-use alloy_consensus::BlockHeader;
+use alloy_consensus::{BlockHeader, transaction::Recovered};
+use alloy_eips::{
+    eip7002::WITHDRAWAL_REQUEST_PREDEPLOY_ADDRESS, eip7251::CONSOLIDATION_REQUEST_PREDEPLOY_ADDRESS,
+};
 use alloy_evm::{
     Evm, EvmEnv,
     block::{
-        BlockExecutionError, BlockExecutor, BlockValidationError, InternalBlockExecutionError,
+        BlockExecutionError, BlockExecutionResult, BlockExecutor, BlockValidationError,
+        InternalBlockExecutionError,
     },
-    eth::{EthBlockExecutionCtx, EthBlockExecutor, EthEvmBuilder, dao_fork, spec::EthExecutorSpec},
+    eth::{EthBlockExecutionCtx, EthBlockExecutor, dao_fork, spec::EthExecutorSpec},
 };
 use alloy_hardforks::{EthereumHardfork, EthereumHardforks, ForkCondition};
 use alloy_primitives::Address;
 use retrie_chainspec::{
     ChainSpec,
-    primitives::{Header, RecoveredBlock},
+    primitives::{Header, Receipt, RecoveredBlock, Transaction},
 };
 use retrie_state::StateDelta;
 use revm::{context_interface::result::EVMError, primitives::hardfork::SpecId};
@@ -134,11 +139,7 @@ fn run(
     check_ommers(number, &block.body().ommers)?;
 
     let env = evm_env(spec, header);
-    let rules = StateRules {
-        clears_empty: env.cfg_env.spec.is_enabled_in(SpecId::SPURIOUS_DRAGON),
-        has_access_list: env.cfg_env.spec.is_enabled_in(SpecId::AMSTERDAM),
-    };
-    let mut state = BlockState::new(input, rules, number, header.parent_hash);
+    let mut state = block_state(header, &env, input);
     if observer.is_some() {
         state.open_window();
     }
@@ -149,21 +150,12 @@ fn run(
     }
 
     let context = EthBlockExecutionCtx {
-        parent_hash: header.parent_hash,
-        parent_beacon_block_root: header.parent_beacon_block_root,
         ommers: &block.body().ommers,
         withdrawals: block.body().withdrawals.as_ref().map(|list| Cow::Borrowed(list.as_slice())),
-        extra_data: header.extra_data.clone(),
         tx_count_hint: Some(block.body().transactions.len()),
-        slot_number: header.slot_number(),
+        ..context_of(header)
     };
-    let net_metering = has_net_metering(spec, number);
-    let mut evm = EthEvmBuilder::new(&mut state, env).build();
-    if net_metering {
-        evm = constantinople::with_net_metering(evm);
-    }
-    let mut executor =
-        EthBlockExecutor::new(evm, context, BlockRules::new(spec, header), BuildReceipt);
+    let mut executor = block_executor(spec, header, env, context, &mut state);
 
     let outcome = executor.apply_pre_execution_changes();
     settle(number, None, executor.evm_mut().db_mut(), outcome)?;
@@ -184,9 +176,85 @@ fn run(
 
     let transactions = block.body().transactions.len() as u64;
     executor.evm_mut().db_mut().set_access_index(transactions + 1);
+    if spec.is_prague_active_at_timestamp(header.timestamp) {
+        check_request_contracts(number, executor.evm_mut().db_mut())?;
+    }
     let outcome = executor.finish().map(|(_, result)| result);
     let result = settle(number, None, &mut state, outcome)?;
 
+    outcome_of(number, start, &mut state, result)
+}
+
+/// Executes one transaction by itself in the block with this header, on `input.state`: no system calls,
+/// no rewards, nothing else of the block. The state tests of the public suites are of this kind.
+///
+/// # Errors
+/// As [`execute_block`]; the state is then what it was before.
+pub fn execute_transaction(
+    spec: &ChainSpec,
+    header: &Header,
+    transaction: Recovered<&Transaction>,
+    input: ExecutionInput<'_>,
+) -> Result<ExecutionOutcome, ExecutionError> {
+    let start = Instant::now();
+    let number = header.number;
+    let env = evm_env(spec, header);
+    let mut state = block_state(header, &env, input);
+    let mut executor = block_executor(spec, header, env, context_of(header), &mut state);
+    executor.evm_mut().db_mut().set_access_index(1);
+    let outcome = executor.execute_transaction(transaction);
+    settle(number, Some(0), executor.evm_mut().db_mut(), outcome)?;
+    let result = BlockExecutionResult {
+        receipts: std::mem::take(&mut executor.receipts),
+        requests: Default::default(),
+        gas_used: executor.cumulative_tx_gas_used,
+        blob_gas_used: executor.blob_gas_used,
+    };
+    outcome_of(number, start, &mut state, result)
+}
+
+fn block_state<'a>(
+    header: &Header,
+    env: &EvmEnv<SpecId>,
+    input: ExecutionInput<'a>,
+) -> BlockState<'a> {
+    let rules = StateRules {
+        clears_empty: env.cfg_env.spec.is_enabled_in(SpecId::SPURIOUS_DRAGON),
+        has_access_list: env.cfg_env.spec.is_enabled_in(SpecId::AMSTERDAM),
+    };
+    BlockState::new(input, rules, header.number, header.parent_hash)
+}
+
+/// What alloy-evm asks of a block without ommers and withdrawals.
+fn context_of(header: &Header) -> EthBlockExecutionCtx<'_> {
+    EthBlockExecutionCtx {
+        parent_hash: header.parent_hash,
+        parent_beacon_block_root: header.parent_beacon_block_root,
+        ommers: &[],
+        withdrawals: None,
+        extra_data: header.extra_data.clone(),
+        tx_count_hint: None,
+        slot_number: header.slot_number(),
+    }
+}
+
+fn block_executor<'s, 'a, 'b>(
+    spec: &'b ChainSpec,
+    header: &'b Header,
+    env: EvmEnv<SpecId>,
+    context: EthBlockExecutionCtx<'b>,
+    state: &'s mut BlockState<'a>,
+) -> EthBlockExecutor<'b, BlockEvm<'s, 'a>, BlockRules<'b>, BuildReceipt> {
+    let evm = BlockEvm::new(state, env, has_net_metering(spec, header.number));
+    EthBlockExecutor::new(evm, context, BlockRules::new(spec, header), BuildReceipt)
+}
+
+fn outcome_of(
+    number: u64,
+    start: Instant,
+    state: &mut BlockState<'_>,
+    result: BlockExecutionResult<Receipt>,
+) -> Result<ExecutionOutcome, ExecutionError> {
     let (delta, codes) = state.finish().map_err(|error| database_error(number, None, error))?;
     let access_list = state.take_access_list();
     Ok(ExecutionOutcome {
@@ -200,6 +268,20 @@ fn run(
         accesses: state.database().read_counts(),
         timing: Timing { total: start.elapsed(), storage: state.database().read_time() },
     })
+}
+
+/// A block is invalid if, after its transactions, a contract that requests are read from has no code
+/// (EIP-7002, EIP-7251).
+fn check_request_contracts(number: u64, state: &mut BlockState<'_>) -> Result<(), ExecutionError> {
+    for contract in [WITHDRAWAL_REQUEST_PREDEPLOY_ADDRESS, CONSOLIDATION_REQUEST_PREDEPLOY_ADDRESS]
+    {
+        let has_code = state.has_code(contract);
+        if !has_code.map_err(|error| database_error(number, None, error))? {
+            let reason = format!("the system contract {contract} has no code");
+            return Err(ExecutionError::InvalidBlock { number, reason });
+        }
+    }
+    Ok(())
 }
 
 /// Ommers older than the reward rule knows (yellow paper 11.3) would make the reward negative.

@@ -28,14 +28,8 @@
 //! Which accounts exist after a transaction is a rule of the fork: before Spurious Dragon a touched
 //! empty account is a leaf of the state, from then on it is removed (EIP-161). The DAO's irregular
 //! transfer (EIP-779) happens before the first transaction of its block. Rewards, withdrawals and the
-//! system calls of EIP-2935, 4788, 7002 and 7251 are part of the delta. Backends apply the delta and
-//! know none of this.
-//!
-//! # Not covered
-//!
-//! A creation at an address that has storage but neither nonce nor code is not treated as a collision
-//! (EIP-7610), as revm does not look at storage; the stale storage is wiped. No such account can be
-//! created over on mainnet.
+//! system calls of EIP-2935, 4788, 7002 and 7251 are part of the delta. A creation over an account with
+//! storage collides (EIP-7610). Backends apply the delta and know none of this.
 //!
 //! [`StateReader`]: retrie_state::StateReader
 //! [`StateReader::slots_of`]: retrie_state::StateReader::slots_of
@@ -45,6 +39,7 @@ mod block_state;
 mod constantinople;
 mod database;
 mod error;
+mod evm;
 mod executor;
 mod outcome;
 mod receipts;
@@ -54,7 +49,8 @@ mod source;
 pub use database::{ReadCounts, StateDatabase};
 pub use error::{DatabaseError, ExecutionError, ObserverError};
 pub use executor::{
-    TransactionObserver, evm_env, execute_block, execute_block_with_observer, load_trusted_setup,
+    TransactionObserver, evm_env, execute_block, execute_block_with_observer, execute_transaction,
+    load_trusted_setup,
 };
 pub use outcome::{ExecutionOutcome, Timing};
 pub use record::{AccessRecorder, RecordedAccesses};

@@ -2,222 +2,27 @@
 
 mod common;
 
-use alloy_consensus::{BlockBody, Signed, TxEip7702, TxLegacy};
+use alloy_consensus::{Signed, TxEip7702};
 use alloy_eips::{
     BlobScheduleBlobParams,
     eip4895::{Withdrawal, Withdrawals},
+    eip7002::WITHDRAWAL_REQUEST_PREDEPLOY_ADDRESS,
+    eip7251::CONSOLIDATION_REQUEST_PREDEPLOY_ADDRESS,
     eip7702::{Authorization, SignedAuthorization},
 };
 use alloy_genesis::Genesis;
-use alloy_primitives::{
-    Address, B256, Bytes, Signature, TxKind, U256, address, bytes, keccak256, map::HashMap,
-};
-use common::MapState;
+use alloy_primitives::{Address, B256, U256, bytes, keccak256};
+use common::world::*;
 use retrie_chainspec::{
     ChainSpec, ChainSpecParts,
-    primitives::{Block, Header, RecoveredBlock, Transaction},
+    primitives::{Header, RecoveredBlock, Transaction},
     test_networks::test_network,
 };
 use retrie_consensus::pre_byzantium_receipts_root;
 use retrie_execution::{
-    DatabaseError, ExecutionError, ExecutionInput, ExecutionOutcome, execute_block,
-    execute_block_with_observer,
+    DatabaseError, ExecutionError, ExecutionInput, execute_block, execute_block_with_observer,
 };
-use retrie_state::{Account, StateDelta, StateError, StateKey, StateReader, Value, encode_slot};
-
-const SENDER: Address = address!("0x1000000000000000000000000000000000000001");
-const COINBASE: Address = address!("0xc000000000000000000000000000000000000001");
-const CONTRACT: Address = address!("0xaa00000000000000000000000000000000000001");
-const FACTORY: Address = address!("0xfa00000000000000000000000000000000000001");
-const NOBODY: Address = address!("0xee00000000000000000000000000000000000001");
-
-/// SELFDESTRUCT to the caller.
-const DESTROY_CODE: [u8; 2] = [0x33, 0xff];
-/// CREATE2 with the call data as init code and salt 0.
-const FACTORY_CODE: [u8; 16] = [
-    0x36, 0x60, 0x00, 0x60, 0x00, 0x37, // copy the call data to memory
-    0x60, 0x00, 0x36, 0x60, 0x00, 0x60, 0x00, 0xf5, // create2(0, 0, size, 0)
-    0x50, 0x00,
-];
-
-/// A point of mainnet's history whose rules a test wants.
-#[derive(Clone, Copy, Debug)]
-struct At {
-    number: u64,
-    timestamp: u64,
-}
-
-const HOMESTEAD: At = At { number: 1_150_001, timestamp: 1_457_981_400 };
-const DAO: At = At { number: 1_920_000, timestamp: 1_469_020_840 };
-const TANGERINE: At = At { number: 2_463_001, timestamp: 1_476_796_771 };
-const SPURIOUS_DRAGON: At = At { number: 2_675_001, timestamp: 1_479_831_344 };
-const PETERSBURG: At = At { number: 7_280_001, timestamp: 1_551_383_524 };
-const SHANGHAI: At = At { number: 17_034_871, timestamp: 1_681_338_479 };
-const CANCUN: At = At { number: 19_426_588, timestamp: 1_710_338_147 };
-const PRAGUE: At = At { number: 22_431_085, timestamp: 1_746_612_335 };
-
-fn header(at: At) -> Header {
-    let mut header = Header {
-        number: at.number,
-        timestamp: at.timestamp,
-        beneficiary: COINBASE,
-        gas_limit: 30_000_000,
-        parent_hash: B256::repeat_byte(0x11),
-        difficulty: U256::from(1),
-        ..Default::default()
-    };
-    if at.number >= SHANGHAI.number {
-        header.difficulty = U256::ZERO;
-        header.base_fee_per_gas = Some(0);
-    }
-    if at.number >= CANCUN.number {
-        header.excess_blob_gas = Some(0);
-        header.blob_gas_used = Some(0);
-        header.parent_beacon_block_root = Some(B256::repeat_byte(0xbe));
-    }
-    header
-}
-
-fn signature() -> Signature {
-    Signature::test_signature()
-}
-
-fn call(nonce: u64, to: Address, value: u64, input: impl Into<Bytes>) -> Transaction {
-    legacy(nonce, TxKind::Call(to), value, input.into())
-}
-
-fn legacy(nonce: u64, to: TxKind, value: u64, input: Bytes) -> Transaction {
-    let tx = TxLegacy {
-        nonce,
-        to,
-        value: U256::from(value),
-        input,
-        gas_limit: 1_000_000,
-        ..Default::default()
-    };
-    Transaction::Legacy(Signed::new_unhashed(tx, signature()))
-}
-
-/// A block whose transactions all come from [`SENDER`].
-fn block(header: Header, transactions: Vec<Transaction>) -> RecoveredBlock {
-    let senders = vec![SENDER; transactions.len()];
-    let body = BlockBody { transactions, ommers: Vec::new(), withdrawals: None };
-    RecoveredBlock::new_unhashed(Block { header, body }, senders)
-}
-
-fn balance(wei: u64) -> Account {
-    Account { balance: U256::from(wei), ..Default::default() }
-}
-
-/// A state and its codes under construction.
-#[derive(Debug, Default)]
-struct World {
-    state: MapState,
-    codes: HashMap<B256, Bytes>,
-}
-
-impl World {
-    fn new() -> Self {
-        let mut world = Self::default();
-        world.state.set_account(SENDER, balance(1_000_000));
-        world
-    }
-
-    fn contract(mut self, address: Address, code: &[u8], slots: &[(u64, u64)]) -> Self {
-        let code = Bytes::copy_from_slice(code);
-        let code_hash = keccak256(&code);
-        self.codes.insert(code_hash, code);
-        let account = Account { nonce: 1, code_hash, ..Default::default() };
-        self.state.set_account(address, account);
-        for (slot, value) in slots {
-            self.state.set_slot(address, U256::from(*slot), U256::from(*value));
-        }
-        self
-    }
-
-    fn account(mut self, address: Address, account: Account) -> Self {
-        self.state.set_account(address, account);
-        self
-    }
-
-    fn try_run(&self, block: &RecoveredBlock) -> Result<ExecutionOutcome, ExecutionError> {
-        let input = ExecutionInput::new(&self.state, &self.codes, &());
-        execute_block(&ChainSpec::mainnet(), block, input)
-    }
-
-    /// Executes, checks that the per-transaction deltas chain up, and returns the state after.
-    fn run(&self, block: &RecoveredBlock) -> (ExecutionOutcome, MapState) {
-        let outcome = self.try_run(block).unwrap();
-        let mut after = self.state.clone();
-        after.apply(&outcome.delta);
-
-        let mut chained = self.state.clone();
-        let input = ExecutionInput::new(&self.state, &self.codes, &());
-        let observed = execute_block_with_observer(
-            &ChainSpec::mainnet(),
-            block,
-            input,
-            &mut |_, delta: StateDelta| {
-                chained.apply(&delta);
-                Ok(())
-            },
-        )
-        .unwrap();
-        assert_eq!(observed.delta, outcome.delta);
-        if block.body().transactions.is_empty() {
-            return (outcome, after);
-        }
-        for key in chained.values.keys().chain(after.values.keys()) {
-            let withdrawn = block
-                .body()
-                .withdrawals
-                .iter()
-                .flat_map(|list| list.iter())
-                .any(|withdrawal| withdrawal.address == *key.address());
-            if *key.address() != COINBASE && !withdrawn {
-                assert_eq!(chained.values.get(key), after.values.get(key), "{key}");
-            }
-        }
-        (outcome, after)
-    }
-}
-
-fn slot(address: Address, slot: u64) -> StateKey {
-    StateKey::Slot(address, U256::from(slot).into())
-}
-
-fn value(value: u64) -> Option<Value> {
-    encode_slot(U256::from(value))
-}
-
-/// The change of `key`: values before and after.
-fn change(delta: &StateDelta, key: StateKey) -> Option<(Option<Value>, Option<Value>)> {
-    let change = delta.changes().iter().find(|change| change.key == key)?;
-    Some((change.previous.clone(), change.next.clone()))
-}
-
-fn slot_changes(delta: &StateDelta) -> usize {
-    delta.changes().iter().filter(|change| matches!(change.key, StateKey::Slot(..))).count()
-}
-
-/// Init code that writes slots and returns `runtime` (at most 32 bytes).
-fn init_code(slots: &[(u8, u8)], runtime: &[u8]) -> Vec<u8> {
-    let mut code = Vec::new();
-    for (slot, value) in slots {
-        code.extend([0x60, *value, 0x60, *slot, 0x55]);
-    }
-    if !runtime.is_empty() {
-        code.push(0x5f + runtime.len() as u8);
-        code.extend(runtime);
-        code.extend([0x60, 0x00, 0x52]);
-    }
-    code.extend([0x60, runtime.len() as u8, 0x60, 32 - runtime.len() as u8, 0xf3]);
-    code
-}
-
-fn create2_address(init: &[u8]) -> Address {
-    FACTORY.create2(B256::ZERO, keccak256(init))
-}
+use retrie_state::{Account, StateError, StateKey, StateReader, Value};
 
 #[test]
 fn selfdestruct_before_cancun_lists_every_slot() {
@@ -328,24 +133,17 @@ fn money_sent_to_a_destroyed_contract_makes_a_fresh_account() {
 }
 
 #[test]
-fn a_contract_created_over_stale_storage_wipes_it() {
-    // Storage without nonce and code: EIP-7610 calls it a collision, revm does not.
+fn a_contract_created_over_storage_without_an_account_wipes_it() {
     let init = init_code(&[(1, 1)], &[0x00]);
     let child = create2_address(&init);
-    let mut world = World::new().contract(FACTORY, &FACTORY_CODE, &[]).account(child, balance(3));
+    let mut world = World::new().contract(FACTORY, &FACTORY_CODE, &[]);
     world.state.set_slot(child, U256::from(1), U256::from(9));
     world.state.set_slot(child, U256::from(2), U256::from(9));
-    for with_account in [true, false] {
-        if !with_account {
-            world.state.values.remove(&StateKey::Account(child));
-        }
-        let (outcome, after) =
-            world.run(&block(header(PETERSBURG), vec![call(0, FACTORY, 0, init.clone())]));
-        assert_eq!(change(&outcome.delta, slot(child, 1)), Some((value(9), value(1))));
-        assert_eq!(change(&outcome.delta, slot(child, 2)), Some((value(9), None)));
-        assert_eq!(after.slots_of(&child).unwrap().len(), 1);
-        assert_eq!(outcome.codes, [(keccak256([0]), bytes!("00"))]);
-    }
+    let (outcome, after) = world.run(&block(header(PETERSBURG), vec![call(0, FACTORY, 0, init)]));
+    assert_eq!(change(&outcome.delta, slot(child, 1)), Some((value(9), value(1))));
+    assert_eq!(change(&outcome.delta, slot(child, 2)), Some((value(9), None)));
+    assert_eq!(after.slots_of(&child).unwrap().len(), 1);
+    assert_eq!(outcome.codes, [(keccak256([0]), bytes!("00"))]);
 }
 
 #[test]
@@ -520,6 +318,24 @@ fn system_calls_write_the_parent_hash_and_beacon_root() {
         change(&outcome.delta, StateKey::Account(alloy_eips::eip4788::SYSTEM_ADDRESS)),
         None
     );
+}
+
+#[test]
+fn a_block_without_a_request_contract_is_invalid_from_prague_on() {
+    for contract in [WITHDRAWAL_REQUEST_PREDEPLOY_ADDRESS, CONSOLIDATION_REQUEST_PREDEPLOY_ADDRESS]
+    {
+        for account in [None, Some(balance(1))] {
+            let mut world = World::new();
+            world.state.values.remove(&StateKey::Account(contract));
+            if let Some(account) = account {
+                world = world.account(contract, account);
+            }
+            assert!(world.try_run(&block(header(CANCUN), vec![])).is_ok());
+            let error = world.try_run(&block(header(PRAGUE), vec![])).unwrap_err();
+            assert!(error.is_invalid_block(), "{error}");
+            assert!(error.to_string().contains(&contract.to_string()), "{error}");
+        }
+    }
 }
 
 #[test]

@@ -2,11 +2,11 @@
 
 use crate::{PipelineError, error::RootMismatch};
 use alloy_primitives::{B256, Bytes, KECCAK256_EMPTY, keccak256};
-use retrie_chainspec::ChainSpec;
+use retrie_chainspec::{ChainSpec, primitives::BlockBody};
 use retrie_db::{ChainRead, Db, Metadata, NewBlock, OpenOptions, StateRootMode, WriteTxn};
 use retrie_state::{
     Account, At, Backend, BlockRef, DeltaBuilder, Namespace, Proposal, StateDelta, StateError,
-    StateKey, StateStore, StoreOptions, encode_slot,
+    StateKey, StateStore, StoreOptions, Value, encode_slot,
 };
 use std::{
     path::{Path, PathBuf},
@@ -74,6 +74,27 @@ impl Chain {
     /// [`PipelineError::NoHeaderRoot`] if header roots shall be checked by a backend that computes
     /// others; errors of database and state store.
     pub fn open(options: ChainOptions) -> Result<Self, PipelineError> {
+        Self::open_with(options, Vec::new())
+    }
+
+    /// As [`open`](Self::open), with more entries in the genesis state of a new datadir, sorted by
+    /// key: a state of real size to measure on. Header roots are then those of another state, so
+    /// they are not checked, whatever the options say, and there is no referee.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn open_padded(
+        options: ChainOptions,
+        padding: Vec<(StateKey, Value)>,
+    ) -> Result<Self, PipelineError> {
+        let options = ChainOptions { referee: None, root_mode: StateRootMode::Shadow, ..options };
+        Self::open_with(options, padding)
+    }
+
+    fn open_with(
+        options: ChainOptions,
+        padding: Vec<(StateKey, Value)>,
+    ) -> Result<Self, PipelineError> {
         let ChainOptions { spec, backend, referee, root_mode, datadir, mut db, store } = options;
         let identity = backend.identity().clone();
         if root_mode == StateRootMode::Header && !backend.capabilities().ethereum_root {
@@ -84,9 +105,7 @@ impl Chain {
         {
             return Err(PipelineError::NoHeaderRoot { backend: referee.identity().name });
         }
-        let names = referee.as_ref().map(|referee| {
-            Namespace::new(REFEREE_PREFIX, REFEREE_FIRST_ID, &StateStore::tables(&**referee))
-        });
+        let names = referee.as_deref().map(referee_names);
         db.state_tables = StateStore::tables(&*backend);
         db.state_tables.extend(names.iter().flat_map(Namespace::tables));
         let db = Db::open_or_create(&datadir, &db)?;
@@ -94,13 +113,13 @@ impl Chain {
         db.init_metadata(&expected)?;
 
         let kv = db.state_store();
-        let files = state_folder(&datadir, None)?;
+        let files = make_state_folder(&datadir, false)?;
         let state =
             StateStore::open(backend, kv.clone(), StoreOptions { dir: Some(files), ..store })?;
         let referee = match referee.zip(names) {
             None => None,
             Some((backend, names)) => {
-                let files = state_folder(&datadir, Some(REFEREE_PREFIX))?;
+                let files = make_state_folder(&datadir, true)?;
                 let options = StoreOptions { dir: Some(files), ..store };
                 let store = StateStore::open(backend, names.store(kv), options)?;
                 Some(Referee { store, names })
@@ -108,7 +127,11 @@ impl Chain {
         };
         let chain = Self { spec, db, store: state, referee, root_mode };
         if chain.db.begin_read()?.tip()?.is_none() {
-            chain.write_genesis()?;
+            if padding.is_empty() {
+                chain.write_genesis()?;
+            } else {
+                chain.write_padded_genesis(padding)?;
+            }
         }
         chain.check_tips()?;
         Ok(chain)
@@ -166,8 +189,18 @@ impl Chain {
 
     /// Takes chain and state back to block `number`.
     pub(crate) fn revert(&self, number: u64) -> Result<(), PipelineError> {
+        self.revert_with(number, |_| Ok(()))
+    }
+
+    /// The same, with whatever else `rows` does to the chain's tables, in one transaction.
+    pub(crate) fn revert_with(
+        &self,
+        number: u64,
+        rows: impl FnOnce(&mut WriteTxn) -> Result<(), PipelineError>,
+    ) -> Result<(), PipelineError> {
         let mut txn = self.db.begin_write()?;
         txn.unset_canonical_above(number)?;
+        rows(&mut txn)?;
         let after = self.store.revert(number, &mut txn)?;
         let referee_after = match &self.referee {
             None => None,
@@ -193,19 +226,53 @@ impl Chain {
         self.check_roots(0, hash, header.state_root, &proposal, referee.first())?;
         let roots = (proposal.root(), referee.first().map(Proposal::root));
         self.commit(&[proposal], &referee, |txn| {
-            txn.insert_block(&NewBlock {
-                hash,
-                header: header.header(),
-                body: &Default::default(),
-                senders: &[],
-                receipts: Some(&[]),
-                total_difficulty: header.difficulty,
-            })?;
-            for (hash, code) in &codes {
-                txn.insert_code(hash, code)?;
-            }
+            self.write_genesis_block(txn, &codes)?;
             self.write_roots(txn, hash, roots.0, roots.1)
         })
+    }
+
+    fn write_padded_genesis(
+        &self,
+        mut padding: Vec<(StateKey, Value)>,
+    ) -> Result<(), PipelineError> {
+        let (delta, codes) = genesis_delta(&self.spec);
+        let own = delta.changes().iter().filter_map(|one| Some((one.key, one.next.clone()?)));
+        let mut entries: Vec<_> = own.collect();
+        entries.append(&mut padding);
+        // Stable: where both have a key, genesis stays.
+        entries.sort_by_key(|(key, _)| *key);
+        entries.dedup_by_key(|(key, _)| *key);
+        let hash = self.spec.genesis_hash();
+        let mut txn = self.db.begin_write()?;
+        self.write_genesis_block(&mut txn, &codes)?;
+        let mut entries = entries.into_iter().map(Ok);
+        let (root, after) = self.store.bulk_load(BlockRef::new(0, hash), &mut entries, &mut txn)?;
+        self.write_roots(&mut txn, hash, root, None)?;
+        txn.commit()?;
+        Ok(after.run()?)
+    }
+
+    fn write_genesis_block(
+        &self,
+        txn: &mut WriteTxn,
+        codes: &[(B256, Bytes)],
+    ) -> Result<(), PipelineError> {
+        let header = self.spec.genesis_header();
+        // Where genesis is past Shanghai, its list of withdrawals is empty, not absent.
+        let withdrawals = header.withdrawals_root.map(|_| Default::default());
+        let body = BlockBody { withdrawals, ..BlockBody::default() };
+        txn.insert_block(&NewBlock {
+            hash: header.hash(),
+            header: header.header(),
+            body: &body,
+            senders: &[],
+            receipts: Some(&[]),
+            total_difficulty: header.difficulty,
+        })?;
+        for (hash, code) in codes {
+            txn.insert_code(hash, code)?;
+        }
+        Ok(())
     }
 
     /// Records the root of each state beside the stored block `hash`.
@@ -278,9 +345,20 @@ impl Chain {
     }
 }
 
-fn state_folder(datadir: &Path, sub: Option<&str>) -> Result<PathBuf, PipelineError> {
+/// Names of the tables of a referee.
+pub(crate) fn referee_names(referee: &dyn Backend) -> Namespace {
+    Namespace::new(REFEREE_PREFIX, REFEREE_FIRST_ID, &StateStore::tables(referee))
+}
+
+/// Where the files of a state lie, or of the referee's.
+pub fn state_folder(datadir: &Path, is_referee: bool) -> PathBuf {
     let mut folder = datadir.join(STATE_FOLDER);
-    folder.extend(sub.map(str::to_lowercase));
+    folder.extend(is_referee.then(|| REFEREE_PREFIX.to_lowercase()));
+    folder
+}
+
+fn make_state_folder(datadir: &Path, is_referee: bool) -> Result<PathBuf, PipelineError> {
+    let folder = state_folder(datadir, is_referee);
     std::fs::create_dir_all(&folder).map_err(|source| PipelineError::Io {
         action: format!("creating folder {}", folder.display()),
         source,
@@ -289,7 +367,7 @@ fn state_folder(datadir: &Path, sub: Option<&str>) -> Result<PathBuf, PipelineEr
 }
 
 /// The state of block 0 as its delta, and the codes of its contracts.
-pub(crate) fn genesis_delta(spec: &ChainSpec) -> (StateDelta, Vec<(B256, Bytes)>) {
+pub fn genesis_delta(spec: &ChainSpec) -> (StateDelta, Vec<(B256, Bytes)>) {
     let mut delta = DeltaBuilder::new();
     let mut codes = Vec::new();
     for (address, account) in spec.genesis_accounts() {

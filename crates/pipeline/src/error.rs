@@ -4,8 +4,8 @@ use alloy_primitives::B256;
 use retrie_consensus::ConsensusError;
 use retrie_db::DbError;
 use retrie_execution::ExecutionError;
-use retrie_sources::{Bundle, SourceError};
-use retrie_state::{StateError, StoreError};
+use retrie_sources::{Bundle, RpcError, SourceError};
+use retrie_state::{StateError, StateKey, StoreError};
 use std::path::PathBuf;
 
 /// Why the pipeline stopped. Blocks before the one named are kept.
@@ -60,6 +60,19 @@ pub enum PipelineError {
         /// Chain name.
         chain: String,
     },
+    /// The datadir holds another chain.
+    #[error(
+        "the datadir starts with block {found}, but chain {chain} with {expected}; pass the --chain \
+         it was made with"
+    )]
+    OtherChain {
+        /// Genesis hash of the datadir.
+        found: B256,
+        /// Chain name.
+        chain: String,
+        /// Hash of the chain's genesis.
+        expected: B256,
+    },
     /// The files do not hold all blocks asked for.
     #[error("the files end at block {last}, before block {to} (--to); what they hold is imported")]
     FilesEnd {
@@ -100,6 +113,45 @@ pub enum PipelineError {
         "the bundle has no pre-state, and no backend opens its witness: give a bundle with `pre`"
     )]
     MissingPreState,
+    /// An RPC node gave no usable answer.
+    #[error(transparent)]
+    Rpc(#[from] RpcError),
+    /// What a node says of a block and its state does not fit together.
+    #[error(
+        "block {number} as {endpoint} tells it (eth_getBalance, eth_getTransactionCount, \
+         eth_getCode, eth_getStorageAt at its parent) was refused: {source}"
+    )]
+    FromNode {
+        /// Scheme and host of the node.
+        endpoint: String,
+        /// Block number.
+        number: u64,
+        /// What does not fit.
+        source: Box<Self>,
+    },
+    /// The node says one thing and proves another.
+    #[error("{key} is not what the node's own eth_getProof says of it under state root {root}")]
+    NotProved {
+        /// The account or slot.
+        key: StateKey,
+        /// State root of the parent block.
+        root: B256,
+    },
+    /// The node's proofs do not show the state.
+    #[error("the node's eth_getProof does not lead to the state: {source}")]
+    Proof {
+        /// What is missing.
+        source: Box<StateError>,
+    },
+    /// A bundle does not do what its header says.
+    #[error("it does not replay: {failure}")]
+    Replay {
+        /// The checks that failed, naming the block.
+        failure: String,
+    },
+    /// The genesis has no state before it.
+    #[error("block 0 is the genesis: it has no transactions and no parent, begin with --from 1")]
+    GenesisBundle,
     /// A bundle cannot be replayed.
     #[error("{}: {source}", file.display())]
     Bundle {

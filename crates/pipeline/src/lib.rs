@@ -14,6 +14,7 @@
 //! This crate knows no trie: backends come in as [`Backend`](retrie_state::Backend)s, and header
 //! roots are compared only where one of them says its root is Ethereum's.
 
+mod build;
 mod chain;
 mod commit;
 mod error;
@@ -24,16 +25,24 @@ pub mod report;
 mod stream;
 #[cfg(feature = "testkit")]
 pub mod testkit;
+mod unwind;
+pub mod verify;
 
-pub use chain::{Chain, ChainOptions};
+pub use build::{BlockAttributes, BlockBuilder, BuildParent, BuiltBlock};
+pub use chain::{Chain, ChainOptions, genesis_delta, state_folder};
 pub use error::{PipelineError, RootMismatch};
 pub use importer::{ImportOptions, ImportTimes, Imported, Importer};
 pub use recover::recover_senders;
 
 use report::{Amplification, Breakdown, ImportReport, ReplayResult, peak_rss_bytes};
 use retrie_sources::BlockSource;
+use retrie_state::Counts;
 use retrie_telemetry::Metrics;
-use std::{ops::RangeInclusive, sync::atomic::AtomicBool, time::Instant};
+use std::{
+    ops::RangeInclusive,
+    sync::atomic::{AtomicBool, Ordering},
+    time::Instant,
+};
 
 /// What an import gave.
 #[derive(Debug)]
@@ -46,6 +55,8 @@ pub struct ImportOutcome {
     pub times: ImportTimes,
     /// Keys read by the EVM, keys changed.
     pub key_operations: (u64, u64),
+    /// Rows and bytes at the backend's node interface.
+    pub counts: Counts,
 }
 
 /// How an import ended, if it did not fail.
@@ -74,6 +85,7 @@ pub fn import(
     progress: &mut dyn FnMut(&ImportReport),
 ) -> Result<ImportOutcome, PipelineError> {
     let start = Instant::now();
+    let counts = chain.store.counts();
     std::thread::scope(|scope| {
         let mut importer = Importer::new(chain, options, metrics.clone(), scope)?;
         let stream = stream::BlockStream::start(chain.spec.clone(), sources, range)?;
@@ -88,7 +100,31 @@ pub fn import(
             end,
             times: importer.times(),
             key_operations: importer.key_operations(),
+            counts: chain.store.counts() - counts,
         })
+    })
+}
+
+/// Imports the blocks below `number`, of which `sources` are then rid: what has to be there before
+/// blocks from `number` on can be measured. Ends early, without an error, where the sources or
+/// `stop` do.
+///
+/// # Errors
+/// As those that end an [`import`].
+pub fn import_below(
+    chain: &Chain,
+    sources: &mut [BlockSource],
+    number: u64,
+    metrics: &Metrics,
+    stop: &AtomicBool,
+) -> Result<(), PipelineError> {
+    std::thread::scope(|scope| {
+        let mut importer = Importer::new(chain, ImportOptions::default(), metrics.clone(), scope)?;
+        while importer.head().number + 1 < number && !stop.load(Ordering::Relaxed) {
+            let Some(block) = sources.iter_mut().find_map(Iterator::next) else { break };
+            importer.import(block?.block)?;
+        }
+        importer.flush()
     })
 }
 
@@ -98,7 +134,7 @@ pub fn chain_replay_result(
     from: u64,
     outcome: &ImportOutcome,
 ) -> Result<ReplayResult, PipelineError> {
-    let ImportOutcome { report, times, key_operations, .. } = outcome;
+    let ImportOutcome { report, times, key_operations, counts, .. } = outcome;
     let mut breakdown = Breakdown {
         execution: times.execution.as_secs_f64(),
         authentication: times.authentication.as_secs_f64(),
@@ -124,7 +160,7 @@ pub fn chain_replay_result(
         failures,
         root: chain.store.tip().map(|tip| tip.root).unwrap_or_default(),
         breakdown,
-        amplification: Amplification::new(chain.store.counts(), key_operations.0, key_operations.1),
+        amplification: Amplification::new(*counts, key_operations.0, key_operations.1),
         disk_bytes: chain.state_bytes()?,
         peak_rss_bytes: peak_rss_bytes(),
         bundles: Vec::new(),

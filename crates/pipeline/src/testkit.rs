@@ -7,23 +7,16 @@
 //!
 //! Every function here panics where a test would.
 
-use crate::chain::genesis_delta;
-use alloy_consensus::{
-    SignableTransaction, TxEip1559, TxLegacy, TxReceipt,
-    proofs::{
-        calculate_ommers_root, calculate_receipt_root, calculate_transaction_root,
-        calculate_withdrawals_root,
-    },
-};
+use crate::{BlockAttributes, BlockBuilder, BuildParent, BuiltBlock, chain::genesis_delta};
+use alloy_consensus::{SignableTransaction, TxEip1559, TxLegacy};
 use alloy_eips::{eip2935, eip4788, eip7002, eip7251};
-use alloy_hardforks::EthereumHardforks;
 use alloy_primitives::{Address, B256, Bytes, Signature, TxKind, U256, address, map::HashMap};
 use k256::ecdsa::SigningKey;
 use retrie_chainspec::{
     ChainSpec,
-    primitives::{Block, BlockBody, Header, RecoveredBlock, Transaction, Withdrawals},
+    primitives::{Block, BlockBody, Header, SealedHeader, Transaction},
 };
-use retrie_execution::{ExecutionInput, execute_block_with_observer};
+use retrie_execution::CodeCache;
 use retrie_sources::BlockWriter;
 use retrie_state::{
     Account, At, Backend, MemoryStore, Proposal, StateKey, StateReader, StateStore, StoreOptions,
@@ -246,6 +239,7 @@ pub struct TestChain {
     state: StateStore,
     blocks: HashMap<B256, Built>,
     codes: HashMap<B256, Bytes>,
+    code_cache: CodeCache,
 }
 
 #[derive(Debug)]
@@ -281,6 +275,7 @@ impl TestChain {
         Self {
             blocks: [(header.hash(), built)].into_iter().collect(),
             codes: codes.into_iter().collect(),
+            code_cache: CodeCache::default(),
             genesis_json,
             spec,
             state,
@@ -332,71 +327,38 @@ impl TestChain {
     pub fn extend(&mut self, parent: B256, plan: Plan) -> B256 {
         let Built { block: parent_block, total_difficulty, state: parent_state } =
             &self.blocks[&parent];
-        let spec = &self.spec;
-        let before = &parent_block.header;
+        let before = SealedHeader::new(parent_block.header.clone(), parent);
         let number = before.number + 1;
-        let timestamp = before.timestamp + plan.seconds;
-        let is_pos = spec.terminal_total_difficulty().is_some_and(|end| *total_difficulty >= end);
-        let base_fee_per_gas = retrie_consensus::next_base_fee(spec, before).expect("valid parent");
-        let transactions = self.sign(parent, &plan.calls, base_fee_per_gas);
-        let shanghai = spec.is_shanghai_active_at_timestamp(timestamp);
-        let cancun = spec.is_cancun_active_at_timestamp(timestamp);
-        let withdrawals = shanghai.then(Withdrawals::default);
-        let mut header = Header {
-            parent_hash: parent,
-            ommers_hash: calculate_ommers_root(&plan.ommers),
+        let base_fee = retrie_consensus::next_base_fee(&self.spec, &before).expect("valid parent");
+        let transactions = self.sign(parent, &plan.calls, base_fee);
+        let senders = plan.calls.iter().map(|call| Wallet::new(call.from).address).collect();
+        let attributes = BlockAttributes {
+            timestamp: before.timestamp + plan.seconds,
             beneficiary: plan.beneficiary,
-            transactions_root: calculate_transaction_root(&transactions),
-            withdrawals_root: withdrawals.as_ref().map(|list| calculate_withdrawals_root(list)),
-            difficulty: if is_pos {
-                U256::ZERO
-            } else {
-                retrie_consensus::next_difficulty(spec, before, timestamp)
-            },
-            number,
             gas_limit: before.gas_limit,
-            timestamp,
-            base_fee_per_gas,
-            blob_gas_used: cancun.then_some(0),
-            excess_blob_gas: retrie_consensus::next_excess_blob_gas(spec, before, timestamp)
-                .expect("valid parent"),
-            parent_beacon_block_root: cancun.then(|| B256::with_last_byte(number as u8)),
+            parent_beacon_block_root: B256::with_last_byte(number as u8),
+            ommers: plan.ommers,
             ..Default::default()
         };
-        let body = BlockBody { transactions, ommers: plan.ommers, withdrawals };
-        let block = Block { header: header.clone(), body: body.clone() };
-        let block = RecoveredBlock::try_recover_unchecked(block).expect("signed above");
-
-        let rules = spec.for_header(&header);
-        let session = self.state.begin(At::Proposal(parent_state)).expect("built");
-        let reader = session.reader();
-        let mut last = parent_state.clone();
-        let mut roots = Vec::new();
-        let input = ExecutionInput::new(&reader, &self.codes, &());
-        let outcome = execute_block_with_observer(&rules, &block, input, &mut |_, delta| {
-            last = self.state.begin(At::Proposal(&last))?.finish(&delta)?;
-            roots.push(last.root());
-            Ok(())
-        })
-        .expect("a valid plan");
-        let state = session.finish(&outcome.delta).expect("in memory");
-
-        header.state_root = state.root();
-        header.gas_used = outcome.gas_used;
-        header.logs_bloom = outcome.logs_bloom();
-        header.receipts_root = if spec.is_byzantium_active_at_block(number) {
-            let receipts: Vec<_> = outcome.receipts.iter().map(TxReceipt::with_bloom_ref).collect();
-            calculate_receipt_root(&receipts)
-        } else {
-            retrie_consensus::pre_byzantium_receipts_root(&outcome.receipts, &roots)
-                .expect("a root per receipt")
+        let builder = BlockBuilder {
+            spec: &self.spec,
+            store: &self.state,
+            codes: &self.codes,
+            hashes: &(),
+            code_cache: &self.code_cache,
         };
-        header.requests_hash =
-            spec.is_prague_active_at_timestamp(timestamp).then(|| outcome.requests.requests_hash());
-        let hash = header.hash_slow();
-        let total_difficulty = *total_difficulty + header.difficulty;
+        let parent = BuildParent {
+            header: &before,
+            total_difficulty: *total_difficulty,
+            state: At::Proposal(parent_state),
+        };
+        let BuiltBlock { block, outcome, proposal } =
+            builder.build(parent, attributes, transactions, senders).expect("a valid plan");
+        let hash = block.hash();
+        let total_difficulty = *total_difficulty + block.header().difficulty;
         self.codes.extend(outcome.codes);
-        self.blocks.insert(hash, Built { block: Block { header, body }, total_difficulty, state });
+        let built = Built { block: block.into_block(), total_difficulty, state: proposal };
+        self.blocks.insert(hash, built);
         hash
     }
 

@@ -38,8 +38,8 @@ pub struct ExportSummary {
 
 #[derive(Debug)]
 enum Sink {
-    Plain(BufWriter<NamedTempFile>),
-    Gzip(GzEncoder<BufWriter<NamedTempFile>>),
+    Plain(AtomicFile),
+    Gzip(GzEncoder<AtomicFile>),
 }
 
 impl BlockWriter {
@@ -50,15 +50,7 @@ impl BlockWriter {
     /// When no file can be created in the folder.
     pub fn create(target: impl AsRef<Path>) -> Result<Self, SourceError> {
         let target = target.as_ref().to_owned();
-        let mut builder = tempfile::Builder::new();
-        builder.prefix(".retrie-export-");
-        // Temporary files are private by default; an export is an ordinary file under the umask.
-        #[cfg(unix)]
-        builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
-        let file = builder
-            .tempfile_in(folder_of(&target))
-            .map_err(|e| SourceError::io(&target, "create a temporary file beside it", e))?;
-        let file = BufWriter::with_capacity(1 << 20, file);
+        let file = AtomicFile::create(&target)?;
         let gzip = target.extension().is_some_and(|e| e.eq_ignore_ascii_case("gz"));
         let sink = if gzip {
             Sink::Gzip(GzEncoder::new(file, Compression::default()))
@@ -97,17 +89,50 @@ impl BlockWriter {
             Sink::Plain(file) => Ok(file),
             Sink::Gzip(file) => file.finish(),
         }
-        .and_then(|file| file.into_inner().map_err(io::IntoInnerError::into_error))
         .map_err(|e| SourceError::io(&target, "write the file", e))?;
+        file.finish(&target)?;
+        Ok(summary)
+    }
+}
+
+/// A file that appears under its name only when it is whole and on disk. Until then it has another
+/// name beside it, and goes when dropped.
+#[derive(Debug)]
+pub(crate) struct AtomicFile(BufWriter<NamedTempFile>);
+
+impl AtomicFile {
+    pub(crate) fn create(target: &Path) -> Result<Self, SourceError> {
+        let mut builder = tempfile::Builder::new();
+        builder.prefix(".retrie-export-");
+        // Temporary files are private by default; an export is an ordinary file under the umask.
+        #[cfg(unix)]
+        builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
+        let file = builder
+            .tempfile_in(folder_of(target))
+            .map_err(|e| SourceError::io(target, "create a temporary file beside it", e))?;
+        Ok(Self(BufWriter::with_capacity(1 << 20, file)))
+    }
+
+    pub(crate) fn finish(self, target: &Path) -> Result<(), SourceError> {
+        let file = self.0.into_inner().map_err(io::IntoInnerError::into_error);
+        let file = file.map_err(|e| SourceError::io(target, "write the file", e))?;
         file.as_file()
             .sync_all()
-            .map_err(|e| SourceError::io(&target, "sync the file to disk", e))?;
-        file.persist(&target).map_err(|e| {
-            SourceError::io(&target, "rename the finished file into place", e.error)
-        })?;
-        sync_folder(folder_of(&target))
-            .map_err(|e| SourceError::io(&target, "sync its folder to disk", e))?;
-        Ok(summary)
+            .map_err(|e| SourceError::io(target, "sync the file to disk", e))?;
+        file.persist(target)
+            .map_err(|e| SourceError::io(target, "rename the finished file into place", e.error))?;
+        sync_folder(folder_of(target))
+            .map_err(|e| SourceError::io(target, "sync its folder to disk", e))
+    }
+}
+
+impl Write for AtomicFile {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
     }
 }
 
@@ -119,6 +144,6 @@ fn folder_of(target: &Path) -> &Path {
 }
 
 /// A rename is durable once the folder is.
-fn sync_folder(folder: &Path) -> io::Result<()> {
+pub(crate) fn sync_folder(folder: &Path) -> io::Result<()> {
     if cfg!(unix) { File::open(folder)?.sync_all() } else { Ok(()) }
 }

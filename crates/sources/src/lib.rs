@@ -1,7 +1,7 @@
 //! Where blocks come from, and how they leave again.
 //!
-//! Everything here is a one-way reader over a file: bytes in, decoded blocks out, nothing kept in
-//! memory but the block at hand. No chain rule is applied beyond what the container itself promises
+//! Most modules are one-way readers over a file: bytes in, decoded blocks out, nothing kept in memory
+//! but the block at hand. Two modules fetch over HTTP. No chain rule is applied beyond what the container itself promises
 //! (hashes, links, accumulators); that is the business of the consensus crate.
 //!
 //! ```text
@@ -10,6 +10,8 @@
 //!  folder of these ───────────────────────────────┘
 //!  123.json.gz, folder ────── bundle::list_bundles ──> BundleFile::load ──> Bundle
 //!  Block ──────────────────── export::BlockWriter ──> chain.rlp, chain.rlp.gz
+//!  mirror of era1 files ───── download::Era1Mirror ──> mainnet-00000-….era1
+//!  a node's JSON-RPC ──────── rpc::RpcClient ──> Block, accounts, slots
 //! ```
 //!
 //! # Vocabulary
@@ -30,28 +32,38 @@
 //! * A file is untrusted: its lengths are checked against [`MAX_ITEM_BYTES`] and against the bytes
 //!   that are really there before memory is reserved, and every failure is a [`SourceError`] that
 //!   names the file and the place in it. A reader that has failed yields nothing more.
+//! * A server is trusted no more than a file: [`download`] and [`rpc`] say what they check. Their
+//!   errors name the address (and an RPC endpoint's host only, as its path may be a key).
 //! * Checks against hashes inside the same file find damage, not forgery. What makes a chain the
 //!   real one is its genesis and its rules.
 
 pub mod bundle;
+pub mod download;
 pub mod era1;
 pub mod export;
 pub mod rlp;
+pub mod rpc;
 
 mod check;
 mod error;
+mod http;
 mod input;
 mod source;
+#[cfg(feature = "testkit")]
+pub mod testkit;
 
 pub use bundle::{
     Bundle, BundleFile, BundleKind, PreAccount, PreState, PrestateBundle, WitnessBundle,
     list_bundles,
 };
+pub use download::{DownloadError, Downloaded, Era1Mirror, Transfer};
 pub use era1::{Era1Reader, Era1Summary, EraBlock, verify_era1};
 pub use error::{Place, SourceError, SourceErrorKind};
 pub use export::{BlockWriter, ExportSummary};
+pub use http::{Http, HttpFault, HttpOptions};
 pub use input::MAX_ITEM_BYTES;
 pub use rlp::RlpReader;
+pub use rpc::{RpcClient, RpcError};
 pub use source::{
     BlockFile, BlockFileKind, BlockSource, Origin, SourceBlock, SourceKind, detect, open,
 };

@@ -1,8 +1,8 @@
 //! What a storage crate implements: [`Backend`].
 
 use crate::{
-    BulkSink, Identity, Jobs, NodeRead, NodeWrite, ProofError, StateDelta, StateError, StateKey,
-    StateReader, Table, Value,
+    BulkSink, History, Identity, Jobs, NodeRead, NodeWrite, ProofError, StateDelta, StateError,
+    StateKey, StateReader, Table, Value,
 };
 use alloy_primitives::{Address, B256, Bytes};
 use std::{any::Any, sync::Arc};
@@ -24,7 +24,7 @@ pub struct Capabilities {
     pub state_determined_root: bool,
     /// Whether the root is the one that Ethereum headers carry.
     pub ethereum_root: bool,
-    /// Whether states older than the undo window can be read.
+    /// Whether states older than the undo window can be read, by [`Backend::history`].
     pub history: bool,
 }
 
@@ -169,6 +169,32 @@ pub trait Backend: Send + Sync + 'static {
 
     /// Counts its content.
     fn stats(&self, view: &dyn NodeRead, cache: &Cache) -> Result<BackendStats, StateError>;
+
+    /// Whether it holds canonical accounts and slots alone, and slots only below accounts, rather
+    /// than any bytes under any key.
+    fn ethereum_state_only(&self) -> bool {
+        self.capabilities().ethereum_root
+    }
+
+    /// The faculty to read and prove the state of any old block, where it exists.
+    fn history(&self) -> Option<&dyn History> {
+        None
+    }
+
+    /// Checks the backend's own rows against each other and, where they follow from the values,
+    /// against those of `rebuilt`: the same state, loaded from nothing but its values (given if the
+    /// root is [state-determined](Capabilities::state_determined_root)). That the root fits the
+    /// values has been checked. What is wrong goes to `report`; an error ends the check.
+    fn check(
+        &self,
+        view: &dyn NodeRead,
+        cache: &Cache,
+        rebuilt: Option<&dyn NodeRead>,
+        report: &mut dyn FnMut(StateError),
+    ) -> Result<(), StateError> {
+        let _ = (view, cache, rebuilt, report);
+        Ok(())
+    }
 
     /// The faculty to open a state from the few nodes of a witness, where it exists.
     fn partial_state(&self) -> Option<&dyn PartialState> {

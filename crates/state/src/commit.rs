@@ -7,6 +7,7 @@ use crate::{
     journal::{DurableView, JOURNAL, RecordWriter, delete_records},
     overlay::{FILES, Layer, LayerStack, View, check_file_name, check_key},
     shared::{FOLDED, Inner, MAX_GENERATIONS, META, TipState, fold_failed, named_files, write_tip},
+    spill::Spill,
     undo::{self, UNDO, UndoHead},
 };
 use alloy_primitives::B256;
@@ -198,8 +199,11 @@ impl StateStore {
             }
             inner.seq + 1
         };
-        let mut sink = Sink { txn, dir: self.options.dir.as_deref() };
+        let dir = self.options.dir.as_deref();
+        let mut sink = Sink { txn: &mut *txn, dir, spill: Spill::new(dir) };
         let root = self.shared.backend.bulk_load(block.number, entries, &mut sink)?;
+        let spill = sink.spill;
+        spill.append_to(txn)?;
         let tip = Tip { block, root };
         write_tip(txn, tip, seq)?;
         // The rows went past the journal, so the journal counts as folded up to here.
@@ -247,10 +251,19 @@ impl StateStore {
         })
     }
 
+    /// Waits until no fold is under way. Unlike [`flush`](Self::flush) it folds nothing before its
+    /// time. The caller must not hold a write transaction.
+    pub fn settle(&self) -> Result<(), StateError> {
+        self.shared.await_fold(self.shared.inner.lock(), |inner| inner.generations.len() < 2)
+    }
+
     fn lock_unpoisoned(&self) -> Result<MutexGuard<'_, ()>, StateError> {
         let guard = self.commit.lock();
         if self.shared.poisoned.load(Ordering::Acquire) {
             return Err(StateError::Poisoned);
+        }
+        if self.options.read_only {
+            return Err(StoreError::new("changing the state", "it was opened read-only").into());
         }
         Ok(guard)
     }
@@ -418,6 +431,7 @@ impl<'a> AfterCommit<'a> {
                 counters: shared.counters.clone(),
             };
             change.tip.cache = shared.backend.open(&view, &store.jobs)?;
+            shared.set_fold_at()?;
         }
         let Some(change) = self.change.take() else { return Ok(()) };
         let active = shared.inner.lock().generations.last().cloned();
@@ -446,7 +460,7 @@ impl<'a> AfterCommit<'a> {
         }
         let active = inner.generations.last();
         if active.is_some_and(|active| {
-            active.bytes() > store.options.fold_bytes
+            active.bytes() > shared.fold_at.load(Ordering::Relaxed)
                 || active.commits() >= store.options.fold_commits
         }) {
             shared.freeze(&mut inner);
@@ -481,12 +495,18 @@ impl Drop for AfterCommit<'_> {
 struct Sink<'a> {
     txn: &'a mut dyn KvWrite,
     dir: Option<&'a Path>,
+    spill: Spill,
 }
 
 impl BulkSink for Sink<'_> {
     fn put(&mut self, table: Table, key: &[u8], value: &[u8]) -> Result<(), StateError> {
         check_key(table, key)?;
         Ok(self.txn.append(table, key, value)?)
+    }
+
+    fn put_unordered(&mut self, table: Table, key: &[u8], value: &[u8]) -> Result<(), StateError> {
+        check_key(table, key)?;
+        self.spill.put(table, key, value)
     }
 
     fn dir(&self) -> Option<&Path> {

@@ -1,8 +1,9 @@
 //! Typed errors of the contract.
 
 use crate::BlockRef;
-use alloc::{boxed::Box, string::String};
+use alloc::{borrow::Cow, boxed::Box, format, string::String};
 use alloy_primitives::B256;
+use core::ops::RangeInclusive;
 
 /// Why a state operation failed.
 #[derive(Debug, thiserror::Error)]
@@ -30,6 +31,14 @@ pub enum StateError {
         first: u64,
         /// Configured depth in blocks.
         retention: u64,
+    },
+    /// A block whose state the history does not have was asked for.
+    #[error("the history has no state of block {number}: it has {}", blocks(kept))]
+    NotInHistory {
+        /// Block asked for.
+        number: u64,
+        /// The blocks it has; `None` while the state is empty.
+        kept: Option<RangeInclusive<u64>>,
     },
     /// A block above the tip was asked for, to revert to.
     #[error("cannot revert to block {number}: it lies above the durable tip {tip}")]
@@ -99,6 +108,13 @@ pub enum StateError {
     /// The store underneath failed.
     #[error(transparent)]
     Store(#[from] StoreError),
+}
+
+fn blocks(kept: &Option<RangeInclusive<u64>>) -> Cow<'static, str> {
+    match kept {
+        None => "none".into(),
+        Some(kept) => format!("blocks {} to {}", kept.start(), kept.end()).into(),
+    }
 }
 
 impl StateError {

@@ -212,6 +212,13 @@ impl Jobs {
         }
     }
 
+    /// A runner that starts nothing by itself: a job runs where it is waited for.
+    pub(crate) fn at_rest(dir: Option<PathBuf>) -> Self {
+        let mut jobs = Self::new(dir);
+        jobs.threads = 0;
+        jobs
+    }
+
     /// The state directory, for files that `apply` itself writes.
     pub fn dir(&self) -> Option<&Path> {
         self.dir.as_deref()

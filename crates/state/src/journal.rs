@@ -14,16 +14,18 @@
 //! finished fold covers; a fold that was cut short is simply done again.
 
 use crate::{
-    Direction, KeyRange, KvRead, KvStore, KvWrite, Snapshot, StateError, StoreError, Table,
+    Direction, KeyRange, KvRead, KvStore, KvTxn, KvWrite, Snapshot, StateError, StoreError, Table,
     overlay::{Key, Layer},
     scan::Batch,
 };
 use alloy_primitives::Bytes;
-use hashbrown::{HashMap, hash_map::EntryRef};
+use hashbrown::{DefaultHashBuilder, HashTable, hash_table::Entry};
 use parking_lot::{Mutex, RwLock};
 use smallvec::{SmallVec, smallvec};
 use std::{
+    array,
     collections::{BTreeMap, BTreeSet},
+    hash::BuildHasher,
     ops::Bound,
     sync::{
         Arc,
@@ -203,12 +205,59 @@ pub(crate) fn delete_records(
 /// Versions of one row, oldest first: (sequence number of the commit, value).
 type Versions = SmallVec<[(u64, Option<Bytes>); 1]>;
 
-#[derive(Debug, Default)]
+/// A table grows by moving all it holds, which must not stall a commit: so the rows of a generation
+/// are spread over this many by their hash.
+const SHARDS: usize = 64;
+
+#[derive(Debug)]
 struct GenerationTable {
-    rows: HashMap<Key, Versions>,
+    hasher: DefaultHashBuilder,
+    shards: [Shard; SHARDS],
     sorted: BTreeSet<Key>,
+}
+
+#[derive(Debug, Default)]
+struct Shard {
+    rows: HashTable<(Key, Versions)>,
     /// Keys not yet in `sorted`; most tables are never read by range, so sorting waits.
     unsorted: Vec<Key>,
+}
+
+impl Default for GenerationTable {
+    fn default() -> Self {
+        Self {
+            hasher: DefaultHashBuilder::default(),
+            shards: array::from_fn(|_| Shard::default()),
+            sorted: BTreeSet::new(),
+        }
+    }
+}
+
+impl GenerationTable {
+    /// Hash of a key, and the shard it belongs to. The table within takes other bits.
+    fn place(&self, key: &[u8]) -> (u64, usize) {
+        let hash = self.hasher.hash_one(key);
+        (hash, (hash >> 32) as usize % SHARDS)
+    }
+
+    fn versions(&self, key: &[u8]) -> Option<&Versions> {
+        let (hash, shard) = self.place(key);
+        let row = self.shards[shard].rows.find(hash, |(at, _)| at[..] == *key);
+        row.map(|(_, versions)| versions)
+    }
+
+    fn entry(&mut self, key: &Key) -> (Entry<'_, (Key, Versions)>, &mut Vec<Key>) {
+        let (hash, shard) = self.place(key);
+        let Self { hasher, shards, .. } = self;
+        let Shard { rows, unsorted } = &mut shards[shard];
+        (rows.entry(hash, |(at, _)| at == key, |(at, _)| hasher.hash_one(&at[..])), unsorted)
+    }
+
+    fn sort(&mut self) {
+        for shard in &mut self.shards {
+            self.sorted.extend(shard.unsorted.drain(..));
+        }
+    }
 }
 
 /// Committed rows that are in the journal but not yet in the tables.
@@ -253,7 +302,7 @@ impl Generation {
     /// The newest version of a row at or before commit `seq`.
     fn get(&self, table: Table, key: &[u8], seq: u64) -> Option<Option<Bytes>> {
         let slot = self.table(table)?.read();
-        let versions = slot.rows.get(key)?;
+        let versions = slot.versions(key)?;
         versions.iter().rev().find(|(at, _)| *at <= seq).map(|(_, value)| value.clone())
     }
 
@@ -263,17 +312,16 @@ impl Generation {
         let mut added = 0isize;
         for (table, slot) in &self.tables {
             let mut slot = slot.write();
-            let GenerationTable { rows, unsorted, .. } = &mut *slot;
             layer.for_table(*table, |key, next| {
                 added += next.as_ref().map_or(0, |value| value.len()) as isize;
-                match rows.entry_ref(&key[..]) {
-                    EntryRef::Vacant(entry) => {
-                        entry.insert_with_key(key.clone(), smallvec![(seq, next.clone())]);
+                match slot.entry(key) {
+                    (Entry::Vacant(entry), unsorted) => {
+                        entry.insert((key.clone(), smallvec![(seq, next.clone())]));
                         unsorted.push(key.clone());
                         added += (key.len() + ENTRY_OVERHEAD) as isize;
                     }
-                    EntryRef::Occupied(mut entry) => {
-                        let versions = entry.get_mut();
+                    (Entry::Occupied(mut entry), _) => {
+                        let (_, versions) = entry.get_mut();
                         // The last version at or before the oldest reader must stay.
                         let keep =
                             versions.iter().rposition(|(at, _)| *at <= oldest_reader).unwrap_or(0);
@@ -294,10 +342,6 @@ impl Generation {
         self.last_seq.store(seq, Relaxed);
     }
 
-    fn sort(slot: &mut GenerationTable) {
-        slot.sorted.extend(slot.unsorted.drain(..));
-    }
-
     /// Up to `limit` keys of a range that is not empty, in `direction`, as of commit `seq`.
     pub(crate) fn batch(
         &self,
@@ -308,8 +352,8 @@ impl Generation {
         limit: usize,
     ) -> Batch {
         let Some(slot) = self.table(table) else { return Batch::default() };
-        if !slot.read().unsorted.is_empty() {
-            Self::sort(&mut slot.write());
+        if slot.read().shards.iter().any(|shard| !shard.unsorted.is_empty()) {
+            slot.write().sort();
         }
         let slot = slot.read();
         // Keys added since the sort belong to later commits than any reader of this range knows.
@@ -323,7 +367,7 @@ impl Generation {
         for key in keys.take(limit) {
             seen += 1;
             last = Some(key);
-            let versions = slot.rows.get(&key[..]);
+            let versions = slot.versions(key);
             let at_seq = versions.and_then(|v| v.iter().rev().find(|(at, _)| *at <= seq));
             if let Some((_, value)) = at_seq {
                 rows.push((Bytes::copy_from_slice(key), value.clone()));
@@ -338,8 +382,9 @@ impl Generation {
         let Some(slot) = self.table(table) else { return Vec::new() };
         let slot = slot.read();
         let mut rows: Vec<_> = slot
-            .rows
+            .shards
             .iter()
+            .flat_map(|shard| &shard.rows)
             .filter_map(|(key, versions)| Some((key.clone(), versions.last()?.1.clone())))
             .collect();
         rows.sort_unstable_by(|a, b| a.0.cmp(&b.0));
@@ -438,37 +483,59 @@ pub(crate) fn replay(
     Ok(generation)
 }
 
-/// How long one slice of a fold may hold the write transaction, so that commits hardly wait.
-const SLICE: Duration = Duration::from_millis(4);
+/// How long one slice of a fold may hold the write transaction.
+const SLICE: Duration = Duration::from_millis(8);
+/// How long at least: a slice that a commit waits for ends here.
+const SHORT_SLICE: Duration = Duration::from_millis(1);
 
-/// Writes a frozen generation into the tables in slices; `finish` runs in the last one. Returns the
-/// number of rows.
+/// A write transaction that is committed and begun anew whenever it has lasted long enough.
+struct Slices<'a, P> {
+    kv: &'a dyn KvStore,
+    txn: Box<dyn KvTxn + 'a>,
+    opened: Instant,
+    /// Called between two slices.
+    pause: P,
+}
+
+impl<P: Fn()> Slices<'_, P> {
+    fn next_if_due(mut self) -> Result<Self, StoreError> {
+        let limit = if self.txn.is_awaited() { SHORT_SLICE } else { SLICE };
+        if self.opened.elapsed() > limit {
+            self.txn.commit()?;
+            (self.pause)();
+            self.txn = self.kv.begin_write()?;
+            self.opened = Instant::now();
+        }
+        Ok(self)
+    }
+}
+
+/// Writes a frozen generation into the tables in slices, then calls `retire`, which forgets one of
+/// its journal records, until that says that there are no more. Returns the number of rows.
 pub(crate) fn fold(
     kv: &dyn KvStore,
     generation: &Generation,
     pause: impl Fn(),
-    finish: impl FnOnce(&mut dyn KvWrite) -> Result<(), StoreError>,
+    mut retire: impl FnMut(&mut dyn KvWrite) -> Result<bool, StoreError>,
 ) -> Result<usize, StoreError> {
     let mut folded = 0;
-    let mut txn = kv.begin_write()?;
-    let mut opened = Instant::now();
+    let mut slices = Slices { kv, txn: kv.begin_write()?, opened: Instant::now(), pause };
     for (table, _) in &generation.tables {
         for (n, (key, value)) in generation.final_rows(*table).into_iter().enumerate() {
             match value {
-                Some(value) => txn.put(*table, &key, &value)?,
-                None => drop(txn.delete(*table, &key)?),
+                Some(value) => slices.txn.put(*table, &key, &value)?,
+                None => drop(slices.txn.delete(*table, &key)?),
             }
             folded += 1;
-            if n % 32 == 31 && opened.elapsed() > SLICE {
-                txn.commit()?;
-                pause();
-                txn = kv.begin_write()?;
-                opened = Instant::now();
+            if n % 16 == 15 {
+                slices = slices.next_if_due()?;
             }
         }
     }
-    finish(&mut *txn)?;
-    txn.commit()?;
+    while retire(&mut *slices.txn)? {
+        slices = slices.next_if_due()?;
+    }
+    slices.txn.commit()?;
     Ok(folded)
 }
 

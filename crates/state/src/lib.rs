@@ -21,6 +21,7 @@
 //! * **Proposal**: root and writes of one block, in memory. [`Proposal`].
 //! * **Durable**: committed, with the chain's own rows, in one transaction of the [`KvStore`].
 //! * **Retention**: how many durable blocks can be reverted, read and extended below the tip.
+//! * **History**: the states of all blocks, however old, where a backend keeps them. [`History`].
 //! * **Backend**: a plain algorithm over a key-value view. [`Backend`]; the rules are in its docs.
 //! * **Cache**: the decoded structure of one block's state in memory. It belongs to that block.
 //! * **Job**: background work of a backend, named by the digest of its inputs. [`Job`].
@@ -57,8 +58,10 @@ mod framework {
             Applied, ApplyContext, Backend, BackendStats, Cache, Capabilities, PartialState,
             PartialTree,
         },
+        check::{StateCheck, StateCheckSink, compare_rows},
         commit::AfterCommit,
         counters::{Counters, Counts},
+        history::{History, PastState},
         jobs::{Job, JobContext, JobHandle, JobOutput, Jobs},
         memory::MemoryStore,
         namespace::Namespace,
@@ -77,11 +80,15 @@ pub use framework::*;
 #[cfg(feature = "std")]
 mod backend;
 #[cfg(feature = "std")]
+mod check;
+#[cfg(feature = "std")]
 mod commit;
 #[cfg(feature = "std")]
 mod counters;
 #[cfg(feature = "std")]
 pub mod flat;
+#[cfg(feature = "std")]
+mod history;
 #[cfg(feature = "std")]
 mod jobs;
 #[cfg(feature = "std")]
@@ -102,6 +109,8 @@ mod scan;
 mod session;
 #[cfg(feature = "std")]
 mod shared;
+#[cfg(feature = "std")]
+mod spill;
 #[cfg(feature = "std")]
 mod store;
 #[cfg(feature = "std")]

@@ -121,6 +121,10 @@ impl<T: std::ops::DerefMut<Target: KvWrite>> KvWrite for Named<T> {
 }
 
 impl KvTxn for Named<Box<dyn KvTxn + '_>> {
+    fn is_awaited(&self) -> bool {
+        self.inner.is_awaited()
+    }
+
     fn commit(self: Box<Self>) -> Result<(), StoreError> {
         self.inner.commit()
     }

@@ -149,10 +149,15 @@ pub trait NodeWrite: NodeRead {
     fn as_read(&self) -> &dyn NodeRead;
 }
 
-/// Takes the initial state in key order per table, straight into the tables.
+/// Takes the initial state, straight into the tables.
 pub trait BulkSink {
     /// Adds a row. Keys of one table must come in ascending order.
     fn put(&mut self, table: Table, key: &[u8], value: &[u8]) -> Result<(), StateError>;
+
+    /// Adds a row of a table whose keys come in any order; that table takes no rows by
+    /// [`put`](Self::put). The same row may come twice. Rows beyond a bounded amount of memory wait
+    /// in temporary files for the end of the load.
+    fn put_unordered(&mut self, table: Table, key: &[u8], value: &[u8]) -> Result<(), StateError>;
 
     /// The state directory, for files that the load itself writes; `None` without one.
     fn dir(&self) -> Option<&Path> {
@@ -224,6 +229,11 @@ pub trait KvWrite: KvRead {
 
 /// A write transaction that the framework opened itself; dropping it aborts.
 pub trait KvTxn: KvWrite {
+    /// Whether somebody waits to write: background work then makes way.
+    fn is_awaited(&self) -> bool {
+        false
+    }
+
     /// Makes all its writes durable at once.
     fn commit(self: Box<Self>) -> Result<(), StoreError>;
 }

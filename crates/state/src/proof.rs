@@ -87,6 +87,19 @@ pub struct StateProof {
 }
 
 impl StateProof {
+    /// Puts the proof `bytes` of a backend into their envelope.
+    pub fn of(identity: &Identity, block: BlockRef, root: B256, bytes: Bytes) -> Self {
+        Self {
+            backend: identity.name.into(),
+            version: identity.version,
+            hash: identity.hash.name().into(),
+            params: identity.params,
+            block,
+            root,
+            bytes,
+        }
+    }
+
     /// Fails unless this proof was made by a backend of identity `identity`.
     pub fn check_kind(&self, identity: &Identity) -> Result<(), crate::ProofError> {
         let what = if self.backend != identity.name {

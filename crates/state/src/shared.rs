@@ -17,7 +17,11 @@ use std::{
     fs,
     panic::{AssertUnwindSafe, catch_unwind},
     path::Path,
-    sync::{Arc, Weak, atomic::AtomicBool},
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    time::Duration,
 };
 
 /// Rows of the framework itself: `tip` and `folded`.
@@ -42,6 +46,10 @@ pub(crate) struct Shared {
     pub(crate) inner: Mutex<Inner>,
     /// Signalled whenever the folder should look, or has finished a generation.
     pub(crate) folding: Condvar,
+    /// [`StoreOptions::fold_bytes`](crate::StoreOptions::fold_bytes).
+    pub(crate) fold_bytes: usize,
+    /// The size at which the active generation is frozen now.
+    pub(crate) fold_at: AtomicUsize,
 }
 
 pub(crate) struct Inner {
@@ -127,6 +135,13 @@ impl Shared {
         })
     }
 
+    /// Fits the size of generations to that of the tables.
+    pub(crate) fn set_fold_at(&self) -> Result<(), StoreError> {
+        let share = usize::try_from(self.kv.disk_bytes()? / 4).unwrap_or(usize::MAX);
+        self.fold_at.store(share.max(64 << 20).min(self.fold_bytes), Ordering::Relaxed);
+        Ok(())
+    }
+
     /// Hands the active generation to the folder.
     pub(crate) fn freeze(&self, inner: &mut Inner) {
         if inner.generations.last().is_some_and(|active| !active.is_empty()) {
@@ -152,13 +167,23 @@ impl Shared {
 
     /// Thread `state-fold`: folds frozen generations, oldest first, until the store closes.
     pub(crate) fn fold_loop(&self) {
+        // Folded generations that readers still hold. To free a million rows takes long, so it is
+        // done here, whoever lets go of them last, and without the lock.
+        let mut folded: Vec<Arc<Generation>> = Vec::new();
         let mut inner = self.inner.lock();
         loop {
             if inner.closing {
                 return;
             }
             if inner.generations.len() < 2 || inner.fold_error.is_some() {
-                self.folding.wait(&mut inner);
+                if folded.is_empty() {
+                    self.folding.wait(&mut inner);
+                } else {
+                    self.folding.wait_for(&mut inner, Duration::from_millis(50));
+                    MutexGuard::unlocked(&mut inner, || {
+                        folded.retain(|generation| Arc::strong_count(generation) > 1);
+                    });
+                }
                 continue;
             }
             let generation = inner.generations[0].clone();
@@ -167,11 +192,15 @@ impl Shared {
             // A panic here would leave commits waiting for ever.
             let outcome = catch_unwind(AssertUnwindSafe(|| {
                 journal::fold(&*self.kv, &generation, std::thread::yield_now, |txn| {
+                    // The oldest record goes together with the mark that says so.
                     let first = txn.seek(JOURNAL, Some(&[]), Direction::Forward)?;
                     let first = first.and_then(|(key, _)| journal::record_id(JOURNAL, &key).ok());
-                    journal::delete_records(txn, JOURNAL, first.unwrap_or(0), last + 1)?;
-                    txn.put(META, FOLDED, &last.to_be_bytes())
+                    let first = first.unwrap_or(last).min(last);
+                    journal::delete_records(txn, JOURNAL, first, first + 1)?;
+                    txn.put(META, FOLDED, &first.to_be_bytes())?;
+                    Ok(first < last)
                 })
+                .and_then(|rows| self.set_fold_at().map(|()| rows))
                 .map_err(|error| error.to_string())
             }))
             .unwrap_or_else(|_| Err("it panicked".into()));
@@ -179,7 +208,7 @@ impl Shared {
             match outcome {
                 Ok(rows) => {
                     self.counters.folded(rows);
-                    inner.generations.remove(0);
+                    folded.push(inner.generations.remove(0));
                 }
                 Err(error) => {
                     tracing::error!(%error, "folding the state journal failed; nothing is lost");

@@ -22,7 +22,7 @@ use std::{
     path::PathBuf,
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
 };
 
@@ -31,17 +31,29 @@ use std::{
 pub struct StoreOptions {
     /// How many blocks can be reverted. 0 keeps no undo at all.
     pub retention: u64,
-    /// The active generation is folded once it takes this much memory, in bytes.
+    /// The active generation is folded once it takes this much memory, in bytes; or earlier in a
+    /// store that is small on disk: at a quarter of its size, but not below 64 MiB. A fold rewrites
+    /// whole pages, so the denser its rows lie the less each of them costs. Two more generations
+    /// may wait in memory meanwhile.
     pub fold_bytes: usize,
     /// The active generation is folded after this many commits, which bounds replay on reopening.
     pub fold_commits: usize,
     /// Directory for the backend's immutable files; needed by backends that write any.
     pub dir: Option<PathBuf>,
+    /// For reading alone: no thread is started, nothing is folded, no file removed, and commits are
+    /// refused. The store underneath must not move: give one that stays at a snapshot.
+    pub read_only: bool,
 }
 
 impl Default for StoreOptions {
     fn default() -> Self {
-        Self { retention: 128, fold_bytes: 64 << 20, fold_commits: 4096, dir: None }
+        Self {
+            retention: 128,
+            fold_bytes: 512 << 20,
+            fold_commits: 4096,
+            dir: None,
+            read_only: false,
+        }
     }
 }
 
@@ -133,7 +145,8 @@ impl StateStore {
             let action = format!("opening the tables {} and {}", pair[0].name, pair[1].name);
             return Err(StoreError::new(action, "both have the same id").into());
         }
-        let jobs = Arc::new(Jobs::new(options.dir.clone()));
+        let jobs = if options.read_only { Jobs::at_rest } else { Jobs::new };
+        let jobs = Arc::new(jobs(options.dir.clone()));
         let counters = Arc::new(Counters::default());
         let leases = Arc::new(Leases::default());
         let snapshot = kv.snapshot()?;
@@ -146,7 +159,7 @@ impl StateStore {
             durable: Arc::new(DurableView::new(vec![replayed.clone()], seq, snapshot, &leases)),
             counters: counters.clone(),
         };
-        if let Some(dir) = &options.dir {
+        if let Some(dir) = options.dir.as_ref().filter(|_| !options.read_only) {
             let fail = |error| StoreError::new(format!("creating {}", dir.display()), error);
             fs::create_dir_all(dir).map_err(fail)?;
             // Before the backend restarts its jobs, which write files of their own.
@@ -175,21 +188,25 @@ impl StateStore {
                 closing: false,
             }),
             folding: Condvar::new(),
+            fold_bytes: options.fold_bytes,
+            fold_at: AtomicUsize::new(0),
         });
-        let folder = {
+        shared.set_fold_at()?;
+        let start_folder = || {
             let shared = shared.clone();
             std::thread::Builder::new()
                 .name("state-fold".into())
                 .spawn(move || shared.fold_loop())
-                .map_err(|error| StoreError::new("starting the thread state-fold", error))?
+                .map_err(|error| StoreError::new("starting the thread state-fold", error))
         };
+        let folder = (!options.read_only).then(start_folder).transpose()?;
         Ok(Self {
             shared,
             options,
             jobs,
             commit: Mutex::new(()),
             transition: RwLock::new(()),
-            folder: Some(folder),
+            folder,
         })
     }
 
@@ -285,15 +302,7 @@ impl StateStore {
             None => return Err(StateError::UnknownBlock { hash: B256::ZERO }),
         };
         let bytes = self.shared.backend.prove(&state.view, &state.cache, keys)?;
-        Ok(StateProof {
-            backend: identity.name.into(),
-            version: identity.version,
-            hash: identity.hash.name().into(),
-            params: identity.params,
-            block: BlockRef::new(number, hash),
-            root,
-            bytes,
-        })
+        Ok(StateProof::of(identity, BlockRef::new(number, hash), root, bytes))
     }
 
     /// What the store holds at its durable tip.
@@ -339,7 +348,7 @@ impl StateStore {
         Ok(())
     }
 
-    fn resolve(&self, at: At<'_>) -> Result<Resolved, StateError> {
+    pub(crate) fn resolve(&self, at: At<'_>) -> Result<Resolved, StateError> {
         let _still = self.transition.read();
         self.refuse_if_poisoned()?;
         let inner = self.shared.inner.lock();

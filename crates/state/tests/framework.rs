@@ -22,7 +22,7 @@ use std::{
 const KEYS: u64 = 25;
 
 fn options(retention: u64) -> StoreOptions {
-    StoreOptions { retention, fold_bytes: 1, fold_commits: 1, dir: None }
+    StoreOptions { retention, fold_bytes: 1, fold_commits: 1, ..StoreOptions::default() }
 }
 
 fn open(kv: &MemoryStore, options: StoreOptions) -> Result<StateStore, StateError> {

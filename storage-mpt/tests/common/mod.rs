@@ -1,6 +1,8 @@
 //! A view in memory, a model of the state and its root by another implementation.
 #![allow(dead_code, missing_docs, unreachable_pub)]
 
+pub mod blocks;
+
 use alloy_primitives::{Address, B256, Bytes, U256, keccak256};
 use alloy_trie::{HashBuilder, Nibbles, TrieAccount};
 use rand::Rng;
@@ -8,7 +10,7 @@ use retrie_state::{
     Account, ApplyContext, Backend, BulkSink, Cache, DeltaBuilder, Direction, Jobs, KeyRange,
     NodeRead, NodeWrite, Rows, StateDelta, StateError, StateKey, Table, Value,
 };
-use retrie_storage_mpt::Mpt;
+use retrie_storage_mpt::{Mpt, TrieHash};
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::PathBuf,
@@ -102,6 +104,12 @@ impl BulkSink for View {
         rows.insert(key.to_vec(), Bytes::copy_from_slice(value));
         Ok(())
     }
+
+    fn put_unordered(&mut self, table: Table, key: &[u8], value: &[u8]) -> Result<(), StateError> {
+        let stored = self.set(table, key, Some(Bytes::copy_from_slice(value)));
+        assert!(stored.is_none_or(|stored| stored[..] == *value), "two values of {key:02x?}");
+        Ok(())
+    }
 }
 
 pub fn random_address(random: &mut impl Rng) -> Address {
@@ -122,6 +130,73 @@ pub fn delta(before: &Model, after: &Model, wiped: &[Address]) -> StateDelta {
     }
     wiped.iter().for_each(|address| builder.wipe(*address));
     builder.build()
+}
+
+/// The root of a trie by the yellow paper's definition (appendix D), word for word.
+pub fn root_by_definition(with: TrieHash, leaves: &BTreeMap<B256, Vec<u8>>) -> B256 {
+    fn hex_prefix(nibbles: &[u8], is_leaf: bool) -> Vec<u8> {
+        let flag = 2 * u8::from(is_leaf) + (nibbles.len() % 2) as u8;
+        let padding = if nibbles.len().is_multiple_of(2) { vec![flag, 0] } else { vec![flag] };
+        let padded: Vec<u8> = padding.into_iter().chain(nibbles.iter().copied()).collect();
+        padded.chunks(2).map(|pair| pair[0] << 4 | pair[1]).collect()
+    }
+    fn list(items: &[Vec<u8>]) -> Vec<u8> {
+        let payload_length = items.iter().map(Vec::len).sum();
+        let mut out = Vec::new();
+        alloy_rlp::Header { list: true, payload_length }.encode(&mut out);
+        out.extend(items.concat());
+        out
+    }
+    fn string(bytes: &[u8]) -> Vec<u8> {
+        alloy_rlp::encode(bytes)
+    }
+    fn node(with: TrieHash, leaves: &[(Vec<u8>, &Vec<u8>)], depth: usize) -> Vec<u8> {
+        let (first, last) = (&leaves[0].0, &leaves[leaves.len() - 1].0);
+        if leaves.len() == 1 {
+            return list(&[string(&hex_prefix(&first[depth..], true)), string(leaves[0].1)]);
+        }
+        let same = (depth..).take_while(|at| first[*at] == last[*at]).count();
+        if same > 0 {
+            let path = string(&hex_prefix(&first[depth..depth + same], false));
+            return list(&[path, reference(with, leaves, depth + same)]);
+        }
+        let child = |nibble| {
+            let below: Vec<_> =
+                leaves.iter().filter(|(key, _)| key[depth] == nibble).cloned().collect();
+            if below.is_empty() { string(&[]) } else { reference(with, &below, depth + 1) }
+        };
+        list(&(0..16).map(child).chain([string(&[])]).collect::<Vec<_>>())
+    }
+    fn reference(with: TrieHash, leaves: &[(Vec<u8>, &Vec<u8>)], depth: usize) -> Vec<u8> {
+        let rlp = node(with, leaves, depth);
+        if rlp.len() < 32 { rlp } else { string(with.hash(rlp).as_slice()) }
+    }
+    if leaves.is_empty() {
+        return with.hash([0x80]);
+    }
+    let nibbles = |key: &B256| key.iter().flat_map(|byte| [byte >> 4, byte & 15]).collect();
+    let leaves: Vec<_> = leaves.iter().map(|(key, value)| (nibbles(key), value)).collect();
+    with.hash(node(with, &leaves, 0))
+}
+
+/// State root by definition.
+pub fn state_root_by_definition(with: TrieHash, model: &Model) -> B256 {
+    let mut storages: BTreeMap<Address, BTreeMap<B256, Vec<u8>>> = BTreeMap::new();
+    for (key, value) in model {
+        if let StateKey::Slot(address, slot) = key {
+            let leaf = alloy_rlp::encode(U256::from_be_slice(value));
+            storages.entry(*address).or_default().insert(with.hash(slot), leaf);
+        }
+    }
+    let leaf = |(key, value): (&StateKey, &Value)| {
+        let StateKey::Account(address) = key else { return None };
+        let Account { nonce, balance, code_hash } = Account::decode(value).unwrap();
+        let slots = storages.get(address).cloned().unwrap_or_default();
+        let storage_root = root_by_definition(with, &slots);
+        let account = TrieAccount { nonce, balance, storage_root, code_hash };
+        Some((with.hash(address), alloy_rlp::encode(account)))
+    };
+    root_by_definition(with, &model.iter().filter_map(leaf).collect())
 }
 
 fn trie_root(leaves: BTreeMap<B256, Vec<u8>>) -> B256 {
@@ -158,8 +233,8 @@ pub fn state_root(model: &Model) -> B256 {
 }
 
 /// A backend with its state.
-pub struct Store {
-    pub mpt: Mpt,
+pub struct Store<B = Mpt> {
+    pub mpt: B,
     pub view: View,
     pub cache: Cache,
     pub model: Model,
@@ -170,7 +245,13 @@ pub struct Store {
 
 impl Store {
     pub fn new() -> Self {
-        let (mpt, view, jobs) = (Mpt::new(), View::default(), Jobs::new(None));
+        Self::of(Mpt::new())
+    }
+}
+
+impl<B: Backend> Store<B> {
+    pub fn of(mpt: B) -> Self {
+        let (view, jobs) = (View::default(), Jobs::new(None));
         let cache = mpt.open(&view, &jobs).unwrap();
         let root = mpt.empty_root();
         Self { mpt, view, cache, model: Model::new(), root, number: 0, jobs }

@@ -1,21 +1,24 @@
 //! `retrie db`: what a datadir holds.
 
-use super::{ChainArgs, grouped, open_to_read};
+use super::{ChainArgs, grouped, open_to_read, verify};
 use crate::{
     output::{Output, say},
     registry,
 };
 use eyre::OptionExt;
 use retrie_db::{ChainRead, DbStats};
+use retrie_pipeline::state_folder;
 use retrie_state::{StateStore, StoreOptions};
 use serde::Serialize;
-use std::path::PathBuf;
+use std::{path::PathBuf, sync::Arc};
 
 /// Subcommands of `retrie db`.
 #[derive(Clone, Debug, clap::Subcommand)]
 pub(crate) enum Command {
     /// Print the size of every table, and what the state holds.
     Stats(StatsArgs),
+    /// Check every table, every block, and the state against its values.
+    Verify(verify::Args),
 }
 
 /// Arguments of `retrie db stats`.
@@ -64,6 +67,7 @@ impl Command {
     pub(crate) fn run(self) -> eyre::Result<()> {
         match self {
             Self::Stats(args) => args.run(),
+            Self::Verify(args) => args.run(),
         }
     }
 }
@@ -73,12 +77,16 @@ impl StatsArgs {
         let spec = self.chain.spec()?;
         let datadir = self.chain.datadir(&spec)?;
         let db = open_to_read(&datadir)?;
-        let metadata = db
-            .begin_read()?
-            .metadata()?
-            .ok_or_eyre("the datadir is not initialised; run `retrie init`")?;
-        let backend = registry::backend(&metadata.backend)?;
-        let store = StateStore::open(backend, db.state_store(), StoreOptions::default())?;
+        let read = Arc::new(db.begin_read()?);
+        let metadata =
+            read.metadata()?.ok_or_eyre("the datadir is not initialised; run `retrie init`")?;
+        let backend = registry::backend_of(&metadata.backend, &metadata.hash)?;
+        let options = StoreOptions {
+            dir: Some(state_folder(&datadir, false)),
+            read_only: true,
+            ..StoreOptions::default()
+        };
+        let store = StateStore::open(backend, read.state_store(), options)?;
         let state = store.stats()?;
         let tip = store.tip();
         let stats = Stats {

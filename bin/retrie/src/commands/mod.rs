@@ -1,16 +1,22 @@
 //! The subcommands and what they share.
 
+pub(crate) mod bench;
+pub(crate) mod bundle;
 pub(crate) mod db;
+pub(crate) mod download;
 pub(crate) mod export;
 pub(crate) mod import;
 pub(crate) mod init;
 pub(crate) mod replay;
+pub(crate) mod stage;
+pub(crate) mod verify;
 
 use crate::registry;
 use eyre::{Context, bail};
 use retrie_chainspec::{ChainSpec, parse_chain};
 use retrie_db::{Db, DbError, OpenOptions, StateRootMode, SyncMode};
 use retrie_pipeline::ChainOptions;
+use retrie_sources::{Http, HttpOptions};
 use retrie_state::StoreOptions;
 use std::{
     io::Write,
@@ -19,6 +25,7 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
+    time::Duration,
 };
 
 /// A flag that Ctrl-C (or SIGTERM) sets; a second one ends the process at once.
@@ -74,6 +81,9 @@ pub(crate) struct StateArgs {
     /// The state store.
     #[arg(long, value_name = "BACKEND", default_value = "mpt")]
     pub(crate) state_backend: String,
+    /// Hash function of the state store, for comparison only; `mpt-archive` has the choice.
+    #[arg(long, value_name = "HASH")]
+    pub(crate) hash: Option<registry::Hash>,
     /// What header state roots mean: `header` (must equal the backend's root; backends with
     /// Ethereum's roots only, their default), `shadow` (belong to another backend; ours is stored
     /// beside them).
@@ -88,6 +98,29 @@ pub(crate) struct StateArgs {
     pub(crate) retention: u64,
 }
 
+/// How a server is talked to. Proxies come from the environment (`HTTPS_PROXY`, `ALL_PROXY`).
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct HttpArgs {
+    /// Seconds to wait for a connection, for an answer to begin, and for each next byte of it.
+    #[arg(long, value_name = "SECONDS", default_value = "30", value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    timeout: u64,
+    /// How often to try again, with growing waits, when the server fails without any progress.
+    #[arg(long, value_name = "N", default_value_t = 4)]
+    retries: u32,
+}
+
+impl HttpArgs {
+    /// The client, which `stop` stops.
+    pub(crate) fn client(&self, stop: &Arc<AtomicBool>) -> Http {
+        let options = HttpOptions {
+            timeout: Duration::from_secs(self.timeout),
+            retries: self.retries,
+            ..HttpOptions::default()
+        };
+        Http::new(options, stop.clone())
+    }
+}
+
 /// How the database is opened.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct DbArgs {
@@ -100,7 +133,7 @@ pub(crate) struct DbArgs {
     pub(crate) sync: SyncMode,
 }
 
-fn parse_sync(name: &str) -> Result<SyncMode, String> {
+pub(crate) fn parse_sync(name: &str) -> Result<SyncMode, String> {
     match name {
         "durable" => Ok(SyncMode::Durable),
         "none" => Ok(SyncMode::NoSync),
@@ -149,6 +182,13 @@ pub(crate) fn open_to_read(datadir: &Path) -> Result<Db, DbError> {
     })
 }
 
+/// For tests of crashes: with `RETRIE_FOLD_BYTES` the state is folded after so many bytes.
+fn fold_bytes_of(mut options: StoreOptions) -> StoreOptions {
+    let bytes = std::env::var("RETRIE_FOLD_BYTES").ok().and_then(|bytes| bytes.parse().ok());
+    options.fold_bytes = bytes.unwrap_or(options.fold_bytes);
+    options
+}
+
 impl StateArgs {
     /// Everything needed to open a chain in `datadir`.
     pub(crate) fn chain_options(
@@ -157,7 +197,8 @@ impl StateArgs {
         datadir: &Path,
         db: OpenOptions,
     ) -> eyre::Result<ChainOptions> {
-        let backend = registry::backend(&self.state_backend)?;
+        let names = std::slice::from_ref(&self.state_backend);
+        let backend = registry::backends(names, self.hash)?.remove(0);
         let referee = self.referee.as_deref().map(registry::referee).transpose()?;
         let root_mode = match self.state_root {
             Some(StateRootMode::Native) => {
@@ -174,7 +215,10 @@ impl StateArgs {
             root_mode,
             datadir: datadir.to_owned(),
             db,
-            store: StoreOptions { retention: self.retention, ..StoreOptions::default() },
+            store: fold_bytes_of(StoreOptions {
+                retention: self.retention,
+                ..StoreOptions::default()
+            }),
         })
     }
 }

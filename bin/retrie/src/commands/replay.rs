@@ -1,4 +1,7 @@
-//! `retrie replay`: real blocks on fresh stores, measured.
+//! `retrie replay`: real blocks, or a built-in chain, on fresh stores, measured.
+
+mod built_in;
+mod padded;
 
 use super::{
     grouped,
@@ -13,12 +16,12 @@ use eyre::{Context, bail};
 use retrie_chainspec::{ChainSpec, parse_chain};
 use retrie_db::{Db, OpenOptions, StateRootMode, SyncMode};
 use retrie_pipeline::{
-    Chain, ChainOptions, ImportOptions, chain_replay_result, import,
-    replay::{BundleOutcome, BundleReplay, BundleReplayOptions, padding_accounts},
+    ChainOptions, ImportOptions, chain_replay_result, import, import_below,
+    replay::{BundleOutcome, BundleReplay, BundleReplayOptions},
     report::{ReplayReport, ReplayResult, machine},
 };
 use retrie_sources::{BundleFile, detect, list_bundles};
-use retrie_state::{Backend, BlockRef, StateStore, StoreOptions};
+use retrie_state::{Backend, StateStore, StoreOptions};
 use retrie_telemetry::Metrics;
 use std::{
     path::PathBuf,
@@ -31,21 +34,25 @@ use std::{
 /// Arguments of `retrie replay`.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The chain: mainnet, sepolia, holesky, hoodi, dev, or a genesis JSON file.
-    #[arg(long, value_name = "CHAIN_OR_PATH", default_value = "mainnet")]
-    chain: String,
-    /// The state stores, one after the other, separated by commas.
-    #[arg(long, value_name = "BACKENDS", default_value = "mpt", value_delimiter = ',')]
+    /// The chain of the files: mainnet (the default), sepolia, holesky, hoodi, dev, or a genesis
+    /// JSON file.
+    #[arg(long, value_name = "CHAIN_OR_PATH", requires = "paths")]
+    chain: Option<String>,
+    /// The state stores, one after the other, separated by commas; `mpt` if absent, or every one
+    /// with the built-in chain.
+    #[arg(long, value_name = "BACKENDS", value_delimiter = ',')]
     state_backend: Vec<String>,
-    /// First block to replay.
+    /// Hash function of the state stores that have the choice (`mpt-archive`), for comparison only.
+    #[arg(long, value_name = "HASH")]
+    hash: Option<registry::Hash>,
+    /// First block to replay. Of a chain, those before it run too, but are not measured.
     #[arg(long, value_name = "NUMBER", default_value_t = 0)]
     from: u64,
     /// Last block to replay.
     #[arg(long, value_name = "NUMBER", default_value_t = u64::MAX)]
     to: u64,
-    /// Put bundles on a state of this many random accounts (1000, 50k, 1m).
-    #[arg(long, value_name = "N", default_value = "0", value_parser = parse_count)]
-    pad_accounts: u64,
+    #[command(flatten)]
+    pad: padded::PadArgs,
     /// `durable`: each commit is synced to disk. `none`: commits are left to the system.
     #[arg(long, value_name = "MODE", default_value = "durable")]
     sync: String,
@@ -55,13 +62,22 @@ pub(crate) struct Args {
     /// Write the figures as JSON to this file, or `-` for stdout.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Bundles, block files, or folders of either.
-    #[arg(required = true, value_name = "PATH")]
+    /// Bundles, block files, or folders of either. Without any, a built-in chain is made from a
+    /// seed: transfers, ERC-20 calls and swaps.
+    #[arg(value_name = "PATH")]
     paths: Vec<PathBuf>,
 }
 
+/// Blocks of one chain in files.
+struct ChainFiles {
+    spec: Arc<ChainSpec>,
+    paths: Vec<PathBuf>,
+    /// How many blocks are to be replayed, where that is known.
+    total: Option<u64>,
+}
+
 /// `10`, `50k`, `1m`.
-fn parse_count(text: &str) -> Result<u64, String> {
+pub(crate) fn parse_count(text: &str) -> Result<u64, String> {
     let (digits, unit) = match text.to_ascii_lowercase().strip_suffix(['k', 'm']) {
         Some(digits) if text.ends_with(['k', 'K']) => (digits.to_owned(), 1000),
         Some(digits) => (digits.to_owned(), 1_000_000),
@@ -95,22 +111,38 @@ impl Args {
                 "give either bundles or block files: a bundle stands alone, a chain from genesis"
             );
         }
-        if bundles.is_empty() && chains.is_empty() {
+        if bundles.is_empty() && chains.is_empty() && !self.paths.is_empty() {
             bail!("no bundle lies within blocks {} to {}", self.from, self.to);
         }
         if !bundles.is_empty() && self.retention < 2 {
             bail!("--retention must be 2 at least: a bundle's pre-state and block are taken back");
         }
-        let backends = self.state_backend.iter().map(|name| registry::backend(name));
-        let backends: Vec<_> = backends.collect::<Result<_, _>>()?;
-        let spec = parse_chain(&self.chain)?;
+        let backends = match &self.state_backend[..] {
+            [] if self.paths.is_empty() => registry::all(),
+            [] => vec!["mpt".into()],
+            names => names.to_vec(),
+        };
+        let backends = registry::backends(&backends, self.hash)?;
+        let out = Output::new(self.json.clone());
+        let made = match self.paths.is_empty() {
+            true => Some(built_in::make(self.from, self.to, &out, stop)?),
+            false => None,
+        };
+        let spec = match &made {
+            Some(made) => parse_chain(&made.genesis)?,
+            None => parse_chain(self.chain.as_deref().unwrap_or("mainnet"))?,
+        };
+        let chain = ChainFiles {
+            spec,
+            total: made.as_ref().map(|made| made.replayed),
+            paths: made.as_ref().map_or(chains, |made| vec![made.blocks.clone()]),
+        };
         let mut report = ReplayReport {
             machine: machine(),
             version: env!("CARGO_PKG_VERSION").into(),
             command: command_line(),
             results: Vec::new(),
         };
-        let out = Output::new(self.json.clone());
         say!(
             out,
             "hash: by backend; sync {}; retention {}; cache: journal and page cache; {}",
@@ -122,10 +154,10 @@ impl Args {
             if stop.load(Ordering::Relaxed) {
                 break;
             }
-            let result = if chains.is_empty() {
-                self.replay_bundles(&out, &spec, backend, &bundles, sync, stop)?
+            let result = if chain.paths.is_empty() {
+                self.replay_bundles(&out, &chain.spec, backend, &bundles, sync, stop)?
             } else {
-                self.replay_chain(&spec, backend, &chains, sync, stop)?
+                self.replay_chain(&chain, backend, sync, stop)?
             };
             report.results.push(result);
         }
@@ -150,25 +182,13 @@ impl Args {
         stop: &AtomicBool,
     ) -> eyre::Result<ReplayResult> {
         let name = backend.identity().name;
-        let folder = fresh_folder()?;
-        let db = Db::create(folder.path(), &db_options(sync))?;
+        let folder = self.pad.base_state(&backend)?;
+        let db = Db::open(folder.path(), &db_options(sync))?;
         let kv = db.state_store();
-        let files = folder.path().join("state");
-        std::fs::create_dir_all(&files).wrap_err("creating the state folder")?;
+        let files = padded::state_files(folder.path());
         let store_options =
             StoreOptions { retention: self.retention, dir: Some(files), ..StoreOptions::default() };
         let store = StateStore::open(backend, kv.clone(), store_options)?;
-        if self.pad_accounts > 0 {
-            tracing::info!(
-                "{name}: padding the state with {} accounts",
-                grouped(self.pad_accounts)
-            );
-            let mut txn = kv.begin_write()?;
-            let mut entries = padding_accounts(self.pad_accounts).into_iter().map(Ok);
-            let (_, after) = store.bulk_load(BlockRef::default(), &mut entries, &mut *txn)?;
-            txn.commit()?;
-            after.run()?;
-        }
         let opener = registry::witness_opener();
         let options = BundleReplayOptions {
             spec: spec.clone(),
@@ -189,30 +209,29 @@ impl Args {
 
     fn replay_chain(
         &self,
-        spec: &Arc<ChainSpec>,
+        files: &ChainFiles,
         backend: Arc<dyn Backend>,
-        paths: &[PathBuf],
         sync: SyncMode,
         stop: &AtomicBool,
     ) -> eyre::Result<ReplayResult> {
-        let folder = fresh_folder()?;
         let root_mode = if backend.capabilities().ethereum_root {
             StateRootMode::Header
         } else {
             StateRootMode::Shadow
         };
-        let chain = Chain::open(ChainOptions {
-            spec: spec.clone(),
-            backend,
+        let (_folder, chain) = self.pad.chain(|datadir| ChainOptions {
+            spec: files.spec.clone(),
+            backend: backend.clone(),
             referee: None,
             root_mode,
-            datadir: folder.path().to_owned(),
+            datadir: datadir.to_owned(),
             db: db_options(sync),
             store: StoreOptions { retention: self.retention, ..StoreOptions::default() },
         })?;
-        let sources = open_sources(paths)?;
-        let mut progress = Progress::new(total_blocks(&sources));
+        let mut sources = open_sources(&files.paths)?;
         let metrics = Metrics::new().wrap_err("registering the metrics")?;
+        import_below(&chain, &mut sources, self.from, &metrics, stop)?;
+        let mut progress = Progress::new(files.total.or_else(|| total_blocks(&sources)));
         let outcome = import(
             &chain,
             sources,
@@ -231,7 +250,7 @@ fn db_options(sync: SyncMode) -> OpenOptions {
     OpenOptions { sync, ..OpenOptions::default() }
 }
 
-fn command_line() -> String {
+pub(crate) fn command_line() -> String {
     let words: Vec<_> = std::env::args_os().collect();
     words.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
 }

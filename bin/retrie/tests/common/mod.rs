@@ -20,9 +20,15 @@ pub const MAINNET_600: &str = "0x2b24005caaa44c607ac59ae72da2d5ce6aac2eda821f730
 pub const MAINNET_20999: &str =
     "0x6e8f7e79e57d9664121a72b6481cc7c6cf0e47e98753a2a0740d4aec9733494a";
 
+/// The program under test: that of this build, or another one.
+pub fn program() -> PathBuf {
+    let other = std::env::var_os("RETRIE_BIN").map(PathBuf::from);
+    other.unwrap_or_else(|| env!("CARGO_BIN_EXE_retrie").into())
+}
+
 /// A command line of the program.
 pub fn retrie<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_retrie"));
+    let mut command = Command::new(program());
     command.args(args).env_remove("RUST_LOG").env_remove("RUST_BACKTRACE").stdin(Stdio::null());
     command
 }

@@ -1,8 +1,10 @@
 //! Blocks: what can be read of them ([`ChainRead`]) and how they are written.
 
+mod check;
 mod read;
 mod write;
 
+pub use check::StoredBlock;
 pub use read::{CanonicalHeaders, ChainRead, StoredTransaction};
 pub use write::NewBlock;
 

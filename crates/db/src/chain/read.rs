@@ -336,7 +336,10 @@ fn body_row<R: RawRead + ?Sized>(read: &R, id: BlockId) -> Result<codecs::BodyRo
         .map_err(|e| DbError::corrupt(ChainTable::Bodies.name(), &id.to_bytes(), e))
 }
 
-fn body_at<R: RawRead + ?Sized>(read: &R, id: BlockId) -> Result<(BlockBody, Vec<Address>)> {
+pub(super) fn body_at<R: RawRead + ?Sized>(
+    read: &R,
+    id: BlockId,
+) -> Result<(BlockBody, Vec<Address>)> {
     let row = body_row(read, id)?;
     let rows = transactions_at(read, id)?;
     check_count(ChainTable::Transactions, id, rows.len(), row.transactions)?;

@@ -123,6 +123,25 @@ impl WriteTxn {
         self.raw_delete(self.chain(ChainTable::BlockIndex), hash.as_slice())
     }
 
+    /// Deletes all stored blocks above `number`, which must not be canonical any more; returns how
+    /// many there were. Code stays.
+    pub fn remove_blocks_above(&mut self, number: u64) -> Result<u64> {
+        let headers = self.chain(ChainTable::Headers);
+        let mut removed = 0;
+        while let Some((key, header)) = self.raw_seek(headers, None, Direction::Backward)? {
+            let bad = |what| DbError::corrupt(headers.name, &key, what);
+            let id = BlockId::from_bytes(&key).ok_or_else(|| bad("the key is not a block id"))?;
+            if id.number <= number {
+                break;
+            }
+            if !self.remove_block(&keccak256(&header))? {
+                return Err(bad("the index does not know this header"));
+            }
+            removed += 1;
+        }
+        Ok(removed)
+    }
+
     /// Stores contract code under its keccak-256, unless it is stored already.
     pub fn insert_code(&mut self, hash: &B256, code: &[u8]) -> Result<()> {
         let table = self.chain(ChainTable::Codes);

@@ -1,6 +1,8 @@
 //! What the tests share: a state in a map, and real blocks with the state they touch.
 #![allow(dead_code, unreachable_pub, missing_docs)]
 
+pub mod world;
+
 use alloy_consensus::BlockBody;
 use alloy_eips::{
     eip2718::Decodable2718,

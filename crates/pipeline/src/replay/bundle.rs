@@ -63,7 +63,7 @@ impl BundleOutcome {
         self.gas_ok && self.bloom_ok && optional.iter().all(|check| *check != Some(false))
     }
 
-    fn failure(&self) -> String {
+    pub(super) fn failure(&self) -> String {
         let failed = [
             (Some(self.gas_ok), "gasUsed"),
             (Some(self.bloom_ok), "logsBloom"),

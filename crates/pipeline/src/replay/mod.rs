@@ -10,9 +10,14 @@
 //!
 //! On a backend that opens partial states, a *witness* bundle is instead executed on exactly the
 //! nodes of its witness, and must reach the post-state root of its header.
+//!
+//! Bundles come from files, or are made from an archive node by [`BundleMaker`].
 
 mod bundle;
+mod make;
 mod pad;
+mod remote;
 
 pub use bundle::{BundleOutcome, BundleReplay, BundleReplayOptions};
-pub use pad::padding_accounts;
+pub use make::{BundleMaker, MadeBundle};
+pub use pad::{Padding, SLOTS_PER_CONTRACT};

@@ -1,30 +1,75 @@
-//! Random accounts that give a state the size of a real one.
+//! Random accounts and slots that give a state the size of a real one.
 
 use alloy_primitives::{Address, B256, U256, keccak256};
-use retrie_state::{Account, StateKey, Value};
+use rayon::prelude::*;
+use retrie_state::{Account, StateKey, Value, encode_slot};
 
-/// `count` accounts of random addresses, balances and nonces, sorted by key. The same `count`
-/// gives the same accounts.
-pub fn padding_accounts(count: u64) -> Vec<(StateKey, Value)> {
-    let mut accounts: Vec<_> = (0..count)
-        .map(|n| {
-            let mut seed = *b"retrie padding ........";
-            seed[15..].copy_from_slice(&n.to_be_bytes());
-            let random = keccak256(seed);
-            let word = |at: usize| {
-                random[at..at + 8].iter().fold(0, |word, byte| word << 8 | u64::from(*byte))
-            };
-            let account = Account {
-                nonce: word(20) % 1000,
-                balance: U256::from(word(20)) * U256::from(1_000_000_007u64),
-                ..Default::default()
-            };
-            (StateKey::Account(Address::from_slice(&random[..20])), account.encode())
-        })
-        .collect();
-    accounts.sort_unstable_by_key(|(key, _)| *key);
-    accounts.dedup_by_key(|(key, _)| *key);
-    accounts
+/// How many slots a padded contract has.
+pub const SLOTS_PER_CONTRACT: u64 = 100;
+
+/// Random accounts and slots. The same numbers give the same ones.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Padding {
+    /// Number of accounts; there are more if the slots need them.
+    pub accounts: u64,
+    /// Number of slots, [`SLOTS_PER_CONTRACT`] in each of the first accounts.
+    pub slots: u64,
+}
+
+impl Padding {
+    /// Whether there is nothing to pad with.
+    pub const fn is_none(&self) -> bool {
+        self.accounts == 0 && self.slots == 0
+    }
+
+    /// A name for what it holds, fit for a file name. The number at its end is the version of this
+    /// module's rules.
+    pub fn name(&self) -> String {
+        format!("{}-accounts-{}-slots-v1", self.accounts, self.slots)
+    }
+
+    /// Accounts of random addresses, balances and nonces, and slots of random keys and values,
+    /// sorted by key.
+    pub fn entries(&self) -> Vec<(StateKey, Value)> {
+        let accounts = self.accounts.max(self.slots.div_ceil(SLOTS_PER_CONTRACT));
+        let mut entries: Vec<_> = (0..accounts).into_par_iter().map(account).collect();
+        entries.par_extend((0..self.slots).into_par_iter().map(slot));
+        entries.par_sort_unstable_by_key(|(key, _)| *key);
+        entries.dedup_by_key(|(key, _)| *key);
+        entries
+    }
+}
+
+fn address(random: &B256) -> Address {
+    Address::from_slice(&random[..20])
+}
+
+fn random(number: u64) -> B256 {
+    let mut seed = *b"retrie padding ........";
+    seed[15..].copy_from_slice(&number.to_be_bytes());
+    keccak256(seed)
+}
+
+fn account(number: u64) -> (StateKey, Value) {
+    let random = random(number);
+    let word =
+        |at: usize| random[at..at + 8].iter().fold(0, |word, byte| word << 8 | u64::from(*byte));
+    let account = Account {
+        nonce: word(20) % 1000,
+        balance: U256::from(word(20)) * U256::from(1_000_000_007u64),
+        ..Default::default()
+    };
+    (StateKey::Account(address(&random)), account.encode())
+}
+
+fn slot(number: u64) -> (StateKey, Value) {
+    let contract = address(&random(number / SLOTS_PER_CONTRACT));
+    let mut seed = *b"retrie padding slot ........";
+    seed[20..].copy_from_slice(&number.to_be_bytes());
+    let key = keccak256(seed);
+    // A slot is never zero.
+    let value = U256::from_be_bytes(keccak256(key).0) | U256::from(1);
+    (StateKey::Slot(contract, key), encode_slot(value).unwrap_or_default())
 }
 
 /// A block hash for a block that stands outside every chain.
@@ -35,13 +80,39 @@ pub(crate) fn synthetic_hash(what: &str, number: u64) -> B256 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use retrie_state::decode_slot;
+    use std::collections::BTreeMap;
 
     #[test]
     fn padding_is_sorted_unique_and_stable() {
-        let accounts = padding_accounts(1000);
+        let padding = Padding { accounts: 1000, slots: 0 };
+        let accounts = padding.entries();
         assert_eq!(accounts.len(), 1000);
         assert!(accounts.windows(2).all(|pair| pair[0].0 < pair[1].0));
-        assert_eq!(accounts, padding_accounts(1000));
+        assert_eq!(accounts, padding.entries());
         assert!(accounts.iter().all(|(_, value)| Account::decode(value).is_some()));
+        // Slots come on top of the same accounts.
+        let both = Padding { accounts: 1000, slots: 1250 }.entries();
+        assert_eq!(both[..1000], accounts);
+        assert_eq!(both.len(), 2250);
+    }
+
+    #[test]
+    fn every_contract_exists_and_has_its_share_of_slots() {
+        let entries = Padding { accounts: 5, slots: 1250 }.entries();
+        assert!(entries.windows(2).all(|pair| pair[0].0 < pair[1].0));
+        let mut slots: BTreeMap<_, u64> = BTreeMap::new();
+        for (key, value) in &entries {
+            match key {
+                StateKey::Account(address) => assert_eq!(slots.insert(*address, 0), None),
+                StateKey::Slot(address, _) => {
+                    assert!(decode_slot(value).is_some_and(|value| !value.is_zero()));
+                    *slots.get_mut(address).expect("its account comes first") += 1;
+                }
+            }
+        }
+        let mut counts: Vec<_> = slots.into_values().collect();
+        counts.sort_unstable();
+        assert_eq!(counts, [[50].as_slice(), &[SLOTS_PER_CONTRACT; 12]].concat());
     }
 }

@@ -18,6 +18,9 @@
 
 mod json;
 mod load;
+mod store;
+
+pub use store::{encode_prestate, write_json_gz};
 
 use std::{
     collections::BTreeMap,

@@ -144,7 +144,7 @@ fn layer(rows: &[(u8, Option<u8>)]) -> Layer {
 }
 
 fn versions(generation: &Generation, key: u8) -> usize {
-    generation.table(TABLE).unwrap().read().rows.get(&[key][..]).map_or(0, |v| v.len())
+    generation.table(TABLE).unwrap().read().versions(&[key]).map_or(0, |v| v.len())
 }
 
 #[test]
@@ -221,7 +221,7 @@ fn replay_and_fold_end_in_the_same_rows() {
         assert_eq!(replayed.get(TABLE, &[key], 30).flatten(), expected);
     }
     let slices = std::cell::Cell::new(0);
-    fold(&kv, &replayed, || slices.set(slices.get() + 1), |_| Ok(())).unwrap();
+    fold(&kv, &replayed, || slices.set(slices.get() + 1), |_| Ok(false)).unwrap();
     let rows = kv.snapshot().unwrap().scan(TABLE, KeyRange::ALL, Direction::Forward, 999).unwrap();
     assert!(rows.iter().map(|(key, _)| key[0]).eq(model.keys().copied()));
     let missing = replay(&*kv.snapshot().unwrap(), &TABLES, 0, 31).unwrap_err();

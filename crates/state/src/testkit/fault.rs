@@ -151,6 +151,10 @@ impl KvWrite for FaultTxn<'_> {
 }
 
 impl KvTxn for FaultTxn<'_> {
+    fn is_awaited(&self) -> bool {
+        self.inner.is_awaited()
+    }
+
     fn commit(self: Box<Self>) -> Result<(), StoreError> {
         let fatal = self.faults.strike("commit")?;
         if !fatal {

@@ -19,9 +19,11 @@
 //! A check takes a fraction of a second for a plain backend. `RETRIE_TESTKIT_SCALE=n` runs n seeds
 //! of each, `RETRIE_TESTKIT_SEED=s` starts at another one. A failing test prints its seed.
 
+mod check;
 mod durability;
 mod fault;
 mod forks;
+mod history;
 mod model;
 mod node;
 mod proofs;
@@ -32,6 +34,7 @@ mod store;
 use crate::{Backend, KvStore, MemoryStore};
 use std::sync::Arc;
 
+pub use check::a_whole_state_is_checked;
 pub use durability::{
     a_dropped_after_commit_poisons_until_reopened, a_kill_at_any_write_loses_nothing_committed,
     leftover_files_are_removed_on_open, pruning_shortens_the_way_back,
@@ -44,6 +47,7 @@ pub use forks::{
     deep_forks_replace_the_whole_retained_chain, dropped_proposals_leave_no_trace,
     readers_stay_at_their_block, siblings_do_not_see_each_other,
 };
+pub use history::every_old_state_can_be_read_and_proven;
 pub use proofs::{
     mutated_proofs_are_refused, proofs_show_presence_and_absence_at_every_retained_block,
 };
@@ -172,6 +176,8 @@ macro_rules! __all_backend_checks {
             slow_jobs_change_nothing
             proofs_show_presence_and_absence_at_every_retained_block
             mutated_proofs_are_refused
+            every_old_state_can_be_read_and_proven
+            a_whole_state_is_checked
         }
     };
 }

@@ -5,7 +5,7 @@ use super::{
     model::{Block, BlockPtr, Flavour, slots_of},
 };
 use crate::{
-    At, KvStore, Proposal, StateError, StateKey, StateReader, StateStore, StateView, StoreOptions,
+    At, KvStore, Proposal, StateError, StateKey, StateReader, StateStore, StoreOptions,
     shared::{Retained, named_files},
 };
 use alloy_primitives::{Address, B256};
@@ -41,7 +41,7 @@ impl Roots {
 /// Settings under which folds never run, or run all the time.
 pub(super) fn options(retention: u64, fold_often: bool) -> StoreOptions {
     let (fold_bytes, fold_commits) = if fold_often { (1, 1) } else { (1 << 30, usize::MAX) };
-    StoreOptions { retention, fold_bytes, fold_commits, dir: None }
+    StoreOptions { retention, fold_bytes, fold_commits, ..StoreOptions::default() }
 }
 
 /// A temporary directory, shared with the nodes that are opened on it again.
@@ -250,7 +250,7 @@ impl<'k> Node<'k> {
 }
 
 /// Compares a reader with `block`: every key, some that are absent, and the slots of every address.
-pub(super) fn check_reader(reader: &StateView, block: &Block, flavour: Flavour) {
+pub(super) fn check_reader(reader: &impl StateReader, block: &Block, flavour: Flavour) {
     let mut addresses = BTreeSet::new();
     for (key, value) in &*block.entries {
         assert_eq!(reader.get(key).expect("get").as_ref(), Some(value), "{key}");

@@ -69,7 +69,7 @@ pub fn roots_do_not_depend_on_the_way_there(kit: &Kit<'_>) {
 pub fn a_bulk_load_equals_the_first_block(kit: &Kit<'_>) {
     kit.each_seed(|seed| {
         let roots = Arc::new(Roots::default());
-        let is_ethereum = kit.backend().capabilities().ethereum_root;
+        let is_ethereum = kit.backend().ethereum_state_only();
         let other = if is_ethereum { Flavour::Ethereum } else { Flavour::Opaque };
         let cases = [(0, Flavour::Ethereum, 0), (0, other, 4), (700, Flavour::Ethereum, 12)];
         for (first, flavour, blocks) in cases {
@@ -112,7 +112,7 @@ fn owned((key, value): (&StateKey, &Value)) -> Result<(StateKey, Value), StateEr
     Ok((*key, value.clone()))
 }
 
-fn bulk_load(
+pub(super) fn bulk_load(
     node: &Node<'_>,
     block: &Block,
     entries: impl Iterator<Item = Result<(StateKey, Value), StateError>>,

@@ -20,12 +20,13 @@ pub fn values_listings_and_counts_match_a_model(kit: &Kit<'_>) {
 }
 
 /// As [`values_listings_and_counts_match_a_model`] with values that are not Ethereum's: any bytes,
-/// and slots without accounts. Backends whose root is Ethereum's are excused.
+/// and slots without accounts. Backends that hold
+/// Ethereum's alone are excused.
 ///
 /// # Panics
 /// If they are not.
 pub fn opaque_values_match_a_model(kit: &Kit<'_>) {
-    if kit.backend().capabilities().ethereum_root {
+    if kit.backend().ethereum_state_only() {
         eprintln!("skipped: this backend holds Ethereum's accounts and slots alone");
         return;
     }

@@ -1,0 +1,136 @@
+//! `retrie db verify`: a datadir held against itself.
+
+use super::{ChainArgs, grouped, open_to_read};
+use crate::{
+    output::{Output, say},
+    registry,
+};
+use eyre::bail;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use retrie_db::ChainRead;
+use retrie_pipeline::verify::{VerifyOptions, VerifyReport, verify};
+use std::{
+    io::IsTerminal,
+    path::PathBuf,
+    time::{Duration, Instant},
+};
+
+/// Findings that are printed.
+const MAX_FINDINGS: usize = 100;
+/// How often a plain line is printed.
+const LINE_EVERY: Duration = Duration::from_secs(5);
+
+/// Arguments of `retrie db verify`.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    chain: ChainArgs,
+    /// Write what was checked and found as JSON to this file, or `-` for stdout.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+impl Args {
+    /// Runs the command; fails if anything is wrong with the datadir.
+    pub(crate) fn run(self) -> eyre::Result<()> {
+        let spec = self.chain.spec()?;
+        let datadir = self.chain.datadir(&spec)?;
+        let db = open_to_read(&datadir)?;
+        let metadata = db.begin_read()?.metadata()?;
+        let backend = |name: &str| match &metadata {
+            Some(of) if of.backend == name => registry::backend_of(name, &of.hash).ok(),
+            _ => registry::backend(name).ok(),
+        };
+        let options = VerifyOptions { spec, backend: &backend, max_findings: MAX_FINDINGS };
+        let mut shown = Shown::new();
+        let report = verify(&db, &options, &mut |what, count| shown.update(what, count));
+        shown.finish();
+        let report = report?;
+        let out = Output::new(self.json);
+        print(&out, &report)?;
+        out.json(&report)?;
+        if report.count > 0 {
+            bail!(
+                "datadir {}: {} findings; restore it from a copy, or import again into a fresh \
+                 --datadir",
+                datadir.display(),
+                grouped(report.count)
+            );
+        }
+        Ok(())
+    }
+}
+
+fn print(out: &Output, report: &VerifyReport) -> eyre::Result<()> {
+    say!(out, "{:<28} {:>14}", "table", "rows");
+    for table in &report.tables {
+        say!(out, "{:<28} {:>14}", table.name, grouped(table.rows));
+    }
+    say!(
+        out,
+        "{} blocks with {} transactions checked",
+        grouped(report.blocks),
+        grouped(report.txs)
+    );
+    for state in &report.states {
+        say!(
+            out,
+            "state of {}: {} entries; {} blocks read whole, {} roots computed from values",
+            state.backend,
+            grouped(state.entries),
+            state.blocks,
+            state.roots
+        );
+    }
+    for finding in &report.findings {
+        say!(out, "{finding}");
+    }
+    if report.count > report.findings.len() as u64 {
+        say!(out, "... {} findings in all", grouped(report.count));
+    }
+    if report.count == 0 {
+        say!(out, "nothing is wrong");
+    }
+    Ok(())
+}
+
+/// What is being checked: a spinner on a terminal, a line now and then otherwise.
+struct Shown {
+    bar: Option<ProgressBar>,
+    last: Instant,
+}
+
+impl Shown {
+    fn new() -> Self {
+        let shown = tracing::enabled!(tracing::Level::INFO);
+        let bar = (shown && std::io::stderr().is_terminal()).then(|| {
+            let bar = ProgressBar::new_spinner();
+            bar.set_draw_target(ProgressDrawTarget::stderr());
+            if let Ok(style) = ProgressStyle::with_template("{spinner} {msg}  {elapsed}") {
+                bar.set_style(style);
+            }
+            bar
+        });
+        Self { bar, last: Instant::now() }
+    }
+
+    fn update(&mut self, what: &str, count: u64) {
+        match &self.bar {
+            Some(bar) => {
+                bar.set_message(format!("{what}: {}", grouped(count)));
+                bar.tick();
+            }
+            None if self.last.elapsed() >= LINE_EVERY => {
+                self.last = Instant::now();
+                tracing::info!("checking {what}: {}", grouped(count));
+            }
+            None => {}
+        }
+    }
+
+    fn finish(&self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}

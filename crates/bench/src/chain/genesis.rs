@@ -1,0 +1,82 @@
+//! The genesis file of made chains.
+
+use super::sign::Sender;
+use alloy_eips::{
+    eip2935::HISTORY_STORAGE_ADDRESS, eip4788::BEACON_ROOTS_ADDRESS,
+    eip7002::WITHDRAWAL_REQUEST_PREDEPLOY_ADDRESS,
+    eip7251::CONSOLIDATION_REQUEST_PREDEPLOY_ADDRESS,
+};
+use alloy_primitives::U256;
+use retrie_chainspec::ChainSpec;
+use serde_json::{Map, Value, json};
+
+/// Chain id of every made chain.
+pub const CHAIN_ID: u64 = 73_317;
+/// Gas limit of every block: mainnet's in 2026, and twice the most that blocks aim at.
+pub(crate) const GAS_LIMIT: u64 = 2 * super::MAX_GAS_TARGET;
+/// First of January 2025: the past, so that no client waits for it.
+const TIMESTAMP: u64 = 1_735_689_600;
+/// Wei that each sender has: a million ether.
+const FUNDS: u128 = 1_000_000 * 1_000_000_000_000_000_000;
+/// Forks by block number, all at genesis.
+const BLOCK_FORKS: [&str; 10] = [
+    "homesteadBlock",
+    "eip150Block",
+    "eip155Block",
+    "eip158Block",
+    "byzantiumBlock",
+    "constantinopleBlock",
+    "petersburgBlock",
+    "istanbulBlock",
+    "berlinBlock",
+    "londonBlock",
+];
+
+/// The genesis file, as geth, reth and `retrie init` take it: Prague and proof of stake from the
+/// start, the system contracts in place, `senders` funded.
+pub(crate) fn genesis_json(seed: u64, senders: &[Sender]) -> String {
+    let mut config = Map::from_iter([("chainId".to_owned(), json!(CHAIN_ID))]);
+    config.extend(BLOCK_FORKS.map(|fork| (fork.to_owned(), json!(0))));
+    config.extend([
+        ("terminalTotalDifficulty".to_owned(), json!(0)),
+        ("shanghaiTime".to_owned(), json!(0)),
+        ("cancunTime".to_owned(), json!(0)),
+        ("pragueTime".to_owned(), json!(0)),
+        (
+            "blobSchedule".to_owned(),
+            json!({
+                "cancun": { "target": 3, "max": 6, "baseFeeUpdateFraction": 3_338_477 },
+                "prague": { "target": 6, "max": 9, "baseFeeUpdateFraction": 5_007_716 },
+            }),
+        ),
+    ]);
+    let mut alloc = Map::new();
+    for sender in senders {
+        alloc.insert(sender.address.to_string(), json!({ "balance": U256::from(FUNDS) }));
+    }
+    let system = [
+        BEACON_ROOTS_ADDRESS,
+        HISTORY_STORAGE_ADDRESS,
+        WITHDRAWAL_REQUEST_PREDEPLOY_ADDRESS,
+        CONSOLIDATION_REQUEST_PREDEPLOY_ADDRESS,
+    ];
+    let dev = ChainSpec::dev();
+    for (address, account) in dev.genesis_accounts().filter(|(at, _)| system.contains(at)) {
+        let mut fields = json!({ "balance": "0x0", "nonce": "0x1", "code": account.code });
+        if let Some(storage) = &account.storage {
+            fields["storage"] = json!(storage);
+        }
+        alloc.insert(address.to_string(), fields);
+    }
+    let genesis = json!({
+        "config": Value::Object(config),
+        "nonce": "0x0",
+        "timestamp": format!("{TIMESTAMP:#x}"),
+        "extraData": format!("0x{}", alloy_primitives::hex::encode(format!("retrie {seed}"))),
+        "gasLimit": format!("{GAS_LIMIT:#x}"),
+        "difficulty": "0x0",
+        "baseFeePerGas": "0x3b9aca00",
+        "alloc": alloc,
+    });
+    format!("{genesis:#}\n")
+}

@@ -1,0 +1,322 @@
+//! Which calls a made chain consists of: first what sets the contracts up, then the mix.
+//!
+//! The planner executes nothing. It remembers what it needs to know so that calls succeed which
+//! shall: who may be spent for, and who owns shares of a pair.
+
+use super::{
+    Recipe,
+    contracts::{IRouter, IToken, PAIR, ROUTER, TOKEN, with_arguments},
+    random::{Random, derive},
+    sign::{EnvelopeKind, Sender},
+};
+use alloy_primitives::{Address, Bytes, TxKind, U256};
+use alloy_sol_types::{SolCall, SolValue};
+use std::collections::{HashSet, VecDeque};
+
+/// Number of tokens; a pair trades each with the next one.
+const TOKENS: usize = 4;
+const PAIRS: usize = TOKENS - 1;
+/// Sender that deploys the contracts and mints.
+const OWNER: usize = 0;
+/// One token, in units.
+const UNIT: u64 = 1_000_000_000_000_000_000;
+/// Tokens that each sender starts with: more than it can spend.
+const AIRDROP: u64 = 1_000_000_000;
+/// Tokens of each kind that a pair starts with.
+const LIQUIDITY: u64 = 100_000_000;
+/// Senders per airdrop.
+const AIRDROP_CHUNK: usize = 64;
+
+/// A transaction to come. Nonce, fees and signature are filled in when its block is made.
+#[derive(Clone, Debug)]
+pub(crate) struct Call {
+    /// Index of the sender.
+    pub(crate) from: usize,
+    /// Recipient, or creation.
+    pub(crate) to: TxKind,
+    /// Wei.
+    pub(crate) value: U256,
+    /// Input, or creation code.
+    pub(crate) input: Bytes,
+    /// Gas limit, without an access list.
+    pub(crate) gas_limit: u64,
+    /// The envelope.
+    pub(crate) kind: EnvelopeKind,
+}
+
+/// Where things are.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Contracts {
+    pub(crate) tokens: [Address; TOKENS],
+    pub(crate) pairs: [Address; PAIRS],
+    pub(crate) router: Address,
+}
+
+impl Contracts {
+    /// The addresses that the owner's first creations get, in the order of [`Planner::setup`].
+    fn of(owner: Address) -> Self {
+        let created = |nonce: usize| owner.create(nonce as u64);
+        Self {
+            tokens: std::array::from_fn(created),
+            router: created(TOKENS),
+            pairs: std::array::from_fn(|pair| created(TOKENS + 1 + pair)),
+        }
+    }
+}
+
+/// Chooses calls.
+#[derive(Debug)]
+pub(crate) struct Planner {
+    recipe: Recipe,
+    random: Random,
+    senders: Vec<Address>,
+    contracts: Contracts,
+    setup: VecDeque<Call>,
+    /// Whose tokens and shares the router may spend: sender, token or pair.
+    approved: HashSet<(usize, Address)>,
+    /// Allowances between senders that nobody has used yet: token, owner, spender.
+    grants: Vec<(Address, usize, usize)>,
+    /// Shares that can be turned back: pair, owner.
+    deposits: Vec<(usize, usize)>,
+    /// Calls of the mix that will revert.
+    reverts: u64,
+}
+
+impl Planner {
+    pub(crate) fn new(recipe: Recipe, senders: &[Sender]) -> Self {
+        let senders: Vec<_> = senders.iter().map(|sender| sender.address).collect();
+        let mut planner = Self {
+            recipe,
+            random: Random::new(recipe.seed),
+            contracts: Contracts::of(senders[OWNER]),
+            senders,
+            setup: VecDeque::new(),
+            approved: HashSet::new(),
+            grants: Vec::new(),
+            deposits: Vec::new(),
+            reverts: 0,
+        };
+        if recipe.mix.has_calls() {
+            planner.setup = planner.setup();
+        }
+        planner
+    }
+
+    /// Where things are, or will be.
+    #[cfg(test)]
+    pub(crate) const fn contracts(&self) -> &Contracts {
+        &self.contracts
+    }
+
+    /// How many calls were chosen so that they revert.
+    pub(crate) const fn reverts(&self) -> u64 {
+        self.reverts
+    }
+
+    /// Calls of the set-up that are left, as many as fit into so much gas; none once it is done.
+    pub(crate) fn next_setup(&mut self, mut gas: u64) -> Vec<Call> {
+        let mut calls = Vec::new();
+        while let Some(call) = self.setup.pop_front_if(|call| call.gas_limit <= gas) {
+            gas -= call.gas_limit;
+            calls.push(call);
+        }
+        calls
+    }
+
+    /// The next call of the mix.
+    pub(crate) fn next(&mut self) -> Call {
+        let mix = self.recipe.mix;
+        let (transfers, erc20) = (u64::from(mix.transfers), u64::from(mix.erc20));
+        let call = match self.random.below(mix.sum()) {
+            n if n < transfers => self.transfer(),
+            n if n < transfers + erc20 => self.erc20(),
+            _ => self.exchange(),
+        };
+        let kind = match self.random.below(100) {
+            0..90 => EnvelopeKind::DynamicFee,
+            90..97 => EnvelopeKind::Legacy,
+            _ => EnvelopeKind::AccessList,
+        };
+        Call { kind, ..call }
+    }
+
+    // -- the mix ----------------------------------------------------------------------------------
+
+    fn transfer(&mut self) -> Call {
+        let (from, to) = (self.sender(), self.receiver());
+        // Up to a thousandth of an ether.
+        let value = U256::from(1 + self.random.below(UNIT / 1000));
+        Call { value, ..call(from, to, Bytes::new(), 21_000) }
+    }
+
+    fn erc20(&mut self) -> Call {
+        let token = self.contracts.tokens[self.random.below(TOKENS as u64) as usize];
+        let from = self.sender();
+        let value = self.amount(1);
+        match self.random.below(100) {
+            0..80 => {
+                let to = self.receiver();
+                call(from, token, IToken::transferCall { to, value }.abi_encode(), 70_000)
+            }
+            80..87 => self.grant(token, from),
+            87..95 => match self.grants.pop() {
+                Some((token, owner, spender)) => {
+                    let (from, to) = (self.senders[owner], self.receiver());
+                    let input = IToken::transferFromCall { from, to, value }.abi_encode();
+                    call(spender, token, input, 100_000)
+                }
+                None => self.grant(token, from),
+            },
+            95..99 => {
+                let to = self.receiver();
+                call(OWNER, token, IToken::mintCall { to, value }.abi_encode(), 90_000)
+            }
+            _ => {
+                self.reverts += 1;
+                let (to, value) = (self.receiver(), U256::MAX);
+                call(from, token, IToken::transferCall { to, value }.abi_encode(), 70_000)
+            }
+        }
+    }
+
+    /// Allows another sender to spend one amount.
+    fn grant(&mut self, token: Address, owner: usize) -> Call {
+        let spender = self.sender();
+        self.grants.push((token, owner, spender));
+        let (spender, value) = (self.senders[spender], U256::from(UNIT));
+        call(owner, token, IToken::approveCall { spender, value }.abi_encode(), 60_000)
+    }
+
+    /// A swap, or liquidity for swaps; an approval where the router lacks it.
+    fn exchange(&mut self) -> Call {
+        let pair = self.random.below(PAIRS as u64) as usize;
+        let from = self.sender();
+        match self.random.below(200) {
+            0..189 => self.swap(pair, from, U256::from(1)),
+            189..196 => self.add_liquidity(pair, from),
+            196..199 => match self.deposits.pop() {
+                Some((pair, owner)) => self.remove_liquidity(pair, owner),
+                None => self.add_liquidity(pair, from),
+            },
+            // More than there is.
+            _ => self.swap(pair, from, U256::MAX),
+        }
+    }
+
+    fn swap(&mut self, pair: usize, from: usize, min_out: U256) -> Call {
+        let token = self.contracts.tokens[pair + self.random.below(2) as usize];
+        let amount = self.amount(10);
+        if let Some(approval) = self.approval(from, token) {
+            return approval;
+        }
+        self.reverts += u64::from(min_out == U256::MAX);
+        let input = IRouter::swapCall {
+            pair: self.contracts.pairs[pair],
+            tokenIn: token,
+            amountIn: amount,
+            minOut: min_out,
+            to: self.senders[from],
+        };
+        call(from, self.contracts.router, input.abi_encode(), 150_000)
+    }
+
+    fn add_liquidity(&mut self, pair: usize, from: usize) -> Call {
+        let [token0, token1] = [self.contracts.tokens[pair], self.contracts.tokens[pair + 1]];
+        let lacking = self.approval(from, token0).or_else(|| self.approval(from, token1));
+        if let Some(approval) = lacking {
+            return approval;
+        }
+        self.deposits.push((pair, from));
+        self.deposit(pair, from, U256::from(UNIT), U256::from(10 * UNIT))
+    }
+
+    fn deposit(&self, pair: usize, from: usize, amount0: U256, max1: U256) -> Call {
+        let (pair, to) = (self.contracts.pairs[pair], self.senders[from]);
+        let input = IRouter::addLiquidityCall { pair, amount0, max1, to }.abi_encode();
+        call(from, self.contracts.router, input, 350_000)
+    }
+
+    fn remove_liquidity(&mut self, pair: usize, owner: usize) -> Call {
+        let (pair_index, pair) = (pair, self.contracts.pairs[pair]);
+        if let Some(approval) = self.approval(owner, pair) {
+            self.deposits.push((pair_index, owner));
+            return approval;
+        }
+        // A deposit is a token of each kind, give or take what the price has moved.
+        let (shares, to) = (U256::from(UNIT / 2), self.senders[owner]);
+        let input = IRouter::removeLiquidityCall { pair, shares, to }.abi_encode();
+        call(owner, self.contracts.router, input, 300_000)
+    }
+
+    /// The call by which `from` lets the router spend of `token`, unless it has been chosen.
+    fn approval(&mut self, from: usize, token: Address) -> Option<Call> {
+        let fresh = self.approved.insert((from, token));
+        fresh.then(|| approve_all(from, token, self.contracts.router))
+    }
+
+    fn sender(&mut self) -> usize {
+        self.random.index(&self.senders)
+    }
+
+    fn receiver(&mut self) -> Address {
+        let n = self.random.below(self.recipe.accounts);
+        receiver(self.recipe.seed, n)
+    }
+
+    /// Up to so many tokens, and never nothing.
+    fn amount(&mut self, tokens: u64) -> U256 {
+        U256::from(1 + self.random.below(tokens * UNIT))
+    }
+
+    // -- the set-up -------------------------------------------------------------------------------
+
+    /// Deployments in the order of [`Contracts::of`], tokens for all senders, first liquidity.
+    fn setup(&mut self) -> VecDeque<Call> {
+        let Contracts { tokens, pairs, router } = self.contracts;
+        let create =
+            |code: Bytes, gas| Call { to: TxKind::Create, ..call(OWNER, router, code, gas) };
+        let mut calls = VecDeque::new();
+        for symbol in ["AAA", "BBB", "CCC", "DDD"] {
+            let names = (format!("Token {symbol}"), symbol.to_owned());
+            let code = with_arguments(&TOKEN, &names.abi_encode_params());
+            calls.push_back(create(code, 1_500_000));
+        }
+        calls.push_back(create(ROUTER.clone(), 1_500_000));
+        for pair in tokens.windows(2) {
+            let code = with_arguments(&PAIR, &(pair[0], pair[1]).abi_encode_params());
+            calls.push_back(create(code, 2_500_000));
+        }
+        for token in tokens {
+            for to in self.senders.chunks(AIRDROP_CHUNK) {
+                let value = U256::from(AIRDROP) * U256::from(UNIT);
+                let gas = 60_000 + 30_000 * to.len() as u64;
+                let input = IToken::airdropCall { to: to.to_vec(), value }.abi_encode();
+                calls.push_back(call(OWNER, token, input, gas));
+            }
+        }
+        for token in tokens {
+            calls.extend(self.approval(OWNER, token));
+        }
+        let amount = U256::from(LIQUIDITY) * U256::from(UNIT);
+        for pair in 0..pairs.len() {
+            calls.push_back(self.deposit(pair, OWNER, amount, amount));
+        }
+        calls
+    }
+}
+
+/// Account `n` that receives on the chain of this seed. Nobody has its key.
+pub(crate) fn receiver(seed: u64, n: u64) -> Address {
+    Address::from_slice(&derive(seed, "receiver", n)[12..])
+}
+
+fn approve_all(from: usize, token: Address, spender: Address) -> Call {
+    let input = IToken::approveCall { spender, value: U256::MAX }.abi_encode();
+    call(from, token, input, 60_000)
+}
+
+/// A call without value.
+pub(crate) fn call(from: usize, to: Address, input: impl Into<Bytes>, gas_limit: u64) -> Call {
+    let (to, input) = (TxKind::Call(to), input.into());
+    Call { from, to, value: U256::ZERO, input, gas_limit, kind: EnvelopeKind::DynamicFee }
+}

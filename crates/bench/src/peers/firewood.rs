@@ -1,0 +1,243 @@
+//! Firewood 0.3.1 of Ava Labs, in its mode with Ethereum's hashes.
+//!
+//! It is a Merkle trie that is its own index: nodes lie in one file and are found by address. In
+//! `ethhash` mode a key of 32 bytes is an account, a key of 64 bytes one of its slots, and Firewood
+//! puts each storage root into its account's RLP before hashing. So it is fed what the state trie of
+//! Ethereum holds, `keccak(address) -> rlp(account)` and
+//! `keccak(address) || keccak(slot) -> rlp(value)`; its root is then Ethereum's, which the race
+//! checks. Hashing the keys is timed, as it is in our tries.
+//!
+//! What it guarantees: a commit hands the new revision to a thread that writes it to the file, and
+//! waits only until the one before has been written. It never syncs the file, frees nodes in place,
+//! and has no journal: a power failure may leave it torn. To come near to our durability,
+//! [`SyncMode::Durable`] adds an `fdatasync` of the file after each commit; the newest revision may
+//! still be on its way then. That is less than our stores do, in Firewood's favour.
+
+use crate::{
+    BenchError,
+    state::{Contender, Entrant, Entries, Pair, Reads, Terms},
+};
+use alloy_primitives::{Address, B256, keccak256};
+use alloy_rlp::{Encodable, Header};
+use firewood::{
+    api::{Db as _, DbView, Proposal as _},
+    db::{BatchOp, Db, DbConfig},
+    manager::RevisionManagerConfig,
+};
+use firewood_storage::NodeHashAlgorithm;
+use retrie_db::SyncMode;
+use retrie_state::{Account, Counts, StateKey};
+use std::{
+    fs::{self, File},
+    num::NonZero,
+    path::{Path, PathBuf},
+};
+
+const NAME: &str = super::NAMES[0];
+/// The file in a database folder of Firewood.
+const FILE: &str = "firewood.db";
+/// Entries a commit while loading.
+const LOAD_BATCH: usize = 50_000;
+/// The fewest revisions that Firewood can be told to keep.
+const FEWEST_REVISIONS: usize = 2;
+
+/// Firewood, to be prepared and opened.
+#[derive(Debug)]
+pub(super) struct Firewood;
+
+type Failure = Box<dyn std::error::Error + Send + Sync>;
+
+/// Says what was attempted.
+fn failed<E: Into<Failure>>(action: &'static str) -> impl FnOnce(E) -> BenchError {
+    move |source| BenchError::Peer { backend: NAME.into(), action, source: source.into() }
+}
+
+impl Entrant for Firewood {
+    fn name(&self) -> &str {
+        NAME
+    }
+
+    fn hash(&self) -> &str {
+        "keccak256"
+    }
+
+    fn format(&self) -> String {
+        format!("{NAME}-0.3.1")
+    }
+
+    fn remark(&self) -> Option<&'static str> {
+        Some(
+            "node cache of the size given as memory; retention as revisions (2 at least); \
+             `durable` is an fdatasync after each commit, while the newest revision is still being \
+             written; under its own licence, see https://github.com/ava-labs/firewood",
+        )
+    }
+
+    fn load(&self, folder: &Path, entries: &mut Entries<'_>) -> Result<(), BenchError> {
+        let store = Store::open(folder, 1 << 30, FEWEST_REVISIONS)?;
+        let mut hashed = HashedAddress::default();
+        let mut batch = Vec::with_capacity(LOAD_BATCH);
+        loop {
+            let entry = entries.next().transpose()?;
+            let is_last = entry.is_none();
+            if let Some((key, value)) = entry {
+                batch.push((hashed.trie_key(&key), trie_value(&key, &value)));
+            }
+            if is_last || batch.len() == LOAD_BATCH {
+                store.put(batch.drain(..))?;
+            }
+            if is_last {
+                return store.close();
+            }
+        }
+    }
+
+    fn open(&self, folder: &Path, terms: &Terms) -> Result<Box<dyn Contender>, BenchError> {
+        let revisions = usize::try_from(terms.retention).unwrap_or(usize::MAX);
+        let store = Store::open(folder, terms.cache_bytes, revisions.max(FEWEST_REVISIONS))?;
+        let path = folder.join(FILE);
+        let file = File::open(&path).map_err(failed("opening its file"))?;
+        let file = (terms.sync == SyncMode::Durable).then_some(file);
+        Ok(Box::new(Race { store: Some(store), file, path, hashed: HashedAddress::default() }))
+    }
+}
+
+/// An open database. Firewood loses what it has not written when it is not closed.
+struct Store(Db);
+
+impl Store {
+    fn open(folder: &Path, cache_bytes: usize, revisions: usize) -> Result<Self, BenchError> {
+        let manager = RevisionManagerConfig::builder()
+            .max_revisions(revisions)
+            .node_cache_memory_limit(NonZero::new(cache_bytes).unwrap_or(NonZero::<usize>::MIN))
+            .build();
+        let config = DbConfig::builder()
+            .node_hash_algorithm(NodeHashAlgorithm::Ethereum)
+            .manager(manager)
+            .build();
+        Db::new(folder, config).map(Self).map_err(failed("opening"))
+    }
+
+    fn put(&self, entries: impl Iterator<Item = (Vec<u8>, Vec<u8>)>) -> Result<(), BenchError> {
+        let operations = entries.map(|(key, value)| BatchOp::Put { key, value });
+        let proposal = self.0.propose(operations).map_err(failed("proposing"))?;
+        proposal.commit().map_err(failed("committing"))
+    }
+
+    fn close(self) -> Result<(), BenchError> {
+        self.0.close().map_err(failed("closing"))
+    }
+}
+
+struct Race {
+    /// Taken when it is closed.
+    store: Option<Store>,
+    /// To be synced after each commit.
+    file: Option<File>,
+    path: PathBuf,
+    hashed: HashedAddress,
+}
+
+impl Race {
+    fn store(&self) -> Result<&Store, BenchError> {
+        self.store.as_ref().ok_or_else(|| failed("using")("it is closed"))
+    }
+
+    fn sync(&self) -> Result<(), BenchError> {
+        self.file.as_ref().map_or(Ok(()), File::sync_data).map_err(failed("syncing its file"))
+    }
+}
+
+impl Contender for Race {
+    fn commit(&mut self, block: &[Pair]) -> Result<Reads, BenchError> {
+        let mut hashed = std::mem::take(&mut self.hashed);
+        let store = self.store()?;
+        let root = store.0.root_hash().ok_or_else(|| failed("reading")("it has no root"))?;
+        let view = store.0.revision(root).map_err(failed("opening a revision"))?;
+        let mut reads = Reads::default();
+        let mut writes = Vec::with_capacity(block.len());
+        for pair in block {
+            let key = hashed.trie_key(&pair.key);
+            let value = view.val(&key).map_err(failed("reading"))?;
+            match value {
+                None => reads.note(None),
+                Some(value) => reads.note(Some(slot_value(&value)?)),
+            }
+            writes.push((key, trie_value(&pair.key, &pair.next)));
+        }
+        drop(view);
+        store.put(writes.into_iter())?;
+        self.sync()?;
+        self.hashed = hashed;
+        Ok(reads)
+    }
+
+    /// An empty commit waits until the one before it has been written.
+    fn settle(&mut self) -> Result<(), BenchError> {
+        self.store()?.put(std::iter::empty())?;
+        self.sync()
+    }
+
+    fn flush(&mut self) -> Result<(), BenchError> {
+        self.settle()
+    }
+
+    fn counts(&self) -> Option<Counts> {
+        None
+    }
+
+    fn disk_bytes(&self) -> Result<u64, BenchError> {
+        let metadata = fs::metadata(&self.path).map_err(failed("measuring its file"))?;
+        Ok(metadata.len())
+    }
+
+    fn ethereum_root(&self) -> Option<B256> {
+        self.store.as_ref()?.0.root_hash().map(|root| B256::from_slice(root.as_ref()))
+    }
+}
+
+impl Drop for Race {
+    fn drop(&mut self) {
+        // The folder goes with the race: nothing that this could say matters.
+        let _ = self.store.take().map(Store::close);
+    }
+}
+
+/// The hash of the address asked for last: neighbours share it.
+#[derive(Debug, Default)]
+struct HashedAddress(Option<(Address, B256)>);
+
+impl HashedAddress {
+    fn trie_key(&mut self, key: &StateKey) -> Vec<u8> {
+        let address = *key.address();
+        let hash = match self.0 {
+            Some((known, hash)) if known == address => hash,
+            _ => keccak256(address),
+        };
+        self.0 = Some((address, hash));
+        match key {
+            StateKey::Account(_) => hash.to_vec(),
+            StateKey::Slot(_, slot) => [hash, keccak256(slot)].concat(),
+        }
+    }
+}
+
+/// The leaf of Ethereum's trie. The storage root of an account is a placeholder.
+fn trie_value(key: &StateKey, value: &[u8]) -> Vec<u8> {
+    let mut leaf = Vec::with_capacity(40);
+    match (key, Account::decode(value)) {
+        (StateKey::Account(_), Some(Account { nonce, balance, code_hash })) => {
+            let fields: [&dyn Encodable; 4] = [&nonce, &balance, &B256::ZERO, &code_hash];
+            let payload_length = fields.iter().map(|field| field.length()).sum();
+            Header { list: true, payload_length }.encode(&mut leaf);
+            fields.iter().for_each(|field| field.encode(&mut leaf));
+        }
+        _ => value.encode(&mut leaf),
+    }
+    leaf
+}
+
+/// The value in a leaf of a storage trie.
+fn slot_value(mut leaf: &[u8]) -> Result<&[u8], BenchError> {
+    Header::decode_bytes(&mut leaf, false).map_err(failed("decoding a slot"))
+}

@@ -1,0 +1,137 @@
+//! What takes part in a race: our state stores, and peers.
+
+use super::workload::{Base, Pair};
+use crate::BenchError;
+use alloy_primitives::B256;
+use retrie_db::SyncMode;
+use retrie_state::{Counts, StateKey, Value};
+use std::{
+    path::Path,
+    sync::atomic::{AtomicBool, Ordering},
+};
+
+/// What is equal for all contenders.
+#[derive(Clone, Copy, Debug)]
+pub struct Terms {
+    /// When a commit counts as done.
+    pub sync: SyncMode,
+    /// Memory beside the page cache, in bytes.
+    pub cache_bytes: usize,
+    /// How many commits could be taken back.
+    pub retention: u64,
+}
+
+/// A kind of store that can be prepared and opened.
+pub trait Entrant {
+    /// Its name in results.
+    fn name(&self) -> &str;
+
+    /// Name of the hash function under its root.
+    fn hash(&self) -> &str;
+
+    /// A name for its persisted form, fit for a file name: prepared states are kept under it.
+    fn format(&self) -> String;
+
+    /// What it makes of the [`Terms`], where that needs saying.
+    fn remark(&self) -> Option<&'static str> {
+        None
+    }
+
+    /// Prepares the state `entries` in the empty `folder`.
+    fn load(&self, folder: &Path, entries: &mut Entries<'_>) -> Result<(), BenchError>;
+
+    /// Opens what [`load`](Self::load) has left.
+    fn open(&self, folder: &Path, terms: &Terms) -> Result<Box<dyn Contender>, BenchError>;
+}
+
+/// An open store in a race.
+pub trait Contender {
+    /// Reads every key of `block` in order, writes the new values, and commits: the next call sees
+    /// them, and with [`SyncMode::Durable`] they are on the disk.
+    fn commit(&mut self, block: &[Pair]) -> Result<Reads, BenchError>;
+
+    /// Waits for background work that earlier commits have set going. Starts none.
+    fn settle(&mut self) -> Result<(), BenchError>;
+
+    /// Does all work that earlier commits have put off.
+    fn flush(&mut self) -> Result<(), BenchError>;
+
+    /// Counts at the node interface so far, where there is one.
+    fn counts(&self) -> Option<Counts>;
+
+    /// Bytes of live pages and files.
+    fn disk_bytes(&self) -> Result<u64, BenchError>;
+
+    /// Ethereum's root of the state, from those that have it.
+    fn ethereum_root(&self) -> Option<B256>;
+}
+
+/// What a block's reads gave. Equal for all contenders, or one of them is wrong.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reads {
+    /// Keys that had a value.
+    pub present: u64,
+    /// Mixed from all values, in order.
+    pub digest: u64,
+}
+
+impl Reads {
+    /// Takes note of one read.
+    #[inline]
+    pub fn note(&mut self, value: Option<&[u8]>) {
+        let word = value.map_or(0, |value| {
+            self.present += 1;
+            value.first_chunk().map_or(1, |head| u64::from_le_bytes(*head))
+        });
+        self.digest = (self.digest.rotate_left(7) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+}
+
+/// The entries of a state in key order, values made on the way.
+pub struct Entries<'a> {
+    pub(super) base: Base,
+    pub(super) keys: std::slice::Iter<'a, (StateKey, u32)>,
+    pub(super) stop: &'a AtomicBool,
+    pub(super) progress: &'a mut dyn FnMut(u64),
+    pub(super) done: u64,
+}
+
+impl std::fmt::Debug for Entries<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Entries").field("base", &self.base).field("done", &self.done).finish()
+    }
+}
+
+/// The user asked to stop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("stopped")]
+pub struct Stopped;
+
+impl From<Stopped> for BenchError {
+    fn from(_: Stopped) -> Self {
+        Self::Stopped
+    }
+}
+
+impl Entries<'_> {
+    /// Whether the user asked to stop.
+    pub fn is_stopped(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+}
+
+impl Iterator for Entries<'_> {
+    type Item = Result<(StateKey, Value), Stopped>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.done.is_multiple_of(4096) {
+            (self.progress)(self.done);
+            if self.is_stopped() {
+                return Some(Err(Stopped));
+            }
+        }
+        self.done += 1;
+        let (key, n) = self.keys.next()?;
+        Some(Ok((*key, self.base.value(key, *n))))
+    }
+}

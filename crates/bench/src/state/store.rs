@@ -1,0 +1,157 @@
+//! Our state stores as contenders: any backend, on MDBX, the way the client commits a block.
+
+use super::{
+    contender::{Contender, Entrant, Entries, Reads, Terms},
+    workload::Pair,
+};
+use crate::{BenchError, error::Of};
+use alloy_primitives::{B256, keccak256};
+use retrie_db::{Db, OpenOptions};
+use retrie_state::{
+    At, Backend, BlockRef, Counts, DeltaBuilder, KvStore, StateError, StateReader, StateStore,
+    StoreError, StoreOptions,
+};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+/// How many generations of committed rows a state store may hold in memory until they are folded:
+/// three, and one that has just been frozen.
+const GENERATIONS: usize = 4;
+
+/// A backend under the framework's state store.
+#[derive(Clone)]
+pub struct BackendEntrant(Arc<dyn Backend>);
+
+impl BackendEntrant {
+    /// Enters `backend`.
+    pub const fn new(backend: Arc<dyn Backend>) -> Self {
+        Self(backend)
+    }
+}
+
+impl std::fmt::Debug for BackendEntrant {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("BackendEntrant").field(self.0.identity()).finish()
+    }
+}
+
+impl Entrant for BackendEntrant {
+    fn name(&self) -> &str {
+        self.0.identity().name
+    }
+
+    fn hash(&self) -> &str {
+        self.0.identity().hash.name()
+    }
+
+    fn format(&self) -> String {
+        let identity = self.0.identity();
+        let params = &identity.params.to_string()[2..18];
+        format!("{}-v{}-{}-{params}", identity.name, identity.version, identity.hash.name())
+    }
+
+    fn load(&self, folder: &Path, entries: &mut Entries<'_>) -> Result<(), BenchError> {
+        let name = self.name();
+        let db = Db::create(folder, &OpenOptions::default()).of(name)?;
+        let options = StoreOptions { dir: Some(files(folder)), ..StoreOptions::default() };
+        let store = StateStore::open(self.0.clone(), db.state_store(), options).of(name)?;
+        let mut txn = db.begin_write().of(name)?;
+        let stopped = |stopped| StoreError::new("loading", stopped).into();
+        let mut all = entries.by_ref().map(|entry| entry.map_err(stopped));
+        let loaded = store.bulk_load(BlockRef::default(), &mut all, &mut txn);
+        if entries.is_stopped() {
+            return Err(BenchError::Stopped);
+        }
+        let (_, after) = loaded.of(name)?;
+        txn.commit().of(name)?;
+        after.run().of(name)
+    }
+
+    fn open(&self, folder: &Path, terms: &Terms) -> Result<Box<dyn Contender>, BenchError> {
+        let name = self.name();
+        let options = OpenOptions { sync: terms.sync, ..OpenOptions::default() };
+        let db = Db::open(folder, &options).of(name)?;
+        let options = StoreOptions {
+            retention: terms.retention,
+            fold_bytes: terms.cache_bytes / GENERATIONS,
+            dir: Some(files(folder)),
+            ..StoreOptions::default()
+        };
+        let kv = db.state_store();
+        let store = StateStore::open(self.0.clone(), kv.clone(), options).of(name)?;
+        Ok(Box::new(BackendContender { name: name.into(), folder: folder.into(), kv, store, db }))
+    }
+}
+
+/// Folder of a state store's immutable files.
+fn files(folder: &Path) -> PathBuf {
+    folder.join("state")
+}
+
+struct BackendContender {
+    name: String,
+    folder: PathBuf,
+    kv: Arc<dyn KvStore>,
+    // The store before the database it stands on.
+    store: StateStore,
+    db: Db,
+}
+
+impl BackendContender {
+    fn step(&self, block: &[Pair]) -> Result<Reads, StateError> {
+        let session = self.store.begin(At::Tip)?;
+        let reader = session.reader();
+        let mut reads = Reads::default();
+        let mut delta = DeltaBuilder::new();
+        for pair in block {
+            let previous = reader.get(&pair.key)?;
+            reads.note(previous.as_ref().map(|value| &value[..]));
+            delta.change(pair.key, previous, Some(pair.next.clone()));
+        }
+        drop(reader);
+        let proposal = session.finish(&delta.build())?;
+        self.store.seal(&proposal, keccak256(proposal.number().to_be_bytes()));
+        let mut txn = self.kv.begin_write()?;
+        let after = self.store.commit(&[proposal], &mut *txn)?;
+        txn.commit()?;
+        after.run()?;
+        Ok(reads)
+    }
+}
+
+impl Contender for BackendContender {
+    fn commit(&mut self, block: &[Pair]) -> Result<Reads, BenchError> {
+        self.step(block).of(&self.name)
+    }
+
+    fn settle(&mut self) -> Result<(), BenchError> {
+        self.store.settle().of(&self.name)
+    }
+
+    fn flush(&mut self) -> Result<(), BenchError> {
+        self.store.flush().of(&self.name)?;
+        self.db.sync().of(&self.name)
+    }
+
+    fn counts(&self) -> Option<Counts> {
+        Some(self.store.counts())
+    }
+
+    fn disk_bytes(&self) -> Result<u64, BenchError> {
+        let mut bytes = self.kv.disk_bytes().of(&self.name)?;
+        let path = files(&self.folder);
+        let io = |source| BenchError::Io { action: "measuring", path: path.clone(), source };
+        for file in fs::read_dir(&path).map_err(io)? {
+            bytes += file.and_then(|file| file.metadata()).map_err(io)?.len();
+        }
+        Ok(bytes)
+    }
+
+    fn ethereum_root(&self) -> Option<B256> {
+        let has_it = self.store.backend().capabilities().ethereum_root;
+        self.store.tip().filter(|_| has_it).map(|tip| tip.root)
+    }
+}

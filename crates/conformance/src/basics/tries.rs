@@ -1,0 +1,129 @@
+//! Roots of tries, and the neighbours of keys in an ordered store.
+//!
+//! Hashed keys go through the state's trie. Plain keys go through the trie that the roots of
+//! transactions and receipts are computed with; like every trie of Ethereum's, it holds no two keys of
+//! which one is the beginning of the other.
+
+use crate::format::{Verdict, parse};
+use alloy_primitives::{B256, Bytes, hex, keccak256};
+use alloy_trie::{HashBuilder, Nibbles};
+use retrie_state::{Direction, KeyRange, KvStore, MemoryStore, StoreError, Table};
+use retrie_storage_mpt::{InMemory, Item, Trie};
+use serde::Deserialize;
+use serde_json::{Value, value::RawValue};
+use std::collections::BTreeMap;
+
+#[derive(Debug, Deserialize)]
+struct RootTest {
+    r#in: Value,
+    root: B256,
+}
+
+/// Text that starts with 0x is hex, other text stands for its bytes.
+fn bytes(text: &str) -> Result<Vec<u8>, String> {
+    match text.strip_prefix("0x") {
+        Some(digits) => hex::decode(digits).map_err(|error| format!("{text}: {error}")),
+        None => Ok(text.as_bytes().to_vec()),
+    }
+}
+
+/// A key and its new value; `None` deletes.
+type Change = (Vec<u8>, Option<Vec<u8>>);
+
+/// A list of pairs in order, or an object; a value of null deletes.
+fn changes(input: &Value) -> Result<Vec<Change>, String> {
+    let text = |value: &Value| value.as_str().map(bytes).transpose();
+    let key = |value: &Value| text(value)?.ok_or_else(|| format!("{value} is no key"));
+    match input {
+        Value::Array(pairs) => {
+            pairs.iter().map(|pair| Ok((key(&pair[0])?, text(&pair[1])?))).collect()
+        }
+        Value::Object(entries) => {
+            entries.iter().map(|(key, value)| Ok((bytes(key)?, text(value)?))).collect()
+        }
+        _ => Err("`in` is neither a list nor an object".into()),
+    }
+}
+
+/// The root of a trie after all changes.
+pub(super) fn root(hashed: bool, json: &RawValue) -> Verdict {
+    let test: RootTest = parse(json)?;
+    let changes = changes(&test.r#in)?;
+    let got = if hashed { state_trie(changes)? } else { plain_trie(changes)? };
+    if got != test.root {
+        Err(format!("the root is {got}, expected {}", test.root))
+    } else {
+        Ok(())
+    }
+}
+
+/// One change after the other.
+fn state_trie(changes: Vec<Change>) -> Result<B256, String> {
+    let mut trie = Trie::default();
+    for (key, value) in changes {
+        let item = Item { key: keccak256(key), value: value.map(Bytes::from) };
+        trie = trie.update(&InMemory, &[item], &mut ()).map_err(|error| error.to_string())?;
+    }
+    Ok(trie.hash())
+}
+
+fn plain_trie(changes: Vec<Change>) -> Result<B256, String> {
+    let mut leaves: BTreeMap<Vec<u8>, Vec<u8>> = BTreeMap::new();
+    for (key, value) in changes {
+        match value {
+            Some(value) => leaves.insert(key, value),
+            None => leaves.remove(&key),
+        };
+    }
+    let mut keys = leaves.keys().zip(leaves.keys().skip(1));
+    if let Some((short, long)) = keys.find(|(short, long)| long.starts_with(short)) {
+        return Err(format!(
+            "key {} is the beginning of key {}, which no trie here can hold",
+            hex::encode(short),
+            hex::encode(long)
+        ));
+    }
+    let mut builder = HashBuilder::default();
+    for (key, value) in &leaves {
+        builder.add_leaf(Nibbles::unpack(key), value);
+    }
+    Ok(builder.root())
+}
+
+#[derive(Debug, Deserialize)]
+struct NeighbourTest {
+    r#in: Vec<String>,
+    tests: Vec<[String; 3]>,
+}
+
+/// The keys before and after a probe; an empty answer means there is none.
+pub(super) fn neighbours(json: &RawValue) -> Verdict {
+    const TABLE: Table = Table { name: "Neighbours", id: 1 };
+    let test: NeighbourTest = parse(json)?;
+    let fail = |error: StoreError| error.to_string();
+    let store = MemoryStore::new();
+    let mut txn = store.begin_write().map_err(fail)?;
+    for key in &test.r#in {
+        txn.put(TABLE, key.as_bytes(), &[]).map_err(fail)?;
+    }
+    txn.commit().map_err(fail)?;
+    let rows = store.snapshot().map_err(fail)?;
+    for [probe, previous, next] in &test.tests {
+        let probe = probe.as_bytes();
+        let after = [probe, &[0]].concat();
+        let neighbour = |range, direction| {
+            let rows = rows.scan(TABLE, range, direction, 1).map_err(fail)?;
+            let key = rows.first().map(|(key, _)| String::from_utf8_lossy(key).into_owned());
+            Ok::<_, String>(key.unwrap_or_default())
+        };
+        let got = [
+            neighbour(KeyRange { start: &[], end: Some(probe) }, Direction::Backward)?,
+            neighbour(KeyRange { start: &after, end: None }, Direction::Forward)?,
+        ];
+        if got != [previous.clone(), next.clone()] {
+            let probe = String::from_utf8_lossy(probe);
+            return Err(format!("around {probe} are {got:?}, expected {previous:?} and {next:?}"));
+        }
+    }
+    Ok(())
+}

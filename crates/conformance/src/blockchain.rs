@@ -1,0 +1,307 @@
+//! Blockchain tests: blocks in, head and state out, through the client's own importer.
+
+use crate::{
+    format::{Alloc, AllocAccount, Config, Verdict, chain_spec, genesis_alloc, parse, to_u64},
+    seal::Ethash,
+    worker::Worker,
+};
+use alloy_consensus::constants::KECCAK_EMPTY;
+use alloy_primitives::{Address, B64, B256, Bloom, Bytes, U256, hex};
+use retrie_chainspec::primitives::{Block, Header, SealedBlock};
+use retrie_db::ChainRead;
+use retrie_pipeline::{Chain, ImportOptions, Importer, PipelineError};
+use retrie_state::{Account, At, StateKey, decode_slot};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use std::collections::BTreeMap;
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Test<'a> {
+    network: String,
+    #[serde(default)]
+    config: Config,
+    pre: Alloc,
+    genesis_block_header: GenesisHeader,
+    #[serde(rename = "genesisRLP")]
+    genesis_rlp: Option<Bytes>,
+    #[serde(borrow)]
+    blocks: Vec<BTreeMap<String, &'a RawValue>>,
+    lastblockhash: B256,
+    post_state: Option<Alloc>,
+    post_state_hash: Option<B256>,
+    #[serde(default)]
+    seal_engine: SealEngine,
+}
+
+/// Whether headers carry real proof of work.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+enum SealEngine {
+    /// No.
+    #[default]
+    NoProof,
+    /// Yes, and it decides about validity like every other field.
+    Ethash,
+}
+
+/// Block 0, field by field.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct GenesisHeader {
+    hash: B256,
+    parent_hash: B256,
+    uncle_hash: B256,
+    coinbase: Address,
+    state_root: B256,
+    transactions_trie: B256,
+    receipt_trie: B256,
+    bloom: Bloom,
+    difficulty: U256,
+    number: U256,
+    gas_limit: U256,
+    gas_used: U256,
+    timestamp: U256,
+    extra_data: Bytes,
+    mix_hash: B256,
+    nonce: B64,
+    base_fee_per_gas: Option<U256>,
+    withdrawals_root: Option<B256>,
+    blob_gas_used: Option<U256>,
+    excess_blob_gas: Option<U256>,
+    parent_beacon_block_root: Option<B256>,
+    requests_hash: Option<B256>,
+    block_access_list_hash: Option<B256>,
+    slot_number: Option<U256>,
+}
+
+impl GenesisHeader {
+    fn header(&self) -> Result<Header, String> {
+        let optional = |value: Option<U256>, what| value.map(|v| to_u64(v, what)).transpose();
+        Ok(Header {
+            parent_hash: self.parent_hash,
+            ommers_hash: self.uncle_hash,
+            beneficiary: self.coinbase,
+            state_root: self.state_root,
+            transactions_root: self.transactions_trie,
+            receipts_root: self.receipt_trie,
+            logs_bloom: self.bloom,
+            difficulty: self.difficulty,
+            number: to_u64(self.number, "number")?,
+            gas_limit: to_u64(self.gas_limit, "gasLimit")?,
+            gas_used: to_u64(self.gas_used, "gasUsed")?,
+            timestamp: to_u64(self.timestamp, "timestamp")?,
+            extra_data: self.extra_data.clone(),
+            mix_hash: self.mix_hash,
+            nonce: self.nonce,
+            base_fee_per_gas: optional(self.base_fee_per_gas, "baseFeePerGas")?,
+            withdrawals_root: self.withdrawals_root,
+            blob_gas_used: optional(self.blob_gas_used, "blobGasUsed")?,
+            excess_blob_gas: optional(self.excess_blob_gas, "excessBlobGas")?,
+            parent_beacon_block_root: self.parent_beacon_block_root,
+            requests_hash: self.requests_hash,
+            block_access_list_hash: self.block_access_list_hash,
+            slot_number: optional(self.slot_number, "slotNumber")?,
+        })
+    }
+}
+
+/// How a suite marks the blocks that must be refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum BadBlocks {
+    /// By `expectException`, always.
+    Named,
+    /// By that, or in silence by the lack of a decoded header.
+    MaybeSilent,
+}
+
+/// Runs one test.
+pub(crate) fn run(json: &RawValue, bad_blocks: BadBlocks, worker: &Worker) -> Verdict {
+    let test: Test<'_> = parse(json)?;
+    if test.post_state.is_none() && test.post_state_hash.is_none() {
+        return Err("says neither postState nor postStateHash".into());
+    }
+    let genesis = test.genesis_block_header.header()?;
+    let alloc = genesis_alloc(&test.pre)?;
+    let spec = chain_spec(&test.network, &test.config, alloc, genesis)?;
+    if spec.genesis_hash() != test.genesis_block_header.hash {
+        return Err(format!("the genesis header hashes to {}", spec.genesis_hash()));
+    }
+    if let Some(rlp) = &test.genesis_rlp {
+        let block: Block = alloy_rlp::decode_exact(rlp).map_err(|e| format!("genesisRLP: {e}"))?;
+        if SealedBlock::seal_slow(block).hash() != spec.genesis_hash() {
+            return Err("genesisRLP is not the genesis block".into());
+        }
+    }
+    let seals = (test.seal_engine == SealEngine::Ethash).then(|| worker.ethash());
+    worker.with_chain(spec, |chain| {
+        import(chain, &test.blocks, bad_blocks, seals, worker)?;
+        check_end(chain, &test)
+    })
+}
+
+fn import(
+    chain: &Chain,
+    blocks: &[BTreeMap<String, &RawValue>],
+    bad_blocks: BadBlocks,
+    seals: Option<&Ethash>,
+    worker: &Worker,
+) -> Verdict {
+    std::thread::scope(|scope| {
+        let options = ImportOptions { intermediate_roots: true, ..ImportOptions::default() };
+        let mut importer = Importer::new(chain, options, worker.metrics.clone(), scope)
+            .map_err(|error| error.to_string())?;
+        for (index, raw) in blocks.iter().enumerate() {
+            let exception = raw.iter().find(|(key, _)| key.starts_with("expectException"));
+            let is_decoded = raw.contains_key("blockHeader");
+            let reason = match exception {
+                Some((_, text)) => Some(text.get()),
+                None if is_decoded => None,
+                None if bad_blocks == BadBlocks::MaybeSilent => Some("without a reason"),
+                None => {
+                    return Err(format!("entry {index} has neither exception nor blockHeader"));
+                }
+            };
+            let before = importer.head();
+            let outcome = import_one(&mut importer, raw.get("rlp").copied(), seals)
+                .map_err(|error| format!("entry {index}: {error}"))?;
+            match (reason, outcome) {
+                (None, Ok(())) => {}
+                (Some(_), Err(_)) if importer.head() == before => {}
+                (None, Err(refusal)) => {
+                    return Err(format!("entry {index}, a valid block, is refused: {refusal}"));
+                }
+                (Some(reason), Ok(())) => {
+                    return Err(format!("entry {index} is accepted, expected is {reason}"));
+                }
+                (Some(_), Err(refusal)) => {
+                    return Err(format!(
+                        "entry {index} is refused ({refusal}), but the head moved to {}",
+                        importer.head()
+                    ));
+                }
+            }
+        }
+        importer.flush().map_err(|error| error.to_string())
+    })
+}
+
+/// `Ok(Err(reason))` if the block is refused for what it is; `Err` if something else failed.
+fn import_one(
+    importer: &mut Importer<'_>,
+    rlp: Option<&RawValue>,
+    seals: Option<&Ethash>,
+) -> Result<Result<(), String>, String> {
+    let rlp = rlp.ok_or("no rlp")?;
+    let rlp: &str = serde_json::from_str(rlp.get()).map_err(|error| format!("rlp: {error}"))?;
+    let rlp = hex::decode(rlp).map_err(|error| format!("rlp: {error}"))?;
+    let block: Block = match alloy_rlp::decode_exact(&rlp) {
+        Ok(block) => block,
+        Err(error) => return Ok(Err(format!("not a block: {error}"))),
+    };
+    if let Some(ethash) = seals
+        && let Err(reason) = ethash.check(&block.header)
+    {
+        return Ok(Err(reason));
+    }
+    match importer.import(block) {
+        Ok(_) => Ok(Ok(())),
+        Err(error) if is_refusal(&error) => Ok(Err(error.to_string())),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+/// Whether it is the block's fault; a block that stands on nothing is refused as well.
+fn is_refusal(error: &PipelineError) -> bool {
+    error.is_invalid_block()
+        || matches!(
+            error,
+            PipelineError::UnknownParent { .. } | PipelineError::ForeignGenesis { .. }
+        )
+}
+
+fn check_end(chain: &Chain, test: &Test<'_>) -> Verdict {
+    let head = chain.tip().map_err(|error| error.to_string())?;
+    if head.hash != test.lastblockhash {
+        return Err(format!("the head is {head}, expected is {}", test.lastblockhash));
+    }
+    if let Some(expected) = test.post_state_hash {
+        let root = chain.state().root(At::Tip).map_err(|error| error.to_string())?;
+        if root != expected {
+            return Err(format!("the state root is {root}, expected is {expected}"));
+        }
+    }
+    test.post_state.as_ref().map_or(Ok(()), |expected| check_state(chain, expected))
+}
+
+/// Compares the whole state with a list of accounts.
+pub(crate) fn check_state(chain: &Chain, expected: &Alloc) -> Verdict {
+    let got = whole_state(chain)?;
+    for (address, account) in expected {
+        // Listed slots of zero are slots that are not there.
+        let mut account = account.clone();
+        account.storage.retain(|_, value| !value.is_zero());
+        match got.get(address) {
+            Some(found) if *found == account => {}
+            Some(found) => {
+                let what = difference(found, &account);
+                return Err(format!("account {address} differs after the last block: {what}"));
+            }
+            None => return Err(format!("account {address} is missing after the last block")),
+        }
+    }
+    match got.keys().find(|address| !expected.contains_key(*address)) {
+        Some(address) => Err(format!("account {address} exists after the last block")),
+        None => Ok(()),
+    }
+}
+
+fn difference(got: &AllocAccount, expected: &AllocAccount) -> String {
+    if got.balance != expected.balance {
+        return format!("balance {}, expected {}", got.balance, expected.balance);
+    }
+    if got.nonce != expected.nonce {
+        return format!("nonce {}, expected {}", got.nonce, expected.nonce);
+    }
+    if got.code != expected.code {
+        return format!("code {}, expected {}", got.code_hash(), expected.code_hash());
+    }
+    let slots = got.storage.keys().chain(expected.storage.keys());
+    let value = |account: &AllocAccount, slot| account.storage.get(slot).copied();
+    slots
+        .filter(|slot| value(got, slot) != value(expected, slot))
+        .map(|slot| {
+            let (got, expected) = (value(got, slot), value(expected, slot));
+            let show = |value: Option<U256>| value.unwrap_or_default();
+            format!("slot {slot:#x} is {:#x}, expected {:#x}", show(got), show(expected))
+        })
+        .next()
+        .unwrap_or_default()
+}
+
+fn whole_state(chain: &Chain) -> Result<Alloc, String> {
+    let entries =
+        chain.state().entries(At::Tip, None, usize::MAX).map_err(|error| error.to_string())?;
+    let read = chain.db().begin_read().map_err(|error| error.to_string())?;
+    let mut state = Alloc::new();
+    for (key, value) in entries {
+        match key {
+            StateKey::Account(address) => {
+                let Account { nonce, balance, code_hash } = Account::decode(&value)
+                    .ok_or_else(|| format!("{key} has no canonical value"))?;
+                let account = state.entry(address).or_default();
+                account.balance = balance;
+                account.nonce = U256::from(nonce);
+                if code_hash != KECCAK_EMPTY {
+                    let code = read.code(&code_hash).map_err(|error| error.to_string())?;
+                    account.code = code.ok_or_else(|| format!("code {code_hash} is missing"))?;
+                }
+            }
+            StateKey::Slot(address, slot) => {
+                let value =
+                    decode_slot(&value).ok_or_else(|| format!("{key} has no canonical value"))?;
+                state.entry(address).or_default().storage.insert(slot.into(), value);
+            }
+        }
+    }
+    Ok(state)
+}

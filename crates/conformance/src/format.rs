@@ -1,0 +1,154 @@
+//! The JSON of the suites: what blockchain and state tests have in common.
+
+use alloy_consensus::constants::KECCAK_EMPTY;
+use alloy_genesis::{Genesis, GenesisAccount};
+use alloy_primitives::{Address, B256, Bytes, U256, keccak256};
+use retrie_chainspec::{
+    ChainSpec, ChainSpecParts, EthereumHardfork,
+    blobs::{blob_params, blob_schedule},
+    primitives::Header,
+    test_networks::test_network,
+};
+use serde::{
+    Deserialize, Deserializer,
+    de::{MapAccess, SeqAccess, Visitor},
+};
+use serde_json::value::RawValue;
+use std::{collections::BTreeMap, fmt};
+
+/// What a test has come to: why it failed, in one line.
+pub type Verdict = Result<(), String>;
+
+/// The tests of a file in its order: members of an object by name, of a list by index. Names may
+/// repeat; none is lost.
+#[derive(Debug)]
+pub(crate) struct Members<'a>(pub(crate) Vec<(String, &'a RawValue)>);
+
+impl<'de> Deserialize<'de> for Members<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Collect;
+        impl<'de> Visitor<'de> for Collect {
+            type Value = Members<'de>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object or a list of tests")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+                let mut members = Vec::new();
+                while let Some(member) = map.next_entry()? {
+                    members.push(member);
+                }
+                Ok(Members(members))
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Self::Value, A::Error> {
+                let mut members = Vec::new();
+                while let Some(member) = seq.next_element()? {
+                    members.push((members.len().to_string(), member));
+                }
+                Ok(Members(members))
+            }
+        }
+        deserializer.deserialize_any(Collect)
+    }
+}
+
+/// Parses one test.
+pub(crate) fn parse<'a, T: Deserialize<'a>>(json: &'a RawValue) -> Result<T, String> {
+    serde_json::from_str(json.get()).map_err(|error| format!("not a test of this kind: {error}"))
+}
+
+/// A number that must fit 64 bits.
+pub(crate) fn to_u64(value: U256, what: &str) -> Result<u64, String> {
+    value.try_into().map_err(|_| format!("{what} {value} exceeds 64 bits"))
+}
+
+/// Accounts before or after, as the suites list them.
+pub(crate) type Alloc = BTreeMap<Address, AllocAccount>;
+
+/// An account with all it has.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+pub(crate) struct AllocAccount {
+    #[serde(default, alias = "wei")]
+    pub(crate) balance: U256,
+    #[serde(default)]
+    pub(crate) nonce: U256,
+    #[serde(default)]
+    pub(crate) code: Bytes,
+    #[serde(default)]
+    pub(crate) storage: BTreeMap<U256, U256>,
+}
+
+impl AllocAccount {
+    pub(crate) fn code_hash(&self) -> B256 {
+        if self.code.is_empty() { KECCAK_EMPTY } else { keccak256(&self.code) }
+    }
+}
+
+/// The accounts of a genesis block.
+pub(crate) fn genesis_alloc(alloc: &Alloc) -> Result<BTreeMap<Address, GenesisAccount>, String> {
+    let account = |(address, account): (&Address, &AllocAccount)| {
+        let AllocAccount { balance, nonce, code, storage } = account;
+        let storage = storage.iter().map(|(slot, value)| ((*slot).into(), (*value).into()));
+        let account = GenesisAccount {
+            nonce: Some(to_u64(*nonce, "nonce")?),
+            balance: *balance,
+            code: Some(code.clone()),
+            storage: Some(storage.collect()),
+            private_key: None,
+        };
+        Ok((*address, account))
+    };
+    alloc.iter().map(account).collect()
+}
+
+/// The part `config` of a test.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Config {
+    chainid: Option<U256>,
+    #[serde(default)]
+    blob_schedule: BTreeMap<String, BlobEntry>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct BlobEntry {
+    target: U256,
+    max: U256,
+    base_fee_update_fraction: U256,
+}
+
+/// The chain of a test: rules by the network's name, and its genesis block.
+pub(crate) fn chain_spec(
+    network: &str,
+    config: &Config,
+    alloc: BTreeMap<Address, GenesisAccount>,
+    genesis: Header,
+) -> Result<ChainSpec, String> {
+    let rules = test_network(network).ok_or_else(|| format!("unknown network {network}"))?;
+    let mut entries = BTreeMap::new();
+    for (name, entry) in &config.blob_schedule {
+        let fork: EthereumHardfork =
+            name.parse().map_err(|_| format!("blobSchedule names the unknown fork {name}"))?;
+        let params = blob_params(
+            to_u64(entry.target, "target")?,
+            to_u64(entry.max, "max")?,
+            to_u64(entry.base_fee_update_fraction, "baseFeeUpdateFraction")?,
+        );
+        entries.insert(fork, params.map_err(|error| error.to_string())?);
+    }
+    let blob_schedule = blob_schedule(|fork| rules.activation_time(fork), &entries)
+        .map_err(|error| error.to_string())?;
+    Ok(ChainSpec::new(ChainSpecParts {
+        name: network.to_owned(),
+        chain_id: to_u64(config.chainid.unwrap_or(U256::ONE), "chainid")?,
+        genesis: Genesis { alloc, ..Genesis::default() },
+        genesis_header: Some(genesis),
+        forks: rules.forks,
+        blob_schedule,
+        deposit_contract: None,
+        dao_fork: rules.dao_fork,
+    }))
+}

@@ -1,0 +1,120 @@
+//! `conformance DIR [SUITE...]`: runs the public suites found in a folder.
+
+use clap::Parser;
+use eyre::bail;
+use retrie_conformance::{Exceptions, Gate, Runner, Suite, find, names};
+use std::{
+    io::{IsTerminal, Write},
+    path::PathBuf,
+    process::ExitCode,
+};
+
+/// Failures listed of each suite.
+const LISTED: usize = 50;
+
+/// Runs the public test suites of Ethereum against this client.
+///
+/// Prints one line a suite and last `N passed, M failed`. Failures are listed on stderr.
+#[derive(Debug, Parser)]
+#[command(name = "conformance")]
+struct Args {
+    /// Folder of the suites: NAME.tar.zst archives, or unpacked folders NAME.
+    dir: PathBuf,
+    /// Suites to run; all that are in the folder if none is named.
+    #[arg(value_name = "SUITE")]
+    suites: Vec<String>,
+    /// Tests at a time; as many as there are cores if not given.
+    #[arg(long)]
+    threads: Option<usize>,
+    /// List all failures, those of suites that are only reported too.
+    #[arg(short, long)]
+    verbose: bool,
+}
+
+fn main() -> ExitCode {
+    match run(&Args::parse()) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(args: &Args) -> eyre::Result<bool> {
+    let mut runner = Runner::new(Exceptions::committed()?);
+    if let Some(threads) = args.threads {
+        runner.threads = threads;
+    }
+    if std::io::stderr().is_terminal() {
+        runner.progress = |suite, done, all| eprint!("\r\x1b[K{suite}: {done} of {all} files");
+    }
+    let (mut passed, mut failed) = (0, 0);
+    for suite in suites(args)? {
+        if let Gate::NotRun(reason) = suite.gate {
+            println!("{:<38} not run: {reason}", suite.name);
+            continue;
+        }
+        let report = match runner.run(&args.dir, suite) {
+            Ok(report) => report,
+            Err(error) => {
+                failed += 1;
+                eprintln!("FAILED {}: {error}", suite.name);
+                println!("{:<38} cannot be read: {error}", suite.name);
+                continue;
+            }
+        };
+        clear_progress();
+        let is_gate = suite.gate == Gate::Enforced;
+        if is_gate || args.verbose {
+            let limit = if args.verbose { usize::MAX } else { LISTED };
+            for failure in report.failures.iter().take(limit) {
+                eprintln!("FAILED {}: {}: {}", suite.name, failure.case, failure.reason);
+            }
+            if report.failures.len() > limit {
+                eprintln!("... and {} more; -v lists all", report.failures.len() - limit);
+            }
+        }
+        println!("{}", report.line(suite));
+        if is_gate {
+            passed += report.passed;
+            failed += report.failures.len();
+        }
+    }
+    println!("{passed} passed, {failed} failed");
+    Ok(failed == 0)
+}
+
+/// The suites asked for, in the order they were named in, or all that are there.
+fn suites(args: &Args) -> eyre::Result<Vec<&'static Suite>> {
+    let named = !args.suites.is_empty();
+    let found = names(&args.dir)?;
+    let wanted = if named { &args.suites } else { &found };
+    let mut suites = Vec::new();
+    for name in wanted {
+        match find(name) {
+            Some(suite) => {
+                if named && !found.contains(name) {
+                    bail!("{}: there is no suite {name}", args.dir.display());
+                }
+                suites.push(suite);
+            }
+            None if named => {
+                bail!("no suite is called {name}; known are those of docs/conformance.md")
+            }
+            None => bail!("{}: {name} is no suite that is known here", args.dir.display()),
+        }
+    }
+    if suites.is_empty() {
+        bail!("{}: there are no suites here", args.dir.display());
+    }
+    Ok(suites)
+}
+
+fn clear_progress() {
+    if std::io::stderr().is_terminal() {
+        eprint!("\r\x1b[K");
+        let _ = std::io::stderr().flush();
+    }
+}

@@ -1,0 +1,193 @@
+//! Runs suites on all cores, counts, and holds the outcome against the exceptions.
+//!
+//! A file is a unit of work; the largest come first. Threads are plain ones: tests wait for commits,
+//! and the trie's own parallel work must not queue behind them.
+
+use crate::{
+    archive::{ArchiveError, TestFile, read},
+    exceptions::Exceptions,
+    format::{Members, Verdict},
+    seal::Ethash,
+    suite::{Gate, Suite},
+    worker::Worker,
+};
+use alloy_primitives::keccak256;
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    path::Path,
+    sync::{
+        Arc, Mutex, OnceLock, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+/// How suites are run.
+#[derive(Debug)]
+pub struct Runner {
+    /// Threads.
+    pub threads: usize,
+    /// Only about one in so many cases, chosen by name, and those that are exceptions; 1 for all.
+    pub one_in: u64,
+    /// Cases that are known to fail.
+    pub exceptions: Exceptions,
+    /// Called now and then with the number of files done and of all.
+    pub progress: fn(&str, usize, usize),
+    ethash: Arc<OnceLock<Ethash>>,
+}
+
+/// What a suite has come to.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    /// Cases that passed.
+    pub passed: u64,
+    /// Cases that failed as the exceptions say.
+    pub expected: u64,
+    /// All others: case and reason. An exception that passes is one of them.
+    pub failures: Vec<Failure>,
+    /// Wall-clock time.
+    pub time: Duration,
+}
+
+/// A case that failed.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Failure {
+    /// File and name within it.
+    pub case: String,
+    /// What went wrong, in one line.
+    pub reason: String,
+}
+
+impl Runner {
+    /// Runs all cases on all cores, with the committed exceptions.
+    pub fn new(exceptions: Exceptions) -> Self {
+        Self {
+            threads: std::thread::available_parallelism().map_or(1, usize::from),
+            one_in: 1,
+            exceptions,
+            progress: |_, _, _| (),
+            ethash: Arc::default(),
+        }
+    }
+
+    /// Runs a suite from `dir`.
+    ///
+    /// # Errors
+    /// If its files cannot be read at all.
+    pub fn run(&self, dir: &Path, suite: &Suite) -> Result<Report, ArchiveError> {
+        let start = Instant::now();
+        let files = read(dir, suite.name)?;
+        let mut report = self.run_files(suite, &files);
+        report.time = start.elapsed();
+        Ok(report)
+    }
+
+    /// Runs the tests of these files.
+    pub fn run_files(&self, suite: &Suite, files: &[TestFile]) -> Report {
+        let mut queue: Vec<&TestFile> =
+            files.iter().filter(|file| suite.has_tests(&file.path)).collect();
+        queue.sort_by_key(|file| std::cmp::Reverse(file.content.len()));
+        let (next, report) = (AtomicUsize::new(0), Mutex::new(Report::default()));
+        std::thread::scope(|scope| {
+            for _ in 0..self.threads.clamp(1, queue.len().max(1)) {
+                scope.spawn(|| {
+                    let mut part = Part { runner: self, suite, report: Report::default() };
+                    match Worker::new(self.ethash.clone()) {
+                        Ok(worker) => loop {
+                            let at = next.fetch_add(1, Ordering::Relaxed);
+                            let Some(file) = queue.get(at) else { break };
+                            part.run_file(file, files, &worker);
+                            (self.progress)(suite.name, at + 1, queue.len());
+                        },
+                        Err(reason) => part.fail("all".into(), reason),
+                    }
+                    report.lock().unwrap_or_else(PoisonError::into_inner).add(part.report);
+                });
+            }
+        });
+        let mut report = report.into_inner().unwrap_or_else(PoisonError::into_inner);
+        if queue.is_empty() {
+            let reason = "the suite holds no tests".into();
+            report.failures.push(Failure { case: suite.name.into(), reason });
+        }
+        report.failures.sort();
+        report
+    }
+
+    fn selects(&self, suite: &Suite, case: &str) -> bool {
+        let mark = || u64::from_be_bytes(keccak256(case)[..8].try_into().unwrap_or_default());
+        self.one_in <= 1
+            || self.exceptions.reason(suite.name, case).is_some()
+            || mark() % self.one_in == 0
+    }
+}
+
+impl Report {
+    fn add(&mut self, part: Self) {
+        self.passed += part.passed;
+        self.expected += part.expected;
+        self.failures.extend(part.failures);
+    }
+
+    /// The line of a suite.
+    pub fn line(&self, suite: &Suite) -> String {
+        let (passed, failed, expected) = (self.passed, self.failures.len(), self.expected);
+        let seconds = self.time.as_secs_f64();
+        let note = match suite.gate {
+            Gate::Reported(why) => format!(" (reported only: {why})"),
+            _ => String::new(),
+        };
+        format!(
+            "{:<38} {passed:>6} passed, {failed:>5} failed, {expected:>3} expected failures, \
+             {seconds:>7.1} s{note}",
+            suite.name
+        )
+    }
+}
+
+/// What one thread has run of a suite.
+struct Part<'a> {
+    runner: &'a Runner,
+    suite: &'a Suite,
+    report: Report,
+}
+
+impl Part<'_> {
+    fn run_file(&mut self, file: &TestFile, all: &[TestFile], worker: &Worker) {
+        if let Some(verdict) = self.suite.run_file(file, all, worker) {
+            return self.judge(file.path.clone(), verdict);
+        }
+        let members: Members<'_> = match serde_json::from_slice(&file.content) {
+            Ok(members) => members,
+            Err(error) => return self.fail(file.path.clone(), format!("bad JSON: {error}")),
+        };
+        if members.0.is_empty() {
+            self.fail(file.path.clone(), "holds no tests".into());
+        }
+        for (name, json) in members.0 {
+            let case = format!("{}: {name}", file.path);
+            if self.runner.selects(self.suite, &case) {
+                let run = AssertUnwindSafe(|| self.suite.run_case(&file.path, json, worker));
+                let verdict = catch_unwind(run).unwrap_or_else(|_| Err("panicked".into()));
+                self.judge(case, verdict);
+            }
+        }
+    }
+
+    fn judge(&mut self, case: String, verdict: Verdict) {
+        let exception = self.runner.exceptions.reason(self.suite.name, &case);
+        match (verdict, exception) {
+            (Ok(()), None) => self.report.passed += 1,
+            (Err(_), Some(_)) => self.report.expected += 1,
+            (Err(reason), None) => self.fail(case, reason),
+            (Ok(()), Some(_)) => {
+                self.fail(case, "passes, but is listed as an exception: take it off".into());
+            }
+        }
+    }
+
+    fn fail(&mut self, case: String, reason: String) {
+        let reason = reason.replace('\n', " ");
+        self.report.failures.push(Failure { case, reason });
+    }
+}

@@ -1,0 +1,118 @@
+//! The suites that are known here, and how each is run.
+
+use crate::{
+    archive::TestFile,
+    basics,
+    blockchain::{self, BadBlocks},
+    format::Verdict,
+    p2p, precompiles, state,
+    worker::Worker,
+};
+use serde_json::value::RawValue;
+
+/// A suite of the conformance data.
+#[derive(Debug)]
+pub struct Suite {
+    /// Name of its archive or folder.
+    pub name: &'static str,
+    /// What its files are.
+    pub(crate) kind: Kind,
+    /// What its failures mean.
+    pub gate: Gate,
+}
+
+/// What failures mean.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gate {
+    /// Every case must pass.
+    Enforced,
+    /// Cases are run and counted, and nothing follows.
+    Reported(&'static str),
+    /// Not run here, for this reason.
+    NotRun(&'static str),
+}
+
+/// What the files of a suite are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Blockchain(BadBlocks),
+    State,
+    Basics,
+    Precompiles,
+    Chain,
+    Other,
+}
+
+const fn suite(name: &'static str, kind: Kind, gate: Gate) -> Suite {
+    Suite { name, kind, gate }
+}
+
+const BLOCKS: Kind = Kind::Blockchain(BadBlocks::Named);
+const OLD_BLOCKS: Kind = Kind::Blockchain(BadBlocks::MaybeSilent);
+const DEVNET: Gate = Gate::Reported("Amsterdam as of a devnet");
+
+/// All suites.
+pub const SUITES: &[Suite] = &[
+    suite("eest-v5.4.0-blockchain", BLOCKS, Gate::Enforced),
+    suite("eest-v5.4.0-blockchain-static", BLOCKS, Gate::Enforced),
+    suite("eest-v5.4.0-state", Kind::State, Gate::Enforced),
+    suite("eest-v5.4.0-state-static", Kind::State, Gate::Enforced),
+    suite("eest-bal-v5.7.0-osaka", BLOCKS, Gate::Enforced),
+    suite("eest-bal-v5.7.0-oldforks", BLOCKS, Gate::Enforced),
+    suite("eest-bal-v5.7.0-amsterdam", BLOCKS, DEVNET),
+    suite("eest-bal-v5.7.0-amsterdam-ported", BLOCKS, DEVNET),
+    suite("eest-zkevm-v0.3.3-witness", BLOCKS, DEVNET),
+    suite("ethereum-tests-blockchain", BLOCKS, Gate::Enforced),
+    suite("ethereum-tests-basics", Kind::Basics, Gate::Enforced),
+    suite("legacytests-cancun-blockchain", BLOCKS, Gate::Enforced),
+    suite("legacytests-constantinople-blockchain", OLD_BLOCKS, Gate::Enforced),
+    suite("legacytests-constantinople-state", Kind::State, Gate::Enforced),
+    suite("geth-precompiles", Kind::Precompiles, Gate::Enforced),
+    suite("p2p", Kind::Chain, Gate::Enforced),
+    suite(
+        "legacytests-vm",
+        Kind::Other,
+        Gate::NotRun(
+            "one call frame without a transaction and without inner calls; state tests hold the same programs",
+        ),
+    ),
+    suite("eest-benchmark-engine", Kind::Other, Gate::NotRun("needs the Engine API")),
+    suite("rpc-compat", Kind::Other, Gate::NotRun("needs JSON-RPC")),
+    suite("graphql", Kind::Other, Gate::NotRun("there is no GraphQL")),
+];
+
+/// The suite with this name.
+pub fn find(name: &str) -> Option<&'static Suite> {
+    SUITES.iter().find(|suite| suite.name == name)
+}
+
+impl Suite {
+    /// Whether a file of the suite holds tests.
+    pub(crate) fn has_tests(&self, path: &str) -> bool {
+        match self.kind {
+            Kind::Chain => path.ends_with("chain.rlp") && p2p::is_run(path),
+            _ => path.ends_with(".json"),
+        }
+    }
+
+    /// Runs one case: a member of the JSON file `path`.
+    pub(crate) fn run_case(&self, path: &str, json: &RawValue, worker: &Worker) -> Verdict {
+        match self.kind {
+            Kind::Blockchain(bad_blocks) => blockchain::run(json, bad_blocks, worker),
+            Kind::State => state::run(json, worker),
+            Kind::Basics => basics::run(path, json, worker),
+            Kind::Precompiles => precompiles::run(path, json, worker),
+            Kind::Chain | Kind::Other => Err("not a file of tests".into()),
+        }
+    }
+
+    /// Runs a file that is one case as a whole; `None` if it holds cases of its own.
+    pub(crate) fn run_file(
+        &self,
+        file: &TestFile,
+        all: &[TestFile],
+        worker: &Worker,
+    ) -> Option<Verdict> {
+        (self.kind == Kind::Chain).then(|| p2p::run(file, all, worker))
+    }
+}

@@ -1,0 +1,73 @@
+//! What the tests of one thread share: a folder for throw-away chains, metrics, seals.
+
+use crate::{format::Verdict, seal::Ethash};
+use retrie_chainspec::ChainSpec;
+use retrie_db::{OpenOptions, StateRootMode, SyncMode};
+use retrie_execution::CodeCache;
+use retrie_pipeline::{Chain, ChainOptions};
+use retrie_state::StoreOptions;
+use retrie_storage_mpt::Mpt;
+use retrie_telemetry::Metrics;
+use std::{
+    path::Path,
+    sync::{Arc, OnceLock},
+};
+
+/// A folder in memory, where the system has one.
+const MEMORY: &str = "/dev/shm";
+/// Bound of a test's database.
+const MAP_LIMIT: u64 = 1 << 30;
+/// By how much its file grows: few tests need more.
+const GROWTH: u64 = 4 << 20;
+
+/// What the tests of one thread share.
+#[derive(Debug)]
+pub(crate) struct Worker {
+    pub(crate) metrics: Metrics,
+    pub(crate) codes: CodeCache,
+    ethash: Arc<OnceLock<Ethash>>,
+}
+
+impl Worker {
+    /// A worker; all workers of a run share what is costly about seals.
+    pub(crate) fn new(ethash: Arc<OnceLock<Ethash>>) -> Result<Self, String> {
+        let metrics = Metrics::new().map_err(|error| error.to_string())?;
+        Ok(Self { metrics, codes: CodeCache::default(), ethash })
+    }
+
+    /// Seals of the first 30,000 blocks.
+    pub(crate) fn ethash(&self) -> &Ethash {
+        self.ethash.get_or_init(Ethash::new)
+    }
+
+    /// Opens a new chain on the Merkle Patricia trie, with header roots enforced.
+    pub(crate) fn with_chain(
+        &self,
+        spec: ChainSpec,
+        work: impl FnOnce(&Chain) -> Verdict,
+    ) -> Verdict {
+        let folder = if Path::new(MEMORY).is_dir() {
+            tempfile::tempdir_in(MEMORY)
+        } else {
+            tempfile::tempdir()
+        };
+        let folder = folder.map_err(|error| format!("no temporary folder: {error}"))?;
+        let chain = Chain::open(ChainOptions {
+            spec: Arc::new(spec),
+            backend: Arc::new(Mpt::default()),
+            referee: None,
+            root_mode: StateRootMode::Header,
+            datadir: folder.path().to_owned(),
+            db: OpenOptions {
+                map_limit: MAP_LIMIT,
+                growth_step: GROWTH,
+                max_readers: 64,
+                sync: SyncMode::NoSync,
+                ..OpenOptions::default()
+            },
+            store: StoreOptions::default(),
+        })
+        .map_err(|error| format!("genesis: {error}"))?;
+        work(&chain)
+    }
+}

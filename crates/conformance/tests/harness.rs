@@ -1,0 +1,326 @@
+//! The harness itself: a test that is made wrong must fail, and so must data that cannot be read.
+
+use alloy_primitives::{Address, Bytes, hex};
+use retrie_chainspec::primitives::{Block, Header};
+use retrie_conformance::{ArchiveError, Exceptions, Report, Runner, find, names, read};
+use retrie_pipeline::testkit::{CHAIN_ID, Call, GENESIS_CONTRACT, Plan, Rules, TestChain};
+use retrie_storage_mpt::Mpt;
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+use std::{fs, path::Path, process::Command, sync::Arc};
+use tempfile::TempDir;
+
+const SUITE: &str = "ethereum-tests-blockchain";
+
+fn rlp(block: &Block) -> String {
+    hex::encode_prefixed(alloy_rlp::encode(block))
+}
+
+fn header_json(header: &Header, hash: impl ToString) -> Value {
+    json!({
+        "hash": hash.to_string(),
+        "parentHash": header.parent_hash,
+        "uncleHash": header.ommers_hash,
+        "coinbase": header.beneficiary,
+        "stateRoot": header.state_root,
+        "transactionsTrie": header.transactions_root,
+        "receiptTrie": header.receipts_root,
+        "bloom": header.logs_bloom,
+        "difficulty": header.difficulty,
+        "number": "0x00",
+        "gasLimit": format!("{:#x}", header.gas_limit),
+        "gasUsed": "0x00",
+        "timestamp": "0x00",
+        "extraData": header.extra_data,
+        "mixHash": header.mix_hash,
+        "nonce": header.nonce,
+        "baseFeePerGas": format!("{:#x}", header.base_fee_per_gas.unwrap()),
+        "withdrawalsRoot": header.withdrawals_root,
+        "blobGasUsed": "0x00",
+        "excessBlobGas": "0x00",
+        "parentBeaconBlockRoot": header.parent_beacon_block_root,
+    })
+}
+
+/// A blockchain test of two valid blocks, and one between them whose state root is wrong.
+fn chain_test() -> Value {
+    let mut chain = TestChain::new(Rules::Cancun, Arc::new(Mpt::default()));
+    let genesis = chain.genesis();
+    let transfer = || Plan::new([Call::transfer(0, Address::repeat_byte(0x77), 5)]);
+    let first = chain.extend(genesis, transfer());
+    let last = chain.extend(first, transfer());
+    let mut bad = chain.block(last).clone();
+    bad.header.state_root.0[0] ^= 1;
+    let pre: serde_json::Map<_, _> = chain
+        .spec
+        .genesis_accounts()
+        .map(|(address, account)| {
+            let storage: serde_json::Map<_, _> = account
+                .storage
+                .iter()
+                .flatten()
+                .map(|(slot, value)| (format!("{:#x}", slot), json!(value)))
+                .collect();
+            let account = json!({
+                "balance": account.balance,
+                "nonce": format!("{:#x}", account.nonce.unwrap_or_default()),
+                "code": account.code.clone().unwrap_or_else(Bytes::new),
+                "storage": storage,
+            });
+            (address.to_string(), account)
+        })
+        .collect();
+    json!({
+        "network": "Cancun",
+        "config": { "chainid": format!("{CHAIN_ID:#x}") },
+        "pre": pre,
+        "genesisBlockHeader": header_json(chain.spec.genesis_header(), genesis),
+        "genesisRLP": rlp(chain.block(genesis)),
+        "blocks": [
+            { "rlp": rlp(chain.block(first)), "blockHeader": {} },
+            { "rlp": rlp(&bad), "expectException": "BlockException.INVALID_STATE_ROOT" },
+            { "rlp": rlp(chain.block(last)), "blockHeader": {} },
+        ],
+        "lastblockhash": last,
+        "postStateHash": chain.block(last).header.state_root,
+    })
+}
+
+/// The same chain without blocks: the state after is the one before.
+fn genesis_test() -> Value {
+    let mut test = chain_test();
+    test["blocks"] = json!([]);
+    test["lastblockhash"] = test["genesisBlockHeader"]["hash"].clone();
+    test["postState"] = test["pre"].clone();
+    test.as_object_mut().unwrap().remove("postStateHash");
+    test
+}
+
+/// A folder with one suite of one file.
+fn folder(file: &str) -> TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    fs::create_dir(dir.path().join(SUITE)).unwrap();
+    fs::write(dir.path().join(SUITE).join("file.json"), file).unwrap();
+    dir
+}
+
+fn report(dir: &Path, exceptions: &str) -> Report {
+    let runner = Runner::new(Exceptions::parse(exceptions).unwrap());
+    runner.run(dir, find(SUITE).unwrap()).unwrap()
+}
+
+/// Why the one test of a file fails; `None` if it passes.
+fn failure(test: &Value) -> Option<String> {
+    let dir = folder(&json!({ "case": test }).to_string());
+    let report = report(dir.path(), "");
+    assert_eq!(report.passed + report.failures.len() as u64, 1);
+    let failure = report.failures.into_iter().next()?;
+    assert_eq!(failure.case, "file.json: case");
+    Some(failure.reason)
+}
+
+#[test]
+fn a_valid_test_passes() {
+    assert_eq!(failure(&chain_test()), None);
+    assert_eq!(failure(&genesis_test()), None);
+}
+
+/// Makes a test wrong.
+type Spoil = fn(&mut Value);
+
+#[test]
+fn a_test_of_blocks_that_is_made_wrong_fails() {
+    let wrong: [(&str, Spoil); 11] = [
+        ("expected is", |t| t["lastblockhash"] = t["genesisBlockHeader"]["hash"].clone()),
+        ("the state root is", |t| t["postStateHash"] = t["lastblockhash"].clone()),
+        ("is accepted", |t| t["blocks"][0]["expectException"] = json!("X")),
+        ("a valid block, is refused: block 2", |t| {
+            let bad = &mut t["blocks"][1];
+            *bad = json!({ "rlp": bad["rlp"], "blockHeader": {} });
+        }),
+        ("neither exception nor blockHeader", |t| {
+            t["blocks"][1] = json!({ "rlp": t["blocks"][1]["rlp"] });
+        }),
+        ("unknown parent", |t| drop(t["blocks"].as_array_mut().unwrap().remove(0))),
+        ("not a block", |t| {
+            let rlp = t["blocks"][2]["rlp"].as_str().unwrap().to_owned();
+            t["blocks"][2]["rlp"] = json!(rlp[..rlp.len() - 2]);
+        }),
+        ("rlp: ", |t| t["blocks"][2]["rlp"] = json!("0xzz")),
+        ("unknown network", |t| t["network"] = json!("Atlantis")),
+        ("the genesis header hashes to", |t| {
+            t["genesisBlockHeader"]["gasLimit"] = json!("0x1388");
+        }),
+        ("says neither", |t| drop(t.as_object_mut().unwrap().remove("postStateHash"))),
+    ];
+    for (expected, change) in wrong {
+        let mut test = chain_test();
+        change(&mut test);
+        let reason = failure(&test).unwrap_or_else(|| panic!("{expected}: passes"));
+        assert!(reason.contains(expected), "{expected}: {reason}");
+    }
+}
+
+#[test]
+fn a_post_state_that_is_made_wrong_fails() {
+    let contract = &GENESIS_CONTRACT.to_string();
+    let wrong: [(&str, &str, Value); 6] = [
+        ("balance 1, expected 2", "/balance", json!("0x02")),
+        ("nonce 1, expected 2", "/nonce", json!("0x02")),
+        ("code 0x", "/code", json!("0x00")),
+        ("slot 0x1 is 0x11, expected 0x12", "/storage/0x1", json!("0x12")),
+        ("slot 0x1 is 0x11, expected 0x0", "/storage/0x1", json!("0x00")),
+        ("exists after", "", Value::Null),
+    ];
+    for (expected, field, value) in wrong {
+        let mut test = genesis_test();
+        let accounts = test["postState"].as_object_mut().unwrap();
+        let account = accounts.get_mut(contract).unwrap();
+        let storage = account["storage"].as_object().unwrap().iter();
+        let storage: serde_json::Map<_, _> = storage
+            .map(|(slot, value)| {
+                let slot: alloy_primitives::U256 = slot.parse().unwrap();
+                (format!("{slot:#x}"), value.clone())
+            })
+            .collect();
+        account["storage"] = storage.into();
+        if field.is_empty() {
+            accounts.remove(contract);
+        } else {
+            *account.pointer_mut(field).unwrap() = value;
+        }
+        let reason = failure(&test).unwrap_or_else(|| panic!("{expected}: passes"));
+        assert!(reason.contains(expected), "{expected}: {reason}");
+    }
+    let mut test = genesis_test();
+    test["postState"][Address::repeat_byte(9).to_string()] = json!({});
+    assert!(failure(&test).unwrap().contains("is missing after"));
+}
+
+#[test]
+fn an_exception_must_fail() {
+    let exception = format!(
+        "[[exception]]\nsuite = \"{SUITE}\"\nname = \"file.json: case\"\nreason = \"known\"\n"
+    );
+    let mut test = chain_test();
+    let dir = folder(&json!({ "case": test }).to_string());
+    let passing = report(dir.path(), &exception);
+    assert_eq!((passing.passed, passing.expected), (0, 0));
+    assert!(passing.failures[0].reason.contains("listed as an exception"));
+    test["network"] = json!("Atlantis");
+    let dir = folder(&json!({ "case": test }).to_string());
+    let failing = report(dir.path(), &exception);
+    assert_eq!((failing.passed, failing.expected, failing.failures.len()), (0, 1, 0));
+}
+
+#[test]
+fn files_that_are_no_tests_are_failures() {
+    let whole = json!({ "case": chain_test() }).to_string();
+    for (file, expected) in [
+        (&whole[..whole.len() / 2], "bad JSON"),
+        ("{}", "holds no tests"),
+        ("7", "bad JSON"),
+        ("{\"a\": 7}", "not a test of this kind"),
+    ] {
+        let dir = folder(file);
+        let report = report(dir.path(), "");
+        assert_eq!(report.passed, 0, "{expected}");
+        let failure = &report.failures[0];
+        assert!(failure.case.starts_with("file.json"), "{}", failure.case);
+        assert!(failure.reason.contains(expected), "{}", failure.reason);
+    }
+    let dir = tempfile::tempdir().unwrap();
+    fs::create_dir(dir.path().join(SUITE)).unwrap();
+    assert!(report(dir.path(), "").failures[0].reason.contains("holds no tests"));
+}
+
+/// Packs one test file as the suites are packed.
+fn archive() -> Vec<u8> {
+    let content = json!({ "case": chain_test() }).to_string();
+    let mut tar = tar::Builder::new(Vec::new());
+    let mut header = tar::Header::new_gnu();
+    header.set_size(content.len() as u64);
+    header.set_mode(0o644);
+    tar.append_data(&mut header, format!("{SUITE}/sub/file.json"), content.as_bytes()).unwrap();
+    zstd::stream::encode_all(tar.into_inner().unwrap().as_slice(), 0).unwrap()
+}
+
+#[test]
+fn archives_are_read_whole_or_not_at_all() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join(format!("{SUITE}.tar.zst"));
+    let good = archive();
+    let sums = dir.path().join("SHA256SUMS");
+    let line =
+        |content: &[u8]| format!("{}  {SUITE}.tar.zst\n", hex::encode(Sha256::digest(content)));
+
+    fs::write(&path, &good).unwrap();
+    let files = read(dir.path(), SUITE).unwrap();
+    assert_eq!(files.len(), 1);
+    assert_eq!(files[0].path, "sub/file.json");
+    fs::write(&sums, line(&good)).unwrap();
+    assert_eq!(report(dir.path(), "").passed, 1);
+
+    let mut flipped = good.clone();
+    flipped[good.len() / 2] ^= 1;
+    for bad in [&flipped[..], &good[..good.len() - 9]] {
+        fs::write(&path, bad).unwrap();
+        let error = read(dir.path(), SUITE).unwrap_err();
+        assert!(matches!(error, ArchiveError::Checksum { .. }), "{error}");
+        assert!(error.to_string().contains(&format!("{SUITE}.tar.zst")), "{error}");
+    }
+    // Without checksums a cut is found while unpacking.
+    fs::remove_file(&sums).unwrap();
+    let error = read(dir.path(), SUITE).unwrap_err();
+    assert!(matches!(error, ArchiveError::Damaged { .. }), "{error}");
+
+    fs::write(&sums, "").unwrap();
+    assert!(matches!(read(dir.path(), SUITE), Err(ArchiveError::NoChecksum { .. })));
+    // A listed archive that has gone is still asked for.
+    fs::write(&sums, line(&good)).unwrap();
+    fs::remove_file(&path).unwrap();
+    assert_eq!(names(dir.path()).unwrap(), [SUITE]);
+    let error = read(dir.path(), SUITE).unwrap_err();
+    assert!(matches!(error, ArchiveError::Missing { .. }), "{error}");
+}
+
+/// Runs the program; returns success, stdout and stderr.
+fn conformance(args: &[&str]) -> (bool, String, String) {
+    let output = Command::new(env!("CARGO_BIN_EXE_conformance")).args(args).output().unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    (output.status.success(), text(output.stdout), text(output.stderr))
+}
+
+#[test]
+fn the_program_says_what_it_ran_and_fails_when_something_failed() {
+    let good = folder(&json!({ "case": chain_test() }).to_string());
+    let (ok, out, err) = conformance(&[good.path().to_str().unwrap()]);
+    assert!(ok, "{err}");
+    let lines: Vec<_> = out.lines().collect();
+    assert_eq!(lines.len(), 2, "{out}");
+    assert!(lines[0].starts_with(SUITE), "{out}");
+    assert_eq!(lines[1], "1 passed, 0 failed");
+
+    let mut test = chain_test();
+    test["network"] = json!("Atlantis");
+    let bad = folder(&json!({ "bad": test, "good": chain_test() }).to_string());
+    let (ok, out, err) = conformance(&[bad.path().to_str().unwrap(), SUITE]);
+    assert!(!ok);
+    assert!(out.ends_with("\n1 passed, 1 failed\n"), "{out}");
+    assert!(err.contains("file.json: bad: unknown network Atlantis"), "{err}");
+
+    let dir = good.path().to_str().unwrap();
+    for (args, expected) in [
+        (vec![dir, "no-such-suite"], "no suite is called no-such-suite"),
+        (vec![dir, "p2p"], "there is no suite p2p"),
+        (vec!["/no/such/folder"], "/no/such/folder"),
+    ] {
+        let (ok, out, err) = conformance(&args);
+        assert!(!ok && out.is_empty(), "{expected}: {out}");
+        assert!(err.contains(expected), "{err}");
+        assert_eq!(err.lines().count(), 1, "{err}");
+    }
+    fs::create_dir(good.path().join("strange")).unwrap();
+    let (ok, _, err) = conformance(&[dir]);
+    assert!(!ok && err.contains("strange is no suite"), "{err}");
+}

@@ -1,0 +1,55 @@
+//! A fixed sample of every suite, straight from the archives. All of it: `scripts/conformance`.
+
+use retrie_conformance::{Exceptions, Gate, Runner, SUITES, find, names};
+use std::path::{Path, PathBuf};
+
+/// About one in so many cases, chosen by name.
+const ONE_IN: u64 = 12;
+
+/// The folder of the suites, or `None` after a visible note that the test is skipped.
+fn data() -> Option<PathBuf> {
+    let data = std::env::var_os("RETRIE_DATA").map_or_else(
+        || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data"),
+        PathBuf::from,
+    );
+    let folder = data.join("conformance");
+    if folder.is_dir() {
+        return Some(folder);
+    }
+    assert!(
+        std::env::var("RETRIE_REQUIRE_DATA").as_deref() != Ok("1"),
+        "RETRIE_REQUIRE_DATA=1, but there is no data in {}",
+        folder.display()
+    );
+    eprintln!("skipped: no RETRIE_DATA");
+    None
+}
+
+#[test]
+fn a_sample_of_every_suite_passes() {
+    let Some(folder) = data() else { return };
+    let mut runner = Runner::new(Exceptions::committed().unwrap());
+    runner.one_in = ONE_IN;
+    let (mut passed, mut expected) = (0, 0);
+    let mut failures = Vec::new();
+    for suite in SUITES.iter().filter(|suite| suite.gate == Gate::Enforced) {
+        let report = runner.run(&folder, suite).unwrap_or_else(|error| panic!("{error}"));
+        eprintln!("{}", report.line(suite));
+        assert!(report.passed > 0, "{}: nothing was chosen", suite.name);
+        passed += report.passed;
+        expected += report.expected;
+        failures.extend(report.failures.into_iter().map(|failure| (suite.name, failure)));
+    }
+    assert!(failures.is_empty(), "{failures:#?}");
+    assert!(passed > 2_000, "only {passed} cases ran");
+    // Every exception is still one.
+    assert_eq!(expected, Exceptions::committed().unwrap().iter().count() as u64);
+}
+
+#[test]
+fn every_suite_that_is_there_is_known() {
+    let Some(folder) = data() else { return };
+    let names = names(&folder).unwrap();
+    let unknown: Vec<_> = names.iter().filter(|name| find(name).is_none()).collect();
+    assert!(unknown.is_empty(), "{unknown:?}");
+}

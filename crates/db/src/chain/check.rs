@@ -1,0 +1,293 @@
+//! Checks of the chain's tables against each other, for `retrie db verify`.
+
+use super::read::{self, ChainRead, canonical, items};
+use crate::{
+    DbError, ReadTxn, Result, codecs, pieces,
+    raw::{Range, RawRead},
+    tables::{BlockId, ChainTable},
+};
+use alloy_primitives::{Address, B256, U256, keccak256};
+use retrie_chainspec::primitives::{BlockBody, Header, Receipt};
+use retrie_state::Direction;
+
+/// A stored block, as far as its rows can be read.
+#[derive(Clone, Debug)]
+pub struct StoredBlock {
+    /// keccak-256 of the stored header.
+    pub hash: B256,
+    /// Its header.
+    pub header: Header,
+    /// Whether it is canonical.
+    pub is_canonical: bool,
+    /// Body and senders; `None` if that is damaged, which has been reported.
+    pub body: Option<(BlockBody, Vec<Address>)>,
+    /// Receipts; `None` if there are none, or they are damaged.
+    pub receipts: Option<Vec<Receipt>>,
+    /// Backends and the roots they gave it.
+    pub roots: Vec<(String, B256)>,
+}
+
+/// Rows read at a time.
+const PAGE: usize = 1024;
+
+impl ReadTxn {
+    /// Reads all stored blocks in the order of their ids and gives each to `block`. Checks what
+    /// tables say to each other: indices by hash and number in both directions, the canonical chain
+    /// without gaps and linked by parents, total difficulties, the lookup table of transactions,
+    /// hashes of code, and that no row is left over. What is wrong goes to `fault`.
+    pub fn check_chain(
+        &self,
+        block: &mut dyn FnMut(StoredBlock),
+        fault: &mut dyn FnMut(DbError),
+    ) -> Result<()> {
+        let mut check = Check { read: self, fault, rows: [0; ChainTable::ALL.len()] };
+        let headers = self.chain(ChainTable::Headers);
+        let mut start = Vec::new();
+        loop {
+            let keys = self.stored_scan(headers, range(&start))?;
+            let Some((last, _)) = keys.last() else { break };
+            // A key that is damaged may sort anywhere; it must not lead back.
+            let next = [&last[..], &[0]].concat();
+            for (key, _) in &keys {
+                match BlockId::from_bytes(key) {
+                    Some(id) => {
+                        if let Some(stored) = check.block(id)? {
+                            block(stored);
+                        }
+                    }
+                    // A later piece of a long header.
+                    None if key.len() == BlockId::LEN + 2 => {}
+                    None => check.bad(ChainTable::Headers, key, "the key is not a block id"),
+                }
+            }
+            if next <= start {
+                break;
+            }
+            start = next;
+        }
+        check.codes()?;
+        check.canonical_chain()?;
+        check.nothing_left_over()
+    }
+}
+
+fn range(start: &[u8]) -> Range<'_> {
+    Range { start, end: None, direction: Direction::Forward, limit: PAGE }
+}
+
+struct Check<'a> {
+    read: &'a ReadTxn,
+    fault: &'a mut dyn FnMut(DbError),
+    /// Rows that some stored block accounts for.
+    rows: [u64; ChainTable::ALL.len()],
+}
+
+impl Check<'_> {
+    fn bad(&mut self, table: ChainTable, key: &[u8], what: impl std::fmt::Display) {
+        (self.fault)(DbError::corrupt(table.name(), key, what));
+    }
+
+    /// The outcome of a read; damage is reported, other failures end the check.
+    fn read<T>(&mut self, outcome: Result<T>) -> Result<Option<T>> {
+        match outcome {
+            Ok(value) => Ok(Some(value)),
+            Err(damage @ DbError::Corrupt { .. }) => {
+                (self.fault)(damage);
+                Ok(None)
+            }
+            Err(other) => Err(other),
+        }
+    }
+
+    fn count(&mut self, table: ChainTable, value_len: usize) {
+        self.rows[table as usize] += pieces::count(value_len);
+    }
+
+    fn block(&mut self, id: BlockId) -> Result<Option<StoredBlock>> {
+        let read = self.read;
+        let key = id.to_bytes();
+        let row = pieces::get(read, read.chain(ChainTable::Headers), &key);
+        let Some(Some(row)) = self.read(row)? else { return Ok(None) };
+        self.count(ChainTable::Headers, row.len());
+        let hash = keccak256(&row);
+        let header = match codecs::decode_header(&row) {
+            Ok(header) => header,
+            Err(e) => {
+                self.bad(ChainTable::Headers, &key, e);
+                return Ok(None);
+            }
+        };
+        if header.number != id.number {
+            let what = format!("it is the header of block {}", header.number);
+            self.bad(ChainTable::Headers, &key, what);
+        }
+        self.rows[ChainTable::BlockIndex as usize] += 1;
+        let indexed = read::block_id(read, &hash);
+        if let Some(indexed) = self.read(indexed)?
+            && indexed != Some(id)
+        {
+            let what = "it does not lead to the stored header of this hash";
+            self.bad(ChainTable::BlockIndex, hash.as_slice(), what);
+        }
+        let found = canonical(read, id.number);
+        let found = self.read(found)?.flatten();
+        let is_canonical = found.is_some_and(|(_, canonical)| canonical == id);
+        if is_canonical && found.is_some_and(|(named, _)| named != hash) {
+            let what = format!("it names another hash than {hash}, that of the stored header");
+            self.bad(ChainTable::Canonical, &id.number.to_be_bytes(), what);
+        }
+        self.difficulty(id, &hash, &header)?;
+        let roots = read.roots(&hash);
+        let roots = self.read(roots)?.unwrap_or_default();
+        self.rows[ChainTable::BackendRoots as usize] += roots.len() as u64;
+        let body = self.body(id, is_canonical)?;
+        let receipts = self.receipts(id, &hash)?;
+        Ok(Some(StoredBlock { hash, header, is_canonical, body, receipts, roots }))
+    }
+
+    fn difficulty(&mut self, id: BlockId, hash: &B256, header: &Header) -> Result<()> {
+        let read = self.read;
+        let total = read.total_difficulty(hash);
+        let Some(Some(total)) = self.read(total)? else { return Ok(()) };
+        self.count(ChainTable::TotalDifficulty, 0);
+        let parent = if header.number == 0 {
+            Some(U256::ZERO)
+        } else {
+            let parent = read.total_difficulty(&header.parent_hash);
+            self.read(parent)?.flatten()
+        };
+        if let Some(parent) = parent
+            && parent.checked_add(header.difficulty) != Some(total)
+        {
+            let what = format!("{total} is not the parent's {parent} and {}", header.difficulty);
+            self.bad(ChainTable::TotalDifficulty, &id.to_bytes(), what);
+        }
+        Ok(())
+    }
+
+    fn body(
+        &mut self,
+        id: BlockId,
+        is_canonical: bool,
+    ) -> Result<Option<(BlockBody, Vec<Address>)>> {
+        let read = self.read;
+        let row = pieces::get(read, read.chain(ChainTable::Bodies), &id.to_bytes());
+        if let Some(Some(row)) = self.read(row)? {
+            self.count(ChainTable::Bodies, row.len());
+        }
+        let rows = items(read, ChainTable::Transactions, id);
+        for (_, row) in self.read(rows)?.unwrap_or_default() {
+            self.count(ChainTable::Transactions, row.len());
+        }
+        let body = read::body_at(read, id);
+        let Some((body, senders)) = self.read(body)? else { return Ok(None) };
+        if is_canonical {
+            for (index, transaction) in (0_u32..).zip(&body.transactions) {
+                self.rows[ChainTable::TxLookup as usize] += 1;
+                let hash = transaction.tx_hash();
+                let found = read.transaction_position(hash);
+                if let Some(found) = self.read(found)?
+                    && found != Some((id.number, index))
+                {
+                    let what = format!(
+                        "it does not lead to transaction {index} of block {}, which has this hash",
+                        id.number
+                    );
+                    self.bad(ChainTable::TxLookup, hash.as_slice(), what);
+                }
+            }
+        }
+        Ok(Some((body, senders)))
+    }
+
+    fn receipts(&mut self, id: BlockId, hash: &B256) -> Result<Option<Vec<Receipt>>> {
+        let rows = items(self.read, ChainTable::Receipts, id);
+        for (_, row) in self.read(rows)?.unwrap_or_default() {
+            self.count(ChainTable::Receipts, row.len());
+        }
+        let receipts = self.read.receipts(hash);
+        Ok(self.read(receipts)?.flatten())
+    }
+
+    /// Canonical blocks are linked, without gaps, and stored.
+    fn canonical_chain(&mut self) -> Result<()> {
+        let table = self.read.chain(ChainTable::Canonical);
+        let mut before: Option<(u64, B256)> = None;
+        let mut start = Vec::new();
+        loop {
+            let rows = self.read.stored_scan(table, range(&start))?;
+            let Some((last, _)) = rows.last() else { return Ok(()) };
+            let next = [&last[..], &[0]].concat();
+            for (key, _) in &rows {
+                self.rows[ChainTable::Canonical as usize] += 1;
+                let Ok(number) = <[u8; 8]>::try_from(&key[..]).map(u64::from_be_bytes) else {
+                    self.bad(ChainTable::Canonical, key, "the key is not a block number");
+                    continue;
+                };
+                let found = canonical(self.read, number);
+                let Some(Some((hash, id))) = self.read(found)? else {
+                    before = None;
+                    continue;
+                };
+                let header = read::header_at(self.read, id);
+                if let Some(header) = self.read(header)?
+                    && let Some((below, parent)) = before
+                    && (below.checked_add(1) != Some(number) || parent != header.parent_hash)
+                {
+                    let what = format!("block {number} does not stand on block {below} ({parent})");
+                    self.bad(ChainTable::Canonical, key, what);
+                }
+                before = Some((number, hash));
+            }
+            if next <= start {
+                return Ok(());
+            }
+            start = next;
+        }
+    }
+
+    fn codes(&mut self) -> Result<()> {
+        let table = self.read.chain(ChainTable::Codes);
+        let mut start = Vec::new();
+        loop {
+            // A few at a time: codes are long.
+            let page = Range { limit: 64, ..range(&start) };
+            let rows = self.read.stored_scan(table, page)?;
+            let Some((last, _)) = rows.last() else { return Ok(()) };
+            let next = [&last[..], &[0]].concat();
+            for (key, _) in &rows {
+                if key.len() != 32 {
+                    // Later pieces; those that no first one leads to are left over.
+                    continue;
+                }
+                let code = pieces::get(self.read, table, key);
+                if let Some(Some(code)) = self.read(code)? {
+                    self.count(ChainTable::Codes, code.len());
+                    if keccak256(&code)[..] != key[..] {
+                        self.bad(ChainTable::Codes, key, "the code has another hash");
+                    }
+                }
+            }
+            if next <= start {
+                return Ok(());
+            }
+            start = next;
+        }
+    }
+
+    /// Every row belongs to a stored block, or is code.
+    fn nothing_left_over(&mut self) -> Result<()> {
+        for table in ChainTable::ALL {
+            let expected = self.rows[table as usize];
+            let found = match self.read.raw_stat(self.read.chain(table))? {
+                Some(stat) => stat.entries() as u64,
+                None => 0,
+            };
+            if table != ChainTable::Metadata && found != expected {
+                let what = format!("{found} rows, of which stored blocks account for {expected}");
+                self.bad(table, &[], what);
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,220 @@
+//! The EVM of this workspace: revm's, and two rules that revm does not have.
+//!
+//! * EIP-7610: a creation collides with an account that has storage, though it has neither nonce nor
+//!   code. The rule is retroactive. Such accounts come from contracts that were created before
+//!   Spurious Dragon with empty code. revm's journal looks at nonce and code only, as it does not know
+//!   an account's storage as a whole.
+//! * Constantinople's net gas metering: see [`constantinople`](crate::constantinople).
+//!
+//! A creation that revm would refuse for its depth, balance or nonce never gets to the question, and
+//! most others end it with one look at an account that revm loads next: it does not exist, or has a
+//! nonce or code. Only what is left costs a listing of its storage.
+
+use crate::{
+    block_state::{BlockState, ReadFailed},
+    constantinople,
+};
+use alloy_evm::{
+    Evm, EvmEnv,
+    eth::{EthEvmBuilder, EthEvmContext},
+    precompiles::PrecompilesMap,
+};
+use alloy_primitives::{Address, Bytes};
+use revm::{
+    context::{
+        BlockEnv, CfgEnv, Context, ContextSetters, ContextTr, FrameStack, JournalTr, TxEnv,
+        result::{EVMError, ExecutionResult, HaltReason, ResultAndState},
+    },
+    context_interface::{context::ContextError, journaled_state::account::JournaledAccountTr},
+    handler::{
+        EthFrame, EvmTr, FrameInitOrResult, FrameResult, Handler, ItemOrResult, MainnetHandler,
+        SystemCallTx, evm::FrameInitResult, instructions::EthInstructions,
+    },
+    inspector::NoOpInspector,
+    interpreter::{
+        CreateInputs, CreateOutcome, FrameInput, Gas, InstructionResult, InterpreterResult,
+        interpreter::EthInterpreter, interpreter_action::FrameInit,
+    },
+    primitives::{constants::CALL_STACK_LIMIT, hardfork::SpecId},
+};
+
+type BlockContext<'s, 'a> = EthEvmContext<&'s mut BlockState<'a>>;
+type Instructions<'s, 'a> = EthInstructions<EthInterpreter, BlockContext<'s, 'a>>;
+type Revm<'s, 'a> = revm::context::Evm<
+    BlockContext<'s, 'a>,
+    NoOpInspector,
+    Instructions<'s, 'a>,
+    PrecompilesMap,
+    EthFrame,
+>;
+type Error = EVMError<ReadFailed>;
+
+/// The EVM over the state of one block.
+pub(crate) struct BlockEvm<'s, 'a> {
+    revm: Revm<'s, 'a>,
+}
+
+impl<'s, 'a> BlockEvm<'s, 'a> {
+    /// An EVM in the environment `env`; with `net_metering` SSTORE costs what EIP-1283 says.
+    pub(crate) fn new(
+        state: &'s mut BlockState<'a>,
+        env: EvmEnv<SpecId>,
+        net_metering: bool,
+    ) -> Self {
+        let mut revm = EthEvmBuilder::new(state, env).build().into_inner();
+        if net_metering {
+            constantinople::meter_net(&mut revm.instruction);
+        }
+        Self { revm }
+    }
+
+    /// Ends what the handler has run: takes its changes out of the journal.
+    fn settle(
+        &mut self,
+        result: Result<ExecutionResult<HaltReason>, Error>,
+    ) -> Result<ResultAndState<HaltReason>, Error> {
+        let state = self.revm.ctx.journal_mut().finalize();
+        Ok(ResultAndState::new(result?, state))
+    }
+}
+
+/// Whether this creation meets an account that has nothing but storage (EIP-7610). If so, all that a
+/// collision leaves behind is done: the caller's nonce is used up and the address is warm.
+fn collides_with_storage(
+    context: &mut BlockContext<'_, '_>,
+    depth: usize,
+    inputs: &CreateInputs,
+) -> Result<bool, ReadFailed> {
+    let journal = context.journal_mut();
+    let caller = &journal.load_account(inputs.caller())?.data.info;
+    let nonce = caller.nonce;
+    // These are refused before the address matters, and leave the nonce alone.
+    if depth > CALL_STACK_LIMIT as usize || caller.balance < inputs.value() || nonce == u64::MAX {
+        return Ok(false);
+    }
+    let address = inputs.created_address(nonce);
+    if !journal.db_mut().has_nothing_but_storage(address)? {
+        return Ok(false);
+    }
+    journal.load_account_mut(inputs.caller())?.data.bump_nonce();
+    journal.load_account(address)?;
+    Ok(true)
+}
+
+/// All gas is gone and nothing is created.
+fn collision(inputs: &CreateInputs) -> FrameResult {
+    FrameResult::Create(CreateOutcome {
+        result: InterpreterResult {
+            result: InstructionResult::CreateCollision,
+            gas: Gas::new_with_regular_gas_and_reservoir(inputs.gas_limit(), inputs.reservoir()),
+            output: Bytes::new(),
+        },
+        address: None,
+        charged_create_state_gas: inputs.charged_create_state_gas(),
+    })
+}
+
+impl<'s, 'a> EvmTr for BlockEvm<'s, 'a> {
+    type Context = BlockContext<'s, 'a>;
+    type Instructions = Instructions<'s, 'a>;
+    type Precompiles = PrecompilesMap;
+    type Frame = EthFrame;
+
+    fn all(
+        &self,
+    ) -> (&Self::Context, &Self::Instructions, &Self::Precompiles, &FrameStack<Self::Frame>) {
+        self.revm.all()
+    }
+
+    fn all_mut(
+        &mut self,
+    ) -> (
+        &mut Self::Context,
+        &mut Self::Instructions,
+        &mut Self::Precompiles,
+        &mut FrameStack<Self::Frame>,
+    ) {
+        self.revm.all_mut()
+    }
+
+    fn frame_init(
+        &mut self,
+        init: FrameInit,
+    ) -> Result<FrameInitResult<'_, Self::Frame>, ContextError<ReadFailed>> {
+        if let FrameInput::Create(inputs) = &init.frame_input
+            && collides_with_storage(&mut self.revm.ctx, init.depth, inputs)?
+        {
+            return Ok(ItemOrResult::Result(collision(inputs)));
+        }
+        self.revm.frame_init(init)
+    }
+
+    fn frame_run(&mut self) -> Result<FrameInitOrResult<Self::Frame>, ContextError<ReadFailed>> {
+        self.revm.frame_run()
+    }
+
+    fn frame_return_result(
+        &mut self,
+        result: FrameResult,
+    ) -> Result<Option<FrameResult>, ContextError<ReadFailed>> {
+        self.revm.frame_return_result(result)
+    }
+}
+
+impl<'s, 'a> Evm for BlockEvm<'s, 'a> {
+    type DB = &'s mut BlockState<'a>;
+    type Tx = TxEnv;
+    type Error = Error;
+    type HaltReason = HaltReason;
+    type Spec = SpecId;
+    type BlockEnv = BlockEnv;
+    type Precompiles = PrecompilesMap;
+    type Inspector = NoOpInspector;
+
+    fn block(&self) -> &BlockEnv {
+        &self.revm.ctx.block
+    }
+
+    fn cfg_env(&self) -> &CfgEnv<SpecId> {
+        &self.revm.ctx.cfg
+    }
+
+    fn chain_id(&self) -> u64 {
+        self.revm.ctx.cfg.chain_id
+    }
+
+    fn transact_raw(&mut self, tx: TxEnv) -> Result<ResultAndState<HaltReason>, Error> {
+        self.revm.ctx.set_tx(tx);
+        let result = MainnetHandler::default().run(self);
+        self.settle(result)
+    }
+
+    fn transact_system_call(
+        &mut self,
+        caller: Address,
+        contract: Address,
+        data: Bytes,
+    ) -> Result<ResultAndState<HaltReason>, Error> {
+        self.revm.ctx.set_tx(TxEnv::new_system_tx_with_caller(caller, contract, data));
+        let result = MainnetHandler::default().run_system_call(self);
+        self.settle(result)
+    }
+
+    fn finish(self) -> (Self::DB, EvmEnv<SpecId>) {
+        let Context { block: block_env, cfg: cfg_env, journaled_state, .. } = self.revm.ctx;
+        (journaled_state.database, EvmEnv { block_env, cfg_env })
+    }
+
+    /// There is nothing to enable: block execution is not inspected.
+    fn set_inspector_enabled(&mut self, _: bool) {}
+
+    fn components(&self) -> (&Self::DB, &NoOpInspector, &PrecompilesMap) {
+        let revm = &self.revm;
+        (&revm.ctx.journaled_state.database, &revm.inspector, &revm.precompiles)
+    }
+
+    fn components_mut(&mut self) -> (&mut Self::DB, &mut NoOpInspector, &mut PrecompilesMap) {
+        let revm = &mut self.revm;
+        (&mut revm.ctx.journaled_state.database, &mut revm.inspector, &mut revm.precompiles)
+    }
+}

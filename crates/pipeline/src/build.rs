@@ -1,0 +1,208 @@
+//! Blocks made rather than found: transactions in, a complete block out.
+//!
+//! Whatever makes blocks ends here. The caller chooses and orders the transactions; the rest of the
+//! header follows from parent, rules and execution.
+
+use crate::PipelineError;
+use alloy_consensus::{
+    TxReceipt,
+    proofs::{
+        calculate_ommers_root, calculate_receipt_root, calculate_transaction_root,
+        calculate_withdrawals_root,
+    },
+};
+use alloy_hardforks::EthereumHardforks;
+use alloy_primitives::{Address, B256, Bytes, U256};
+use retrie_chainspec::{
+    ChainSpec,
+    primitives::{
+        Block, BlockBody, Header, RecoveredBlock, SealedHeader, Transaction, Withdrawal,
+        Withdrawals,
+    },
+};
+use retrie_consensus::ConsensusError;
+use retrie_execution::{
+    BlockHashes, CodeCache, CodeReader, ExecutionInput, ExecutionOutcome, execute_block,
+    execute_block_with_observer,
+};
+use retrie_state::{At, Proposal, StateStore};
+use std::sync::Arc;
+
+/// The block to build on.
+#[derive(Clone, Copy, Debug)]
+pub struct BuildParent<'a> {
+    /// Its header.
+    pub header: &'a SealedHeader,
+    /// Sum of the difficulties up to and with it.
+    pub total_difficulty: U256,
+    /// Its state.
+    pub state: At<'a>,
+}
+
+/// What a new block says that follows neither from its parent nor from its transactions. Fields
+/// that its rules do not know yet are left out of the header.
+#[derive(Clone, Debug, Default)]
+pub struct BlockAttributes {
+    /// Seconds since 1970.
+    pub timestamp: u64,
+    /// Who gets the fees.
+    pub beneficiary: Address,
+    /// Gas limit; how far it may be from the parent's is a rule of headers.
+    pub gas_limit: u64,
+    /// Randomness of the beacon chain (EIP-4399); the mix hash under proof of work.
+    pub prev_randao: B256,
+    /// Root of the parent beacon block (EIP-4788), from Cancun on.
+    pub parent_beacon_block_root: B256,
+    /// Withdrawals (EIP-4895), from Shanghai on.
+    pub withdrawals: Vec<Withdrawal>,
+    /// Headers of ommers, under proof of work.
+    pub ommers: Vec<Header>,
+    /// Free bytes.
+    pub extra_data: Bytes,
+}
+
+/// A complete block, and what it leaves.
+#[derive(Debug)]
+pub struct BuiltBlock {
+    /// The block with its senders.
+    pub block: RecoveredBlock,
+    /// What its execution gave.
+    pub outcome: ExecutionOutcome,
+    /// Its state, sealed with its hash.
+    pub proposal: Proposal,
+}
+
+/// Builds blocks of one chain on any parent. Proof-of-work seals are not made. Frontier to Osaka.
+#[derive(Clone, Copy)]
+pub struct BlockBuilder<'a> {
+    /// Rules of the chain.
+    pub spec: &'a Arc<ChainSpec>,
+    /// The states; their roots go into the headers.
+    pub store: &'a StateStore,
+    /// Codes of contracts.
+    pub codes: &'a dyn CodeReader,
+    /// Hashes of ancestors.
+    pub hashes: &'a dyn BlockHashes,
+    /// Analysed codes of earlier blocks.
+    pub code_cache: &'a CodeCache,
+}
+
+impl std::fmt::Debug for BlockBuilder<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("BlockBuilder").field("chain", &self.spec.name()).finish_non_exhaustive()
+    }
+}
+
+impl BlockBuilder<'_> {
+    /// Executes `transactions`, sent by `senders`, on `parent` and seals the block.
+    ///
+    /// # Errors
+    /// [`PipelineError::Execution`] for a transaction that is not valid there, and
+    /// [`PipelineError::InvalidBlock`] for a parent that can have no child. State and store errors.
+    pub fn build(
+        &self,
+        parent: BuildParent<'_>,
+        attributes: BlockAttributes,
+        transactions: Vec<Transaction>,
+        senders: Vec<Address>,
+    ) -> Result<BuiltBlock, PipelineError> {
+        let block = self.unsealed(parent, attributes, transactions)?;
+        let block = RecoveredBlock::new_unhashed(block, senders);
+        let spec = self.spec.for_header(block.header());
+        let session = self.store.begin(parent.state)?;
+        let reader = session.reader();
+        let input =
+            ExecutionInput::new(&reader, self.codes, self.hashes).with_code_cache(self.code_cache);
+        let byzantium = spec.is_byzantium_active_at_block(block.header().number);
+        let (outcome, receipts_root) = if byzantium {
+            let outcome = execute_block(&spec, &block, input)?;
+            let receipts: Vec<_> = outcome.receipts.iter().map(TxReceipt::with_bloom_ref).collect();
+            let root = calculate_receipt_root(&receipts);
+            (outcome, root)
+        } else {
+            let mut roots = Vec::new();
+            let mut last: Option<Proposal> = None;
+            let outcome = execute_block_with_observer(&spec, &block, input, &mut |_, delta| {
+                let at = last.as_ref().map_or(parent.state, At::Proposal);
+                let proposal = self.store.begin(at)?.finish(&delta)?;
+                roots.push(proposal.root());
+                last = Some(proposal);
+                Ok(())
+            })?;
+            let root = retrie_consensus::pre_byzantium_receipts_root(&outcome.receipts, &roots)
+                .expect("the observer saw every transaction");
+            (outcome, root)
+        };
+        drop(reader);
+        let proposal = session.finish(&outcome.delta)?;
+
+        let (mut block, senders) = block.split();
+        let header = &mut block.header;
+        header.state_root = proposal.root();
+        header.receipts_root = receipts_root;
+        header.logs_bloom = outcome.logs_bloom();
+        header.gas_used = outcome.gas_used;
+        if spec.is_cancun_active_at_timestamp(header.timestamp) {
+            header.blob_gas_used = Some(outcome.blob_gas_used);
+        }
+        if spec.is_prague_active_at_timestamp(header.timestamp) {
+            header.requests_hash = Some(outcome.requests.requests_hash());
+        }
+        let block = RecoveredBlock::new_unhashed(block, senders);
+        self.store.seal(&proposal, block.hash());
+        Ok(BuiltBlock { block, outcome, proposal })
+    }
+
+    /// The block as far as it is known before execution.
+    fn unsealed(
+        &self,
+        BuildParent { header: parent, total_difficulty, .. }: BuildParent<'_>,
+        attributes: BlockAttributes,
+        transactions: Vec<Transaction>,
+    ) -> Result<Block, PipelineError> {
+        let BlockAttributes {
+            timestamp,
+            beneficiary,
+            gas_limit,
+            prev_randao,
+            parent_beacon_block_root,
+            withdrawals,
+            ommers,
+            extra_data,
+        } = attributes;
+        let spec = self.spec;
+        let barren = |source: ConsensusError| PipelineError::InvalidBlock {
+            number: parent.number,
+            hash: parent.hash(),
+            source: Box::new(source),
+        };
+        let is_pos = spec.terminal_total_difficulty().is_some_and(|end| total_difficulty >= end);
+        let withdrawals =
+            spec.is_shanghai_active_at_timestamp(timestamp).then(|| Withdrawals::new(withdrawals));
+        let header = Header {
+            parent_hash: parent.hash(),
+            ommers_hash: calculate_ommers_root(&ommers),
+            beneficiary,
+            transactions_root: calculate_transaction_root(&transactions),
+            withdrawals_root: withdrawals.as_ref().map(|list| calculate_withdrawals_root(list)),
+            difficulty: if is_pos {
+                U256::ZERO
+            } else {
+                retrie_consensus::next_difficulty(spec, parent, timestamp)
+            },
+            number: parent.number + 1,
+            gas_limit,
+            timestamp,
+            extra_data,
+            mix_hash: prev_randao,
+            base_fee_per_gas: retrie_consensus::next_base_fee(spec, parent).map_err(barren)?,
+            excess_blob_gas: retrie_consensus::next_excess_blob_gas(spec, parent, timestamp)
+                .map_err(barren)?,
+            parent_beacon_block_root: spec
+                .is_cancun_active_at_timestamp(timestamp)
+                .then_some(parent_beacon_block_root),
+            ..Default::default()
+        };
+        Ok(Block { header, body: BlockBody { transactions, ommers, withdrawals } })
+    }
+}

@@ -1,0 +1,47 @@
+//! `retrie stage unwind`: chain and state back to an earlier block.
+
+use crate::{Chain, PipelineError};
+use retrie_state::{BlockRef, StateError};
+
+/// Blocks taken back in one transaction: bounds its size, whatever the retention is.
+const CHUNK: u64 = 256;
+
+impl Chain {
+    /// Takes chain and state back to block `to` and removes all blocks above it, side blocks too,
+    /// as if they had never been imported. (Code stays, as always.) Returns how many blocks were
+    /// removed. A kill leaves it at some block in between, whole; the same call goes on from there.
+    ///
+    /// `progress` is called with the tip after each transaction.
+    ///
+    /// # Errors
+    /// [`StateError::AboveTip`] and [`StateError::BeyondRetention`], before anything is changed.
+    pub fn unwind(
+        &self,
+        to: u64,
+        progress: &mut dyn FnMut(BlockRef),
+    ) -> Result<u64, PipelineError> {
+        let mut tip = self.tip()?;
+        if to > tip.number {
+            return Err(StateError::AboveTip { number: to, tip }.into());
+        }
+        let referee = self.referee.as_ref().map(|referee| &referee.store);
+        for store in [Some(&self.store), referee].into_iter().flatten() {
+            if store.retained().is_none_or(|retained| to < *retained.start()) {
+                return Err(store.beyond_retention(to).into());
+            }
+        }
+        let mut removed = 0;
+        loop {
+            let next = to.max(tip.number.saturating_sub(CHUNK));
+            self.revert_with(next, |txn| {
+                removed += txn.remove_blocks_above(next)?;
+                Ok(())
+            })?;
+            tip = self.tip()?;
+            progress(tip);
+            if tip.number <= to {
+                return Ok(removed);
+            }
+        }
+    }
+}

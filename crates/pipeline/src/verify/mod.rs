@@ -1,0 +1,210 @@
+//! `retrie db verify`: a whole datadir held against itself.
+//!
+//! | part | what is checked | by |
+//! |---|---|---|
+//! | pages | B-trees and free list of the file | [`Db::check_pages`] |
+//! | rows | checksum and order of every row of every table | [`ReadTxn::check_rows`] |
+//! | chain | what its tables say to each other | [`ReadTxn::check_chain`] |
+//! | blocks | bodies, senders, receipts and roots against headers | `blocks` |
+//! | state | roots from values, undo, the backend's rows | [`StateStore::check`](retrie_state::StateStore::check) |
+//!
+//! All of it but the pages looks at one snapshot, so it may run beside a process that writes. What
+//! is wrong is collected, not returned as an error; an error means that the check could not go on.
+
+mod blocks;
+mod state;
+
+use crate::PipelineError;
+use retrie_chainspec::ChainSpec;
+use retrie_db::{ChainRead, CheckedTable, Db, DbError, Metadata, ReadTxn};
+use retrie_state::{Backend, StateCheck, StateError};
+use serde::Serialize;
+use std::{collections::HashSet, sync::Arc};
+
+/// What `verify` needs beside the datadir.
+pub struct VerifyOptions<'a> {
+    /// Rules and genesis of the chain.
+    pub spec: Arc<ChainSpec>,
+    /// The backend of a name, if there is one.
+    pub backend: &'a dyn Fn(&str) -> Option<Arc<dyn Backend>>,
+    /// Findings beyond these are only counted.
+    pub max_findings: usize,
+}
+
+impl std::fmt::Debug for VerifyOptions<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("VerifyOptions").field("chain", &self.spec.name()).finish_non_exhaustive()
+    }
+}
+
+/// What was checked, and what was found.
+#[derive(Debug, Default, Serialize)]
+pub struct VerifyReport {
+    /// Rows of each table.
+    pub tables: Vec<CheckedTable>,
+    /// Stored blocks.
+    pub blocks: u64,
+    /// Transactions of these.
+    pub txs: u64,
+    /// States: name of the backend, entries at the tip, blocks read whole, roots computed.
+    pub states: Vec<CheckedState>,
+    /// What is wrong, one line each, with table and key.
+    pub findings: Vec<String>,
+    /// All findings, also those beyond the limit.
+    pub count: u64,
+}
+
+/// A state that was checked.
+#[derive(Debug, Serialize)]
+pub struct CheckedState {
+    /// Name of its backend.
+    pub backend: String,
+    /// Entries at the tip.
+    pub entries: u64,
+    /// Blocks whose state was read whole.
+    pub blocks: u64,
+    /// Roots computed from values.
+    pub roots: u64,
+}
+
+/// Collects what is wrong; the same line is kept once.
+struct Findings {
+    lines: Vec<String>,
+    seen: HashSet<String>,
+    max: usize,
+}
+
+impl Findings {
+    fn add(&mut self, line: String) {
+        if self.seen.insert(line.clone()) && self.lines.len() < self.max {
+            self.lines.push(line);
+        }
+    }
+
+    fn db(&mut self, error: &DbError) {
+        self.add(db_line(error));
+    }
+
+    fn state(&mut self, whose: &str, error: &StateError) {
+        let line = match error {
+            StateError::Corrupt { table, what } => format!("table {table}: {what}"),
+            StateError::Store(store) => match store.source.downcast_ref::<DbError>() {
+                Some(error) => db_line(error),
+                None => store.to_string(),
+            },
+            other => other.to_string(),
+        };
+        self.add(format!("state of {whose}: {line}"));
+    }
+}
+
+fn db_line(error: &DbError) -> String {
+    match error {
+        DbError::Corrupt { table, key, what } if key.is_empty() => format!("table {table}: {what}"),
+        DbError::Corrupt { table, key, what } => format!("table {table}, key {key}: {what}"),
+        other => other.to_string(),
+    }
+}
+
+/// Checks everything in `db`. `progress` hears what is being looked at, often.
+///
+/// # Errors
+/// If the check itself fails. Damage is no error, but a finding.
+pub fn verify(
+    db: &Db,
+    options: &VerifyOptions<'_>,
+    progress: &mut dyn FnMut(&str, u64),
+) -> Result<VerifyReport, PipelineError> {
+    let mut report = VerifyReport::default();
+    let mut findings =
+        Findings { lines: Vec::new(), seen: HashSet::new(), max: options.max_findings };
+    progress("pages", 0);
+    for issue in db.check_pages()? {
+        findings.add(format!("pages of the database file: {issue}"));
+    }
+    // Rows of a file whose pages do not fit together cannot be read safely.
+    if findings.lines.is_empty() {
+        let read = Arc::new(db.begin_read()?);
+        report.tables = read.check_rows(
+            &mut |table, rows| progress(&format!("table {table}"), rows),
+            &mut |damage| findings.db(&damage),
+        )?;
+        check_contents(&read, options, &mut report, &mut findings, progress)?;
+    }
+    report.count = findings.seen.len() as u64;
+    report.findings = findings.lines;
+    Ok(report)
+}
+
+fn check_contents(
+    read: &Arc<ReadTxn>,
+    options: &VerifyOptions<'_>,
+    report: &mut VerifyReport,
+    findings: &mut Findings,
+    progress: &mut dyn FnMut(&str, u64),
+) -> Result<(), PipelineError> {
+    let metadata = match read.metadata() {
+        Ok(Some(metadata)) => metadata,
+        Ok(None) => {
+            findings.add("table Metadata: the datadir has no identity".into());
+            return Ok(());
+        }
+        Err(error) => {
+            findings.db(&error);
+            return Ok(());
+        }
+    };
+    let spec = &options.spec;
+    let expected = (spec.chain_id(), spec.genesis_hash());
+    if (metadata.chain_id, metadata.genesis) != expected {
+        return Err(PipelineError::OtherChain {
+            found: metadata.genesis,
+            chain: spec.name().to_owned(),
+            expected: expected.1,
+        });
+    }
+    let Some(backend) = (options.backend)(&metadata.backend) else {
+        findings.add(format!("table Metadata: no backend is called {}", metadata.backend));
+        return Ok(());
+    };
+    blocks::check(read, options, &metadata, report, findings, progress)?;
+    let mut states = vec![(backend, false)];
+    states.extend(referee_of(read, &metadata, options.backend, findings).map(|r| (r, true)));
+    for (backend, is_referee) in states {
+        let name = backend.identity().name;
+        let checked = state::check(read, backend, is_referee, findings, progress)?;
+        let StateCheck { entries, blocks, roots } = checked;
+        report.states.push(CheckedState { backend: name.to_owned(), entries, blocks, roots });
+    }
+    Ok(())
+}
+
+/// The referee of the datadir: whoever else gave its tip a root. One without which the datadir has
+/// been used for a while is none any more.
+pub fn referee_name(read: &ReadTxn, metadata: &Metadata) -> Result<Option<String>, DbError> {
+    let Some(tip) = read.tip()? else { return Ok(None) };
+    let mut roots = read.roots(&tip.hash)?.into_iter();
+    Ok(roots.find(|(name, _)| *name != metadata.backend).map(|(name, _)| name))
+}
+
+fn referee_of(
+    read: &ReadTxn,
+    metadata: &Metadata,
+    backend: &dyn Fn(&str) -> Option<Arc<dyn Backend>>,
+    findings: &mut Findings,
+) -> Option<Arc<dyn Backend>> {
+    match referee_name(read, metadata) {
+        Ok(name) => {
+            let name = name?;
+            let found = backend(&name);
+            if found.is_none() {
+                findings.add(format!("table BackendRoots: no backend is called {name}"));
+            }
+            found
+        }
+        Err(error) => {
+            findings.db(&error);
+            None
+        }
+    }
+}

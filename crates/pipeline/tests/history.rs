@@ -1,0 +1,175 @@
+//! The archive beside the latest state: every old state and its proofs, against headers.
+
+mod common;
+
+use alloy_primitives::{Address, B256};
+use common::{batches, import_into, test_chain};
+use rand::{Rng, SeedableRng, rngs::StdRng, seq::IndexedRandom};
+use retrie_chainspec::{ChainSpec, parse_chain, primitives::Block};
+use retrie_db::{ChainRead, OpenOptions, StateRootMode, SyncMode};
+use retrie_pipeline::{
+    Chain, ChainOptions, ImportOptions,
+    testkit::{Rules, write_blocks},
+};
+use retrie_sources::BlockSource;
+use retrie_state::{At, Backend, StateError, StateKey, StateReader, StoreOptions, Value};
+use retrie_storage_mpt::{Mpt, MptArchive, TrieHash};
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    sync::{Arc, atomic::AtomicBool},
+};
+
+/// Far less than the histories here.
+const RETENTION: u64 = 20;
+
+fn open(spec: &Arc<ChainSpec>, datadir: &Path, backend: impl Backend) -> Chain {
+    Chain::open(ChainOptions {
+        spec: spec.clone(),
+        backend: Arc::new(backend),
+        referee: None,
+        root_mode: StateRootMode::Header,
+        datadir: datadir.to_owned(),
+        db: OpenOptions {
+            map_limit: 4 << 30,
+            growth_step: 1 << 24,
+            sync: SyncMode::NoSync,
+            ..OpenOptions::default()
+        },
+        store: StoreOptions { retention: RETENTION, ..StoreOptions::default() },
+    })
+    .unwrap()
+}
+
+fn import(chain: &Chain, sources: Vec<BlockSource>, to: u64, options: ImportOptions) {
+    import_into(chain, sources, 0..=to, options, &AtomicBool::new(false), &mut |_| {}).unwrap();
+}
+
+/// The latest state of `mpt` by number, as far as its chain has come by.
+type States = BTreeMap<u64, Vec<(StateKey, Value)>>;
+
+/// Compares what the archive says of old blocks with `states` and with the headers of its chain.
+fn check(archive: &Chain, states: &States) {
+    let (read, store) = (archive.db().begin_read().unwrap(), archive.state());
+    let tip = archive.tip().unwrap().number;
+    assert_eq!(store.history_kept().unwrap(), Some(0..=tip));
+    let random = &mut StdRng::seed_from_u64(tip);
+    for (number, expected) in states {
+        let hash = read.canonical_hash(*number).unwrap().unwrap();
+        let header = read.header(&hash).unwrap().unwrap();
+        let old = store.history(*number).unwrap();
+        assert_eq!(old.root(), header.state_root, "block {number}");
+        assert!(old.entries(None, usize::MAX).unwrap() == *expected, "state of block {number}");
+
+        let mut asked: Vec<StateKey> =
+            expected.choose_multiple(random, 12).map(|(key, _)| *key).collect();
+        for address in [Address::from(random.random::<[u8; 20]>()), *asked[0].address()] {
+            asked.push(StateKey::Account(address));
+            asked.push(StateKey::Slot(address, B256::from(random.random::<[u8; 32]>())));
+        }
+        let proof = old.prove(hash, &asked).unwrap();
+        let values = store.backend().verify(header.state_root, &asked, &proof.bytes).unwrap();
+        let expected: BTreeMap<_, _> = expected.iter().cloned().collect();
+        for (key, value) in asked.iter().zip(values) {
+            assert_eq!(value.as_ref(), expected.get(key), "block {number}: proof of {key}");
+            assert_eq!(old.get(key).unwrap(), value, "block {number}: {key}");
+        }
+        for (key, _) in expected.iter().filter(|(key, _)| matches!(key, StateKey::Slot(..))).take(1)
+        {
+            let slots = old.slots_of(key.address()).unwrap();
+            let of = expected.iter().filter_map(|(slot, value)| match slot {
+                StateKey::Slot(address, slot) if address == key.address() => Some((*slot, value)),
+                _ => None,
+            });
+            assert!(slots.iter().map(|(slot, value)| (*slot, value)).eq(of), "block {number}");
+        }
+    }
+    let beyond = store.history(tip + 1).map(drop);
+    assert!(matches!(beyond, Err(StateError::NotInHistory { .. })), "{beyond:?}");
+}
+
+#[test]
+fn storage_of_every_block_is_kept_through_reorgs_and_reopening() {
+    let mut chain = test_chain(Rules::Byzantium);
+    let genesis = chain.genesis();
+    let trunk = *chain.branch(genesis, 40, 12, 0).last().unwrap();
+    // The second branch is shorter and heavier; the first one comes back.
+    let first = *chain.branch(trunk, 12, 1000, 1).last().unwrap();
+    let second = *chain.branch(trunk, 10, 5, 2).last().unwrap();
+    let back = *chain.branch(first, 8, 12, 1).last().unwrap();
+    let paths = [(genesis, trunk), (trunk, first), (trunk, second), (first, back)];
+    let parts = paths.map(|(from, to)| chain.path(from, to));
+
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("blocks.rlp");
+    let datadir = dir.path().join("archive");
+    let mut canonical: Vec<&Block> = Vec::new();
+    for (n, part) in parts.iter().enumerate() {
+        write_blocks(&file, part);
+        let source = || vec![BlockSource::open(&file).unwrap()];
+        let archive = open(&chain.spec, &datadir, MptArchive::new(TrieHash::Keccak256));
+        import(&archive, source(), u64::MAX, batches([1, 1000, 5, 1][n]));
+        canonical.truncate(if n == 1 { usize::MAX } else { 40 });
+        if n == 3 {
+            canonical.extend(&parts[1]);
+        }
+        canonical.extend(part);
+        assert_eq!(archive.tip().unwrap().number, canonical.len() as u64, "the heaviest branch");
+
+        // The same chain on the trie that has the latest state alone, block by block.
+        let mpt_dir = dir.path().join(format!("mpt{n}"));
+        let mpt = open(&chain.spec, &mpt_dir, Mpt::new());
+        let mut states = States::new();
+        write_blocks(&file, canonical.iter().copied());
+        for number in 1..=canonical.len() as u64 {
+            import(&mpt, source(), number, ImportOptions::default());
+            states.insert(number, mpt.state().entries(At::Tip, None, usize::MAX).unwrap());
+        }
+        assert!(states.values().last().unwrap().len() > 20, "contracts with storage");
+        check(&archive, &states);
+        drop(archive);
+        check(&open(&chain.spec, &datadir, MptArchive::new(TrieHash::Keccak256)), &states);
+    }
+}
+
+/// Files of mainnet's first 21,000 blocks, or `None` after saying so.
+fn mainnet() -> Option<Vec<PathBuf>> {
+    let data = std::env::var_os("RETRIE_DATA").map_or_else(
+        || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data"),
+        PathBuf::from,
+    );
+    let names = [
+        "mainnet-00000-5ec1ffb8.era1",
+        "mainnet-00001-a5364e9a.era1",
+        "mainnet-16384-20999.rlp.gz",
+    ];
+    let files = names.map(|name| data.join("mainnet/chain").join(name));
+    if files.iter().all(|file| file.is_file()) {
+        return Some(files.into());
+    }
+    let required = std::env::var("RETRIE_REQUIRE_DATA").is_ok_and(|value| value == "1");
+    assert!(!required, "RETRIE_REQUIRE_DATA=1, but mainnet/chain is not there");
+    println!("skipped: no RETRIE_DATA");
+    None
+}
+
+#[test]
+fn every_thousandth_state_of_mainnet_is_that_of_mpt_at_its_time() {
+    let Some(files) = mainnet() else { return };
+    let spec = parse_chain("mainnet").unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let sources = || files.iter().map(|file| BlockSource::open(file).unwrap()).collect();
+    let archive = open(&spec, &dir.path().join("archive"), MptArchive::new(TrieHash::Keccak256));
+    import(&archive, sources(), u64::MAX, ImportOptions::default());
+    let mpt = open(&spec, &dir.path().join("mpt"), Mpt::new());
+    let mut states = States::new();
+    for number in (0..21_000).step_by(1000).chain([20_999]) {
+        if number > 0 {
+            import(&mpt, sources(), number, ImportOptions::default());
+        }
+        states.insert(number, mpt.state().entries(At::Tip, None, usize::MAX).unwrap());
+    }
+    assert_eq!(states.len(), 22);
+    assert!(states[&20_999].len() > states[&0].len());
+    check(&archive, &states);
+}

@@ -1,0 +1,306 @@
+//! `verify` finds a flipped byte in every table, folded or not, and nothing where nothing is wrong;
+//! `unwind` and a second import leave the datadir as it was.
+
+mod common;
+
+use common::{Node, Setup, batches, import_into, test_chain};
+use mdbx::{DatabaseFlags, Environment, Geometry, WriteFlags};
+use retrie_chainspec::{ChainSpec, primitives::Block};
+use retrie_db::{Db, OpenOptions};
+use retrie_pipeline::{
+    ImportOptions, PipelineError,
+    testkit::Rules,
+    verify::{VerifyOptions, VerifyReport, verify},
+};
+use retrie_sources::BlockSource;
+use retrie_state::{Backend, StateError};
+use retrie_storage_mpt::Mpt;
+use retrie_storage_raw::Raw;
+use std::{
+    path::{Path, PathBuf},
+    sync::{Arc, atomic::AtomicBool},
+};
+
+fn data(node: &Node) -> PathBuf {
+    node.dir.path().join("data")
+}
+
+fn check(node: &Node) -> VerifyReport {
+    let backend = |name: &str| -> Option<Arc<dyn Backend>> {
+        match name {
+            "mpt" => Some(Arc::new(Mpt::default())),
+            "raw" => Some(Arc::new(Raw)),
+            _ => None,
+        }
+    };
+    let db = Db::open(data(node), &OpenOptions::read_only()).unwrap();
+    let options =
+        VerifyOptions { spec: node.spec.clone(), backend: &backend, max_findings: 10_000 };
+    verify(&db, &options, &mut |_, _| {}).unwrap()
+}
+
+/// Names of the tables and their rows.
+fn tables(node: &Node) -> Vec<(String, u64)> {
+    let db = Db::open(data(node), &OpenOptions::read_only()).unwrap();
+    let stats = db.stats().unwrap();
+    stats.tables.into_iter().map(|table| (table.name, table.rows)).collect()
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Part {
+    Key,
+    Value,
+}
+
+/// Flips bits of one byte of a row, past this workspace's own code. Twice is as never.
+fn flip(node: &Node, table: &str, row: u64, part: Part, at: usize) {
+    let mut builder = Environment::builder();
+    builder
+        .set_max_dbs(64)
+        .set_geometry(Geometry { size: Some(0..=1 << 30), ..Geometry::default() });
+    let env = builder.open(&data(node).join("db")).unwrap();
+    let tx = env.begin_rw_unsync().unwrap();
+    let db = tx.create_db(Some(table), DatabaseFlags::empty()).unwrap();
+    let (mut key, mut value) = {
+        let mut cursor = tx.cursor(db).unwrap();
+        let mut found = cursor.first::<Vec<u8>, Vec<u8>>().unwrap();
+        for _ in 0..row {
+            found = cursor.next().unwrap();
+        }
+        found.unwrap()
+    };
+    tx.del(db, &key, None).unwrap();
+    match part {
+        Part::Key => {
+            let at = at % key.len();
+            key[at] ^= 0x10;
+        }
+        Part::Value => {
+            let at = at % value.len();
+            value[at] ^= 0x10;
+        }
+    }
+    assert!(tx.get::<Vec<u8>>(db.dbi(), &key).unwrap().is_none(), "the flipped key is free");
+    tx.put(db, &key, &value, WriteFlags::UPSERT).unwrap();
+    tx.commit().unwrap();
+}
+
+/// A chain with contracts, logs, ommers of both kinds of branches, and what a file of it holds.
+fn made(rules: Rules) -> (Arc<ChainSpec>, Vec<Block>) {
+    let mut chain = test_chain(rules);
+    let genesis = chain.genesis();
+    let trunk = *chain.branch(genesis, 9, 12, 0).last().unwrap();
+    let side = *chain.branch(trunk, 2, 30, 1).last().unwrap();
+    let tip = *chain.branch(trunk, 6, 6, 2).last().unwrap();
+    let blocks = [chain.path(genesis, side), chain.path(trunk, tip)].concat();
+    (chain.spec.clone(), blocks)
+}
+
+#[test]
+fn flipped_byte_is_found_in_every_table_folded_or_not() {
+    let mut seen = std::collections::BTreeSet::new();
+    for (setup, rules, fold) in [
+        (Setup::Mpt, Rules::Prague, false),
+        (Setup::Mpt, Rules::Frontier, true),
+        (Setup::Raw, Rules::Byzantium, false),
+        (Setup::Raw, Rules::Cancun, true),
+        (Setup::Refereed, Rules::Prague, true),
+        (Setup::Refereed, Rules::Frontier, false),
+    ] {
+        let (spec, blocks) = made(rules);
+        let node = Node::new(&spec, setup);
+        node.import(&blocks).unwrap();
+        if fold {
+            node.open().flush().unwrap();
+        }
+        let clean = check(&node);
+        assert_eq!(clean.findings, Vec::<String>::new(), "{setup:?} {rules:?}");
+        assert_eq!(clean.states.len(), if setup == Setup::Refereed { 2 } else { 1 });
+        let roots = clean.states.last().unwrap().roots;
+        assert!(if setup == Setup::Raw { roots == 0 } else { roots >= 3 }, "{roots}");
+        for (table, rows) in tables(&node).into_iter().filter(|(_, rows)| *rows > 0) {
+            let picks = [(0, Part::Value, 0), (rows / 2, Part::Value, 5), (rows - 1, Part::Key, 3)];
+            for (row, part, at) in picks {
+                // The row of a flipped key may sort elsewhere, so the datadir is kept aside.
+                let copy = node.dir.path().join("copy.dat");
+                let file = data(&node).join("db/mdbx.dat");
+                std::fs::copy(&file, &copy).unwrap();
+                flip(&node, &table, row, part, at);
+                let report = check(&node);
+                let named = report.findings.iter().any(|line| line.contains(&table));
+                assert!(named, "{table} row {row} {part:?}: {:?}", report.findings);
+                std::fs::rename(&copy, &file).unwrap();
+            }
+            seen.insert(table);
+        }
+        assert_eq!(check(&node).count, 0, "what was flipped is put back");
+    }
+    for table in ["StateFlat", "StateJournal", "StateUndo", "StateMeta", "StateMptAccountNodes"] {
+        assert!(seen.contains(table), "{table} was not tried: {seen:?}");
+        let referee = table.replace("State", "StateReferee");
+        assert!(seen.contains(&referee), "{referee} was not tried: {seen:?}");
+    }
+    assert!(seen.contains("Receipts") && seen.contains("Codes") && seen.contains("Metadata"));
+}
+
+/// Rows that are whole, but not those that belong there: checksums do not help.
+#[test]
+fn rows_that_contradict_each_other_are_found() {
+    let (spec, blocks) = made(Rules::Prague);
+    for setup in [Setup::Mpt, Setup::Refereed] {
+        let node = Node::new(&spec, setup);
+        node.import(&blocks).unwrap();
+        node.open().flush().unwrap();
+        let prefix = if setup == Setup::Mpt { "State" } else { "StateReferee" };
+        for table in [
+            "Headers",
+            "BlockIndex",
+            "Canonical",
+            "Bodies",
+            "Transactions",
+            "Receipts",
+            "TxLookup",
+            "Codes",
+            "TotalDifficulty",
+            "BackendRoots",
+            "Metadata",
+            "Flat",
+            "MptAccountNodes",
+            "MptStorageNodes",
+            "Undo",
+            "Meta",
+        ] {
+            let is_state = ["Flat", "MptAccountNodes", "MptStorageNodes", "Undo", "Meta"];
+            let name = if is_state.contains(&table) {
+                format!("{prefix}{table}")
+            } else {
+                table.to_owned()
+            };
+            let rows = tables(&node).iter().find(|(found, _)| *found == name).unwrap().1;
+            let copy = node.dir.path().join("copy.dat");
+            let file = data(&node).join("db/mdbx.dat");
+            std::fs::copy(&file, &copy).unwrap();
+            remove(&node, &name, rows / 2);
+            let report = check(&node);
+            assert!(report.count > 0, "{name}: a row that is gone is not missed");
+            std::fs::rename(&copy, &file).unwrap();
+        }
+        assert_eq!(check(&node).count, 0);
+    }
+}
+
+fn remove(node: &Node, table: &str, row: u64) {
+    let mut builder = Environment::builder();
+    builder
+        .set_max_dbs(64)
+        .set_geometry(Geometry { size: Some(0..=1 << 30), ..Geometry::default() });
+    let env = builder.open(&data(node).join("db")).unwrap();
+    let tx = env.begin_rw_unsync().unwrap();
+    let db = tx.create_db(Some(table), DatabaseFlags::empty()).unwrap();
+    let key = {
+        let mut cursor = tx.cursor(db).unwrap();
+        let mut found = cursor.first::<Vec<u8>, Vec<u8>>().unwrap();
+        for _ in 0..row {
+            found = cursor.next().unwrap();
+        }
+        found.unwrap().0
+    };
+    tx.del(db, &key, None).unwrap();
+    tx.commit().unwrap();
+}
+
+/// Rows of all tables, after folding.
+fn logical(node: &Node) -> Vec<(String, u64)> {
+    node.open().flush().unwrap();
+    tables(node)
+}
+
+#[test]
+fn unwinding_and_importing_again_leaves_the_same_datadir() {
+    for (setup, rules) in [
+        (Setup::Mpt, Rules::Prague),
+        (Setup::Raw, Rules::Frontier),
+        (Setup::Refereed, Rules::Byzantium),
+    ] {
+        let (spec, blocks) = made(rules);
+        let node = Node::new(&spec, setup);
+        node.import_with(&blocks, batches(4)).unwrap();
+        let (before, picture) = (logical(&node), node.picture(&blocks));
+        for to in [14, 10, 9, 3, 0] {
+            let removed = node.open().unwind(to, &mut |_| {}).unwrap();
+            assert!(removed >= 15 - to, "{removed}");
+            assert_eq!(node.tip().number, to);
+            let report = check(&node);
+            assert_eq!(report.findings, Vec::<String>::new(), "{setup:?}, unwound to {to}");
+            node.import(&blocks).unwrap();
+            assert!(node.picture(&blocks) == picture, "{setup:?}, unwound to {to}");
+            assert_eq!(logical(&node), before, "{setup:?}, unwound to {to}");
+        }
+        assert_eq!(check(&node).count, 0);
+        let above = node.open().unwind(16, &mut |_| {}).unwrap_err();
+        assert!(matches!(above, PipelineError::State(StateError::AboveTip { .. })), "{above}");
+    }
+}
+
+#[test]
+fn unwinding_below_the_window_is_refused_before_anything_changes() {
+    let (spec, blocks) = made(Rules::Cancun);
+    let mut node = Node::new(&spec, Setup::Refereed);
+    node.retention = 4;
+    node.import_with(&blocks, batches(1)).unwrap();
+    let before = logical(&node);
+    let error = node.open().unwind(10, &mut |_| {}).unwrap_err();
+    assert!(matches!(error, PipelineError::State(StateError::BeyondRetention { .. })));
+    assert!(error.to_string().contains("starts at block 11 (depth 4)"), "{error}");
+    assert!(error.to_string().contains("--retention"), "{error}");
+    assert_eq!(logical(&node), before);
+    node.open().unwind(11, &mut |_| {}).unwrap();
+    assert_eq!(check(&node).count, 0);
+}
+
+/// Real blocks, more than 64 of them back and forth.
+#[test]
+fn real_blocks_verify_and_come_back_after_unwinding() {
+    let Some(file) = era1() else { return };
+    for setup in [Setup::Mpt, Setup::Raw, Setup::Refereed] {
+        let node = Node::new(&ChainSpec::mainnet(), setup);
+        let import = |to: u64| {
+            let sources = vec![BlockSource::open(&file).unwrap()];
+            let chain = node.open();
+            let options = ImportOptions::default();
+            let stop = AtomicBool::new(false);
+            import_into(&chain, sources, 0..=to, options, &stop, &mut |_| {}).unwrap();
+        };
+        import(2000);
+        assert_eq!(check(&node).findings, Vec::<String>::new(), "{setup:?}, not folded");
+        let (before, tip) = (logical(&node), node.tip());
+        assert_eq!(node.open().unwind(1936, &mut |_| {}).unwrap(), 64);
+        assert_eq!(check(&node).findings, Vec::<String>::new(), "{setup:?}, unwound");
+        import(2000);
+        assert_eq!((logical(&node), node.tip()), (before, tip), "{setup:?}");
+        let report = check(&node);
+        assert_eq!(report.findings, Vec::<String>::new(), "{setup:?}, folded");
+        assert_eq!(report.blocks, 2001);
+        // A byte of the state, deep inside.
+        let (table, rows) =
+            tables(&node).into_iter().find(|(name, _)| name == "StateFlat").unwrap();
+        flip(&node, &table, rows / 3, Part::Value, 6);
+        assert!(check(&node).findings.iter().any(|line| line.contains("StateFlat")));
+    }
+}
+
+/// The first file of mainnet, or `None` after saying so.
+fn era1() -> Option<PathBuf> {
+    let data = std::env::var_os("RETRIE_DATA").map_or_else(
+        || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data"),
+        PathBuf::from,
+    );
+    let file = data.join("mainnet/chain/mainnet-00000-5ec1ffb8.era1");
+    if file.is_file() {
+        return Some(file);
+    }
+    let required = std::env::var("RETRIE_REQUIRE_DATA").is_ok_and(|value| value == "1");
+    assert!(!required, "RETRIE_REQUIRE_DATA=1, but {} is missing", file.display());
+    println!("skipped: no RETRIE_DATA");
+    None
+}

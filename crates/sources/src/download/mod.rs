@@ -1,0 +1,348 @@
+//! era1 files from a public mirror: resumable, and checked before they get their name.
+//!
+//! ```text
+//!  checksums.txt, index page --> Era1Mirror: name and SHA-256 by epoch
+//!  GET, Range ------------------> NAME.part --checks--> NAME
+//! ```
+//!
+//! While a file is fetched it is called `NAME.part`, and a later run goes on from there. It gets its
+//! name (by one rename, synced) only after all of:
+//!
+//! * its SHA-256 is that of the mirror's checksum file, if the mirror has one;
+//! * everything [`verify_era1`] checks: every block's
+//!   body and receipts against its header, the chain of hashes, the accumulator;
+//! * the accumulator begins as the file name says, the first block is that of the epoch, epoch 0
+//!   begins with the chain's genesis, and every epoch but the mirror's last is full.
+//!
+//! A `.part` that fails any of these is deleted; if it was resumed, the file is fetched once more
+//! from its first byte. **All names come from the mirror, so a mirror can serve a forged chain that
+//! passes.** Importing applies the chain's rules; against forgery below the merge compare the
+//! accumulators with a published list.
+
+mod error;
+mod fetch;
+mod index;
+
+use std::{
+    collections::BTreeMap,
+    fs::File,
+    io,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use alloy_primitives::{B256, hex};
+use retrie_chainspec::ChainSpec;
+use sha2::{Digest, Sha256};
+
+pub use error::{DownloadError, DownloadErrorKind};
+pub use index::Era1Name;
+
+use crate::{
+    era1::{Era1Reader, Era1Summary, MAX_BLOCKS, verify_era1},
+    export::sync_folder,
+    http::{Http, HttpFault, success},
+};
+use fetch::Part;
+use index::{Checksums, names_in};
+
+/// Longest index or checksum file that is read, in bytes.
+const MAX_INDEX_BYTES: u64 = 16 << 20;
+
+/// The public mirror that is used if none is named (of those listed by eth-clients/history-endpoints).
+pub fn default_mirror(chain: &str) -> Option<&'static str> {
+    match chain {
+        "mainnet" => Some("https://data.ethpandaops.io/era1/mainnet/"),
+        "sepolia" => Some("https://data.ethpandaops.io/era1/sepolia/"),
+        _ => None,
+    }
+}
+
+/// A server's folder of era1 files of one chain.
+#[derive(Debug)]
+pub struct Era1Mirror {
+    http: Http,
+    spec: Arc<ChainSpec>,
+    /// Ends with a slash.
+    base: String,
+    names: BTreeMap<u64, Era1Name>,
+    checksums: BTreeMap<u64, B256>,
+}
+
+/// What is going on with a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transfer {
+    /// Bytes come in.
+    Fetching {
+        /// Bytes that are there.
+        bytes: u64,
+        /// Bytes of the whole file, where known.
+        total: Option<u64>,
+    },
+    /// The whole file is being checked.
+    Checking {
+        /// Its length in bytes.
+        bytes: u64,
+    },
+}
+
+/// A whole file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Downloaded {
+    /// Its path.
+    pub path: PathBuf,
+    /// Its length in bytes.
+    pub bytes: u64,
+    /// Whether it was there before, and sound.
+    pub was_there: bool,
+    /// Whether the mirror has a SHA-256 of it.
+    pub has_checksum: bool,
+    /// What the checks found.
+    pub summary: Era1Summary,
+}
+
+impl Era1Mirror {
+    /// Reads what the mirror at `url` offers of the chain. `url` is a folder or its index page;
+    /// without it the chain's [default](default_mirror) is used.
+    ///
+    /// # Errors
+    /// If it cannot be reached or lists no file of the chain.
+    pub fn open(
+        spec: Arc<ChainSpec>,
+        url: Option<&str>,
+        http: Http,
+    ) -> Result<Self, DownloadError> {
+        let chain = spec.name().to_owned();
+        let Some(url) = url.or_else(|| default_mirror(&chain)) else {
+            let kind = DownloadErrorKind::NoMirror { chain };
+            return Err(DownloadError::new("era1", None, kind));
+        };
+        let base = folder_of(url);
+        let mut sums = Checksums::default();
+        for name in ["checksums.txt", "checksums_sha256.txt"] {
+            let text = read_text(&http, &format!("{base}{name}"))?;
+            if let Some(found) = text.and_then(|text| Checksums::parse(&text)) {
+                sums = found;
+                break;
+            }
+        }
+        let fail = |kind| DownloadError::new(url, None, kind);
+        let two = |names| fail(DownloadErrorKind::TwoFiles(names));
+        let list: Vec<_> = sums.named.iter().map(|(name, _)| name.as_str()).collect();
+        let mut names = names_in(&list.join("\n"), &chain).map_err(two)?;
+        if names.is_empty() {
+            let page = read_text(&http, url)?.unwrap_or_default();
+            names = names_in(&page, &chain).map_err(two)?;
+        }
+        if names.is_empty() {
+            return Err(fail(DownloadErrorKind::NoFiles { chain }));
+        }
+        let checksums = if sums.bare.is_empty() {
+            let named = sums.named.iter().filter_map(|(name, hash)| {
+                Era1Name::parse(name).filter(|name| name.chain == chain).map(|n| (n.epoch, *hash))
+            });
+            named.collect()
+        } else if sums.bare.len() == names.len() {
+            names.keys().copied().zip(sums.bare).collect()
+        } else {
+            // The mirror lacks some of the files that its list was made for.
+            (0..).zip(sums.bare).collect()
+        };
+        Ok(Self { http, spec, base, names, checksums })
+    }
+
+    /// The file of an epoch.
+    ///
+    /// # Errors
+    /// If the mirror has none.
+    pub fn name(&self, epoch: u64) -> Result<&Era1Name, DownloadError> {
+        self.names.get(&epoch).ok_or_else(|| {
+            let (first, last) = (self.names.keys().next(), self.names.keys().next_back());
+            let kind = DownloadErrorKind::NoEpoch {
+                epoch,
+                first: first.copied().unwrap_or_default(),
+                last: last.copied().unwrap_or_default(),
+            };
+            DownloadError::new(&self.base, None, kind)
+        })
+    }
+
+    /// Fetches the file of `epoch` into `folder`, which must exist, unless it is there and sound.
+    /// `previous` is the hash of the last block of the epoch before, if it is known.
+    ///
+    /// # Errors
+    /// [`DownloadError`] names address and file. No file of that name appears then, and one that was
+    /// there stays.
+    pub fn download(
+        &self,
+        epoch: u64,
+        folder: &Path,
+        previous: Option<B256>,
+        progress: &mut dyn FnMut(Transfer),
+    ) -> Result<Downloaded, DownloadError> {
+        let name = self.name(epoch)?;
+        let url = format!("{}{name}", self.base);
+        let path = folder.join(name.to_string());
+        let part = folder.join(format!("{name}.part"));
+        self.obtain(name, &url, &path, &part, progress)
+            .and_then(|file| match previous {
+                Some(expected) if expected != file.summary.parent_hash => {
+                    let got = file.summary.parent_hash;
+                    Err(DownloadErrorKind::Unlinked { expected, got })
+                }
+                _ => Ok(file),
+            })
+            .map_err(|kind| DownloadError::new(&url, Some(&path), kind))
+    }
+
+    fn obtain(
+        &self,
+        name: &Era1Name,
+        url: &str,
+        path: &Path,
+        part: &Path,
+        progress: &mut dyn FnMut(Transfer),
+    ) -> Result<Downloaded, DownloadErrorKind> {
+        let whole = |bytes, was_there, summary| Downloaded {
+            path: path.to_owned(),
+            bytes,
+            was_there,
+            has_checksum: self.checksums.contains_key(&name.epoch),
+            summary,
+        };
+        if let Ok(meta) = path.metadata() {
+            progress(Transfer::Checking { bytes: meta.len() });
+            match self.check(name, path) {
+                Ok(summary) => return Ok(whole(meta.len(), true, summary)),
+                Err(io @ DownloadErrorKind::Io { .. }) => return Err(io),
+                // Fetched again, and replaced once the new one is sound.
+                Err(_) => {}
+            }
+        }
+        let mut file = Part::open(part)?;
+        let mut resumed = file.len() > 0;
+        let summary = loop {
+            let fetched = file.fetch(&self.http, url, &mut |bytes, total| {
+                progress(Transfer::Fetching { bytes, total });
+            });
+            if fetched.is_err() && file.len() == 0 {
+                remove(part)?;
+            }
+            fetched?;
+            progress(Transfer::Checking { bytes: file.len() });
+            match self.check(name, part) {
+                Ok(summary) => break summary,
+                Err(io @ DownloadErrorKind::Io { .. }) => return Err(io),
+                // What was there before may be of another file, or of a crash.
+                Err(_) if resumed => {
+                    resumed = false;
+                    file.clear()?;
+                }
+                Err(wrong) => {
+                    remove(part)?;
+                    return Err(wrong);
+                }
+            }
+        };
+        let io = |action| move |error| DownloadErrorKind::Io { action, error };
+        std::fs::rename(part, path).map_err(io("rename the finished file into place"))?;
+        let folder = path.parent().unwrap_or_else(|| Path::new("."));
+        sync_folder(folder).map_err(io("sync the folder to disk"))?;
+        Ok(whole(file.len(), false, summary))
+    }
+
+    /// Everything a file called `name` must be.
+    fn check(&self, name: &Era1Name, file: &Path) -> Result<Era1Summary, DownloadErrorKind> {
+        if let Some(&expected) = self.checksums.get(&name.epoch) {
+            let io = |error| DownloadErrorKind::Io { action: "read the file back", error };
+            let got = sha256(file).map_err(io)?;
+            if got != expected {
+                return Err(DownloadErrorKind::Checksum { expected, got });
+            }
+        }
+        let summary = verify_era1(file).map_err(DownloadErrorKind::Damaged)?;
+        let foreign = |what| Err(DownloadErrorKind::Foreign { what });
+        if summary.accumulator[..4] != name.root {
+            let root = hex::encode(&summary.accumulator[..4]);
+            return foreign(format!("its accumulator root begins with {root}"));
+        }
+        let first = name.epoch.saturating_mul(MAX_BLOCKS);
+        if summary.first_block != first {
+            let got = summary.first_block;
+            return foreign(format!("its first block is {got}, that of the epoch is {first}"));
+        }
+        let is_last = self.names.keys().next_back() == Some(&name.epoch);
+        if summary.block_count != MAX_BLOCKS && !is_last {
+            return foreign(format!("it has {} blocks, not 8192", summary.block_count));
+        }
+        if first == 0 {
+            let genesis = Era1Reader::open(file).ok().and_then(|mut reader| reader.next());
+            let genesis = genesis.and_then(Result::ok).map(|block| block.hash);
+            if genesis != Some(self.spec.genesis_hash()) {
+                return foreign(format!("its block 0 is not the genesis of {}", self.spec.name()));
+            }
+        }
+        Ok(summary)
+    }
+}
+
+/// The folder of an index page, or the folder itself; ends with a slash.
+fn folder_of(url: &str) -> String {
+    let path = url.find("://").map_or(0, |at| at + 3);
+    match url[path..].rsplit_once('/') {
+        Some((_, "")) => url.to_owned(),
+        Some((_, page)) if page.contains('.') => url[..url.len() - page.len()].to_owned(),
+        _ => format!("{url}/"),
+    }
+}
+
+/// A text, `None` if the server has none there.
+fn read_text(http: &Http, url: &str) -> Result<Option<String>, DownloadError> {
+    let text = http.retry(|| {
+        http.go_on()?;
+        http.read(success(http.get(url, &[])?)?, MAX_INDEX_BYTES)
+    });
+    match text {
+        Ok(bytes) => Ok(Some(String::from_utf8_lossy(&bytes).into_owned())),
+        // Object stores deny what they do not have.
+        Err(fault) if fault.is_not_found() => Ok(None),
+        Err(HttpFault::Status { code: 403, .. }) => Ok(None),
+        Err(fault) => Err(DownloadError::new(url, None, fault)),
+    }
+}
+
+fn sha256(path: &Path) -> io::Result<B256> {
+    let mut hasher = Sha256::new();
+    let mut file = File::open(path)?;
+    let mut buffer = vec![0; 1 << 20];
+    loop {
+        match io::Read::read(&mut file, &mut buffer)? {
+            0 => break,
+            read => hasher.update(&buffer[..read]),
+        }
+    }
+    Ok(B256::from_slice(&hasher.finalize()))
+}
+
+fn remove(part: &Path) -> Result<(), DownloadErrorKind> {
+    let io = |error| DownloadErrorKind::Io { action: "remove the .part file", error };
+    std::fs::remove_file(part).map_err(io)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::folder_of;
+
+    #[test]
+    fn index_pages_and_folders_name_the_same_folder() {
+        for (url, folder) in [
+            ("http://a.b/era1/", "http://a.b/era1/"),
+            ("http://a.b/era1", "http://a.b/era1/"),
+            ("http://a.b/era1/index.html", "http://a.b/era1/"),
+            ("http://a.b", "http://a.b/"),
+            ("http://127.0.0.1:80", "http://127.0.0.1:80/"),
+        ] {
+            assert_eq!(folder_of(url), folder);
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! A block from a node: its JSON turned back into the very block, which its hash proves.
+
+use alloy_eips::eip4895::Withdrawals;
+use alloy_primitives::{B256, Bytes};
+use retrie_chainspec::primitives::{Block, BlockBody, Header, Transaction};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::{RpcClient, RpcError, RpcErrorKind, quantity, wire::Call};
+use crate::{
+    check::{self, decode_strictly, same_hash, same_number},
+    error::SourceErrorKind,
+};
+
+/// A block as `eth_getBlockByNumber` gives it, beside its header.
+#[derive(Deserialize)]
+struct Members {
+    hash: B256,
+    transactions: Value,
+    #[serde(default)]
+    uncles: Vec<B256>,
+    withdrawals: Option<Withdrawals>,
+}
+
+pub(super) fn fetch(client: &RpcClient, number: u64) -> Result<Block, RpcError> {
+    let call = by_number(number, true);
+    let (members, header) = header(client, &call)?;
+    let rebuilt = rebuild(client, &call, number, &members, header);
+    match rebuilt {
+        // The node's JSON may lack a field that its header has, or know a type that we do not.
+        Err(error) if matches!(*error.kind, RpcErrorKind::Result(_) | RpcErrorKind::Block(_)) => {
+            raw(client, number, members.hash)?.ok_or(error)
+        }
+        rebuilt => rebuilt,
+    }
+}
+
+pub(super) fn fetch_header(client: &RpcClient, number: u64) -> Result<(B256, Header), RpcError> {
+    let call = by_number(number, false);
+    let (members, header) = header(client, &call)?;
+    check_header(&members, &header, number)
+        .map_err(|kind| client.error(&call, RpcErrorKind::Block(kind)))?;
+    Ok((members.hash, header))
+}
+
+fn by_number(number: u64, transactions: bool) -> Call {
+    Call::new("eth_getBlockByNumber", json!([quantity(number), transactions]), Some(number))
+}
+
+/// The parts of the answer, nothing checked.
+fn header(client: &RpcClient, call: &Call) -> Result<(Members, Header), RpcError> {
+    let value: Value = client.one(call)?;
+    if value.is_null() {
+        return Err(client.error(call, RpcErrorKind::NoBlock));
+    }
+    Ok((client.parse(call, value.clone())?, client.parse(call, value)?))
+}
+
+fn check_header(members: &Members, header: &Header, number: u64) -> Result<(), SourceErrorKind> {
+    same_number("block number", number, header.number)?;
+    same_hash("block hash", members.hash, header.hash_slow())
+}
+
+fn rebuild(
+    client: &RpcClient,
+    call: &Call,
+    number: u64,
+    members: &Members,
+    header: Header,
+) -> Result<Block, RpcError> {
+    let fail = |kind| client.error(call, RpcErrorKind::Block(kind));
+    check_header(members, &header, number).map_err(fail)?;
+    let transactions: Vec<Transaction> = client.parse(call, members.transactions.clone())?;
+    let ommers = ommers(client, number, members)?;
+    let body = BlockBody { transactions, ommers, withdrawals: members.withdrawals.clone() };
+    let block = Block::new(header, body);
+    check::transactions_and_withdrawals(&block)
+        .and_then(|()| check::ommers(&block))
+        .map_err(fail)?;
+    Ok(block)
+}
+
+fn ommers(client: &RpcClient, number: u64, members: &Members) -> Result<Vec<Header>, RpcError> {
+    let calls: Vec<_> = (0..members.uncles.len() as u64)
+        .map(|index| {
+            let params = json!([members.hash, quantity(index)]);
+            Call::new("eth_getUncleByBlockHashAndIndex", params, Some(number))
+        })
+        .collect();
+    let values = client.all(&calls)?;
+    calls.iter().zip(values).map(|(call, value)| client.parse(call, value)).collect()
+}
+
+/// The block's own bytes; `None` if the node does not offer them.
+fn raw(client: &RpcClient, number: u64, hash: B256) -> Result<Option<Block>, RpcError> {
+    let call = Call::new("debug_getRawBlock", json!([quantity(number)]), Some(number));
+    let bytes: Bytes = match client.one(&call) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind.is_refusal() => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let checked = || {
+        let block: Block = decode_strictly(&bytes, "the block", &mut Vec::new())?;
+        same_number("block number", number, block.header.number)?;
+        same_hash("block hash", hash, block.header.hash_slow())?;
+        check::transactions_and_withdrawals(&block)?;
+        check::ommers(&block)?;
+        Ok(block)
+    };
+    checked().map(Some).map_err(|kind| client.error(&call, RpcErrorKind::Block(kind)))
+}

@@ -1,0 +1,147 @@
+//! Why an RPC endpoint gave no usable answer: which endpoint, method and block.
+
+use std::fmt;
+
+use alloy_primitives::B256;
+
+use crate::{error::SourceErrorKind, http::HttpFault};
+
+/// JSON-RPC 2.0: the method does not exist.
+const NO_SUCH_METHOD: i64 = -32601;
+
+/// Why an RPC endpoint gave no usable answer. Displays as one line.
+///
+/// The endpoint is named by scheme and host only: paths and logins often hold keys.
+#[derive(Debug)]
+pub struct RpcError {
+    /// Scheme and host of the endpoint.
+    pub endpoint: String,
+    /// The method.
+    pub method: &'static str,
+    /// The block that was asked about, if one was.
+    pub block: Option<u64>,
+    /// What is wrong.
+    pub kind: Box<RpcErrorKind>,
+}
+
+impl fmt::Display for RpcError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { endpoint, method, block, kind } = self;
+        write!(f, "{endpoint}, {method}")?;
+        if let Some(block) = block {
+            write!(f, " at block {block}")?;
+        }
+        write!(f, ": {kind}")
+    }
+}
+
+// The message says all of the cause already.
+impl std::error::Error for RpcError {}
+
+/// What is wrong with an answer.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RpcErrorKind {
+    /// The exchange failed.
+    #[error(transparent)]
+    Http(#[from] HttpFault),
+    /// The answer is no JSON-RPC.
+    #[error("the answer is not JSON-RPC 2.0 ({0}): is this an RPC endpoint?")]
+    NotJsonRpc(String),
+    /// The node refused the request.
+    #[error("the node refuses: {message} (code {code})")]
+    Refused {
+        /// JSON-RPC error code.
+        code: i64,
+        /// Its message.
+        message: String,
+    },
+    /// The node no longer has the state of the block.
+    #[error(
+        "the node does not have the state of that block ({message}): an archive node is needed"
+    )]
+    Pruned {
+        /// What it said.
+        message: String,
+    },
+    /// The node knows no such block.
+    #[error("the node has no such block; is it synced that far?")]
+    NoBlock,
+    /// A result in another shape than the method's.
+    #[error("the result is not what the method gives: {0}")]
+    Result(serde_json::Error),
+    /// The node is on another chain.
+    #[error("the node is on chain id {got}, but {chain} has {expected}: check --chain and --rpc")]
+    WrongChain {
+        /// Name of the chain asked for.
+        chain: String,
+        /// Its id.
+        expected: u64,
+        /// The node's.
+        got: u64,
+    },
+    /// The block contradicts itself.
+    #[error("the node's block is not sound: {0}")]
+    Block(SourceErrorKind),
+    /// The node's answers contradict each other.
+    #[error("{what} is {got}, expected {expected}: the node's answers contradict each other")]
+    Mismatch {
+        /// What differs.
+        what: &'static str,
+        /// What another answer says.
+        expected: B256,
+        /// What this one says.
+        got: B256,
+    },
+}
+
+impl RpcErrorKind {
+    /// The refusal of a node, as what it means.
+    pub(super) fn refusal(code: i64, message: String) -> Self {
+        const PRUNED: [&str; 9] = [
+            "missing trie node",
+            "is not available",
+            "not available, not found",
+            "prun",
+            "historical state",
+            "distance to target block exceeds",
+            "no state available",
+            "state not available",
+            "required historical",
+        ];
+        let lower = message.to_ascii_lowercase();
+        let message = message.replace('\n', " ");
+        // "The method does not exist/is not available" is about something else.
+        if code != NO_SUCH_METHOD && PRUNED.iter().any(|sign| lower.contains(sign)) {
+            Self::Pruned { message }
+        } else {
+            Self::Refused { code, message }
+        }
+    }
+
+    /// Whether the node refused, so that asking otherwise may help.
+    pub const fn is_refusal(&self) -> bool {
+        matches!(self, Self::Refused { .. } | Self::Pruned { .. })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::RpcErrorKind;
+
+    #[test]
+    fn dropped_state_is_told_from_missing_methods() {
+        for message in [
+            "missing trie node 0102 (path ) state 0x03 is not available",
+            "required historical state unavailable (reexec=0)",
+            "distance to target block exceeds maximum proof window",
+            "old data not available due to pruning",
+        ] {
+            let kind = RpcErrorKind::refusal(-32000, message.to_owned());
+            assert!(matches!(kind, RpcErrorKind::Pruned { .. }), "{kind}");
+        }
+        let message = "the method eth_getProof does not exist/is not available";
+        let kind = RpcErrorKind::refusal(-32601, message.to_owned());
+        assert!(matches!(kind, RpcErrorKind::Refused { .. }), "{kind}");
+    }
+}

@@ -1,0 +1,262 @@
+//! A small JSON-RPC client: blocks and state of a node, over HTTP, in batches.
+//!
+//! ```text
+//!  block(n), accounts, slots, proofs --> calls --> batches --> POST --> typed results
+//! ```
+//!
+//! Only methods of the execution API specification are used, all of them `eth_*`, with one exception:
+//! if a block's JSON cannot be turned into the block (its hash tells), `debug_getRawBlock` is asked.
+//! **What a node says is not trusted**: a [block](RpcClient::block) is whole only if everything in it
+//! hashes to its header; state is for the caller to check, by execution or by
+//! [proof](RpcClient::proofs).
+//!
+//! Requests are repeated after failures that may pass (connection, timeout, 429 with its
+//! `Retry-After`, 5xx). A node that refuses a batch gets smaller ones, at last single calls.
+
+mod block;
+mod error;
+mod wire;
+
+use std::sync::atomic::{AtomicU64, AtomicUsize};
+
+use alloy_primitives::{Address, B256, Bytes, TxKind, U64, U256};
+use retrie_chainspec::{
+    ChainSpec,
+    primitives::{Block, Header, Transaction},
+};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+pub use error::{RpcError, RpcErrorKind};
+
+use crate::http::Http;
+use wire::Call;
+
+/// How many calls a batch has at most, unless the node wants fewer.
+const BATCH: usize = 100;
+
+/// A node's JSON-RPC endpoint.
+#[derive(Debug)]
+pub struct RpcClient {
+    http: Http,
+    url: String,
+    /// The address without what may be secret.
+    endpoint: String,
+    /// Calls in a batch; 1 means no batches.
+    batch: AtomicUsize,
+    next_id: AtomicU64,
+}
+
+/// An account as a node gives it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RemoteAccount {
+    /// Nonce.
+    pub nonce: u64,
+    /// Balance in wei.
+    pub balance: U256,
+    /// Code, empty for a plain account.
+    pub code: Bytes,
+}
+
+/// What a transaction touches, according to `eth_createAccessList`.
+pub type TouchedKeys = Vec<(Address, Vec<B256>)>;
+
+impl RpcClient {
+    /// A client of the endpoint at `url`. Connects with the first request.
+    pub fn new(url: &str, http: Http) -> Self {
+        Self {
+            http,
+            url: url.to_owned(),
+            endpoint: origin_of(url),
+            batch: AtomicUsize::new(BATCH),
+            next_id: AtomicU64::new(1),
+        }
+    }
+
+    /// Scheme and host of the endpoint, for messages.
+    pub fn endpoint(&self) -> &str {
+        &self.endpoint
+    }
+
+    /// Fails unless the node is on this chain (`eth_chainId`).
+    ///
+    /// # Errors
+    /// [`RpcErrorKind::WrongChain`], or what kept the node from answering.
+    pub fn check_chain(&self, spec: &ChainSpec) -> Result<(), RpcError> {
+        let call = Call::new("eth_chainId", json!([]), None);
+        let got: U64 = self.one(&call)?;
+        if got.to::<u64>() == spec.chain_id() {
+            return Ok(());
+        }
+        let chain = spec.name().to_owned();
+        let (expected, got) = (spec.chain_id(), got.to());
+        Err(self.error(&call, RpcErrorKind::WrongChain { chain, expected, got }))
+    }
+
+    /// The block of this number on the node's canonical chain, complete; its hash is checked against
+    /// what the node says, its body against its header.
+    ///
+    /// # Errors
+    /// [`RpcErrorKind::NoBlock`], [`RpcErrorKind::Block`], or what kept the node from answering.
+    pub fn block(&self, number: u64) -> Result<Block, RpcError> {
+        block::fetch(self, number)
+    }
+
+    /// The header of this number on the node's canonical chain, and its hash, which is checked.
+    ///
+    /// # Errors
+    /// As [`block`](Self::block).
+    pub fn header(&self, number: u64) -> Result<(B256, Header), RpcError> {
+        block::fetch_header(self, number)
+    }
+
+    /// Accounts after block `at`; those that do not exist are empty (`eth_getBalance`,
+    /// `eth_getTransactionCount`, `eth_getCode`).
+    ///
+    /// # Errors
+    /// [`RpcErrorKind::Pruned`] if the node has dropped that state, or what kept it from answering.
+    pub fn accounts(&self, addresses: &[Address], at: u64) -> Result<Vec<RemoteAccount>, RpcError> {
+        let calls: Vec<_> = addresses
+            .iter()
+            .flat_map(|address| {
+                ["eth_getBalance", "eth_getTransactionCount", "eth_getCode"]
+                    .map(|method| Call::new(method, json!([address, quantity(at)]), Some(at)))
+            })
+            .collect();
+        let mut results = calls.iter().zip(self.all(&calls)?);
+        let mut accounts = Vec::with_capacity(addresses.len());
+        while let (Some(balance), Some(nonce), Some(code)) =
+            (results.next(), results.next(), results.next())
+        {
+            accounts.push(RemoteAccount {
+                balance: self.parse(balance.0, balance.1)?,
+                nonce: self.parse::<U64>(nonce.0, nonce.1)?.to(),
+                code: self.parse(code.0, code.1)?,
+            });
+        }
+        Ok(accounts)
+    }
+
+    /// Values of storage slots after block `at` (`eth_getStorageAt`).
+    ///
+    /// # Errors
+    /// As [`accounts`](Self::accounts).
+    pub fn slots(&self, keys: &[(Address, B256)], at: u64) -> Result<Vec<U256>, RpcError> {
+        let slot = |(address, slot): &(Address, B256)| {
+            Call::new("eth_getStorageAt", json!([address, slot, quantity(at)]), Some(at))
+        };
+        let calls: Vec<_> = keys.iter().map(slot).collect();
+        let values = self.all(&calls)?;
+        calls.iter().zip(values).map(|(call, value)| self.parse(call, value)).collect()
+    }
+
+    /// The nodes that prove accounts and slots after block `at` under its state root
+    /// (`eth_getProof`), all in one heap.
+    ///
+    /// # Errors
+    /// As [`accounts`](Self::accounts). Many nodes offer this method for recent blocks only, or not
+    /// at all.
+    pub fn proofs(&self, keys: &[(Address, Vec<B256>)], at: u64) -> Result<Vec<Bytes>, RpcError> {
+        #[derive(Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Proof {
+            account_proof: Vec<Bytes>,
+            #[serde(default)]
+            storage_proof: Vec<SlotProof>,
+        }
+        #[derive(Deserialize)]
+        struct SlotProof {
+            proof: Vec<Bytes>,
+        }
+        let proof = |(address, slots): &(Address, Vec<B256>)| {
+            Call::new("eth_getProof", json!([address, slots, quantity(at)]), Some(at))
+        };
+        let calls: Vec<_> = keys.iter().map(proof).collect();
+        let mut nodes = Vec::new();
+        for (call, value) in calls.iter().zip(self.all(&calls)?) {
+            let proof: Proof = self.parse(call, value)?;
+            nodes.extend(proof.account_proof);
+            nodes.extend(proof.storage_proof.into_iter().flat_map(|slot| slot.proof));
+        }
+        nodes.sort_unstable();
+        nodes.dedup();
+        Ok(nodes)
+    }
+
+    /// What each transaction would touch, run alone on the state after block `at`
+    /// (`eth_createAccessList`): a hint, and empty where the node gives none.
+    ///
+    /// # Errors
+    /// What kept the node from answering at all.
+    pub fn touched<'t>(
+        &self,
+        transactions: impl IntoIterator<Item = (Address, &'t Transaction)>,
+        at: u64,
+    ) -> Result<Vec<TouchedKeys>, RpcError> {
+        use alloy_consensus::Transaction as _;
+
+        #[derive(Default, Deserialize)]
+        #[serde(rename_all = "camelCase", default)]
+        struct Created {
+            access_list: Vec<Item>,
+        }
+        #[derive(Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Item {
+            address: Address,
+            #[serde(default)]
+            storage_keys: Vec<B256>,
+        }
+        let call = |(from, tx): (Address, &Transaction)| {
+            let mut request = json!({
+                "from": from,
+                "gas": quantity(tx.gas_limit()),
+                "value": tx.value(),
+                "input": tx.input(),
+            });
+            if let TxKind::Call(to) = tx.kind() {
+                request["to"] = json!(to);
+            }
+            Call::new("eth_createAccessList", json!([request, quantity(at)]), Some(at))
+        };
+        let calls: Vec<_> = transactions.into_iter().map(call).collect();
+        let results = self.each(&calls)?;
+        let hint = |value: Value| {
+            let Created { access_list } = serde_json::from_value(value).unwrap_or_default();
+            access_list.into_iter().map(|item| (item.address, item.storage_keys)).collect()
+        };
+        Ok(results.into_iter().map(|result| result.map(hint).unwrap_or_default()).collect())
+    }
+}
+
+/// A number as JSON-RPC writes it.
+fn quantity(number: u64) -> String {
+    format!("{number:#x}")
+}
+
+/// `https://host:port` of an address.
+fn origin_of(url: &str) -> String {
+    let Some((scheme, rest)) = url.split_once("://") else {
+        return "the RPC endpoint".to_owned();
+    };
+    let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
+    let host = authority.rsplit('@').next().unwrap_or_default();
+    format!("{scheme}://{host}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::origin_of;
+
+    #[test]
+    fn keys_in_an_address_are_not_shown() {
+        for (url, origin) in [
+            ("https://mainnet.infura.io/v3/0123", "https://mainnet.infura.io"),
+            ("http://user:secret@host:8545/", "http://host:8545"),
+            ("http://host?key=1", "http://host"),
+            ("localhost:8545", "the RPC endpoint"),
+        ] {
+            assert_eq!(origin_of(url), origin);
+        }
+    }
+}

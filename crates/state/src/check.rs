@@ -1,0 +1,254 @@
+//! Checks of a whole durable state, for `retrie db verify`: what the values say is what roots, undo
+//! and the backend's own rows say.
+
+use crate::{
+    At, Backend, BlockRef, Direction, KeyRange, KvStore, NodeRead, StateError, StateKey,
+    StateStore, StoreOptions, Table, Value, decode_slot, session::Resolved, shared::named_files,
+    value::Account,
+};
+use alloy_primitives::B256;
+use std::sync::Arc;
+
+/// Entries read at a time.
+const PAGE: usize = 4096;
+/// Blocks below the tip are rebuilt as long as it takes no more entries than these, but two of them
+/// in any case: the lowest one, and one half-way.
+const ENTRIES: u64 = 100_000;
+
+/// What [`StateStore::check`] has looked at.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StateCheck {
+    /// Entries of the tip.
+    pub entries: u64,
+    /// Blocks whose state was read whole, the tip included.
+    pub blocks: u64,
+    /// Of these, blocks whose root was computed again from all values.
+    pub roots: u64,
+}
+
+/// Where a check of the state reports.
+pub trait StateCheckSink {
+    /// Something that cannot be right.
+    fn fault(&mut self, fault: StateError);
+    /// An entry of the tip.
+    fn entry(&mut self, key: &StateKey, value: &Value);
+    /// So many entries of the state of `block` have been read.
+    fn progress(&mut self, block: u64, entries: u64);
+}
+
+impl StateStore {
+    /// Checks the state of the durable tip and of some retained blocks below it, read through undo:
+    /// every entry decodes and comes in order; if the root follows from the values, a state loaded
+    /// from nothing but these values has the recorded root, and the backend compares the rows
+    /// ([`Backend::check`]); the files that the tip names are there.
+    ///
+    /// `scratch` holds one such state at a time; what it holds before is lost.
+    ///
+    /// # Errors
+    /// If the check itself cannot go on. What it finds goes to `sink`.
+    pub fn check(
+        &self,
+        scratch: &Arc<dyn KvStore>,
+        sink: &mut dyn StateCheckSink,
+    ) -> Result<StateCheck, StateError> {
+        let mut done = StateCheck::default();
+        let (Some(tip), Some(retained)) = (self.tip(), self.retained()) else { return Ok(done) };
+        done.entries = self.check_block(tip.block, tip.root, true, scratch, sink, &mut done)?;
+        self.check_named_files(sink)?;
+
+        let below = retained.end() - retained.start();
+        let count = (ENTRIES / done.entries.max(1)).clamp(2, below.max(2)).min(below);
+        for n in 1..=count {
+            // Evenly, down to the lowest one.
+            let number = retained.end() - below * n / count;
+            let block = self.shared.inner.lock().blocks.get(&number).copied();
+            let Some((hash, root)) = block else { continue };
+            let block = BlockRef::new(number, hash);
+            self.check_block(block, root, false, scratch, sink, &mut done)?;
+        }
+        Ok(done)
+    }
+
+    /// Checks the state of one durable block; returns the number of its entries.
+    fn check_block(
+        &self,
+        block: BlockRef,
+        root: B256,
+        is_tip: bool,
+        scratch: &Arc<dyn KvStore>,
+        sink: &mut dyn StateCheckSink,
+        done: &mut StateCheck,
+    ) -> Result<u64, StateError> {
+        done.blocks += 1;
+        let backend = &self.shared.backend;
+        let state = match self.resolve(At::Block(block.hash)) {
+            Ok(state) => state,
+            Err(error) => {
+                sink.fault(error);
+                return Ok(0);
+            }
+        };
+        let mut walk = Walk::new(&**backend, &state, block, is_tip, sink);
+        let capabilities = backend.capabilities();
+        // Without a root there is nothing to compare a rebuilt state with.
+        if !(capabilities.state_determined_root && capabilities.proofs) {
+            while walk.next_entry()?.is_some() {}
+            let entries = walk.read;
+            backend.check(&state.view, &state.cache, None, &mut |fault| sink.fault(fault))?;
+            return Ok(entries);
+        }
+        let rebuilt = Rebuilt::new(backend, scratch)?;
+        let loaded = rebuilt.load(block, &mut walk)?;
+        let entries = walk.read;
+        let Some(loaded) = loaded else { return Ok(entries) };
+        done.roots += 1;
+        if loaded != root {
+            sink.fault(StateError::corrupt(
+                "Meta",
+                format!("the values of block {block} have the root {loaded}, recorded is {root}"),
+            ));
+        }
+        let view = rebuilt.store.resolve(At::Tip)?.view;
+        backend.check(&state.view, &state.cache, Some(&view), &mut |fault| sink.fault(fault))?;
+        Ok(entries)
+    }
+
+    fn check_named_files(&self, sink: &mut dyn StateCheckSink) -> Result<(), StateError> {
+        let view = self.resolve(At::Tip)?.view;
+        for name in named_files(&view)? {
+            let there = self.options.dir.as_deref().is_some_and(|dir| dir.join(&name).is_file());
+            if !there {
+                let what = format!("the state names the file {name}, which is not there");
+                sink.fault(StateError::corrupt("Files", what));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// All entries of one block, a page at a time.
+struct Walk<'a> {
+    backend: &'a dyn Backend,
+    state: &'a Resolved,
+    block: BlockRef,
+    is_tip: bool,
+    sink: &'a mut dyn StateCheckSink,
+    next: Option<StateKey>,
+    /// In reverse order.
+    page: Vec<(StateKey, Value)>,
+    read: u64,
+    end: bool,
+}
+
+impl<'a> Walk<'a> {
+    fn new(
+        backend: &'a dyn Backend,
+        state: &'a Resolved,
+        block: BlockRef,
+        is_tip: bool,
+        sink: &'a mut dyn StateCheckSink,
+    ) -> Self {
+        let (next, page, read, end) = (None, Vec::new(), 0, false);
+        Self { backend, state, block, is_tip, sink, next, page, read, end }
+    }
+
+    fn next_entry(&mut self) -> Result<Option<(StateKey, Value)>, StateError> {
+        if self.page.is_empty() && !self.end {
+            let (view, cache) = (&self.state.view, &self.state.cache);
+            let mut page = self.backend.entries(view, cache, self.next.as_ref(), PAGE + 1)?;
+            self.end = page.len() <= PAGE;
+            self.next = if self.end { None } else { page.pop().map(|(key, _)| key) };
+            page.reverse();
+            self.page = page;
+            self.sink.progress(self.block.number, self.read);
+        }
+        let Some((key, value)) = self.page.pop() else { return Ok(None) };
+        self.read += 1;
+        let decodes = match key {
+            StateKey::Account(_) => Account::decode(&value).is_some(),
+            StateKey::Slot(..) => decode_slot(&value).is_some(),
+        };
+        if !decodes {
+            let what = format!("the value of {key} at block {} does not decode", self.block);
+            self.sink.fault(StateError::corrupt("Flat", what));
+        }
+        if self.is_tip {
+            self.sink.entry(&key, &value);
+        }
+        Ok(Some((key, value)))
+    }
+}
+
+/// A state made of nothing but values.
+struct Rebuilt {
+    store: StateStore,
+    kv: Arc<dyn KvStore>,
+}
+
+impl Rebuilt {
+    fn new(backend: &Arc<dyn Backend>, scratch: &Arc<dyn KvStore>) -> Result<Self, StateError> {
+        let mut txn = scratch.begin_write()?;
+        for table in StateStore::tables(&**backend) {
+            txn.clear(table)?;
+        }
+        txn.commit()?;
+        let options = StoreOptions { retention: 0, ..StoreOptions::default() };
+        let store = StateStore::open(backend.clone(), scratch.clone(), options)?;
+        Ok(Self { store, kv: scratch.clone() })
+    }
+
+    /// Loads the entries of a walk; `None` if they cannot make up a state, which is reported.
+    fn load(&self, block: BlockRef, walk: &mut Walk<'_>) -> Result<Option<B256>, StateError> {
+        let mut txn = self.kv.begin_write()?;
+        let mut entries = std::iter::from_fn(|| walk.next_entry().transpose());
+        match self.store.bulk_load(block, &mut entries, &mut *txn) {
+            Ok((root, after)) => {
+                txn.commit()?;
+                after.run()?;
+                Ok(Some(root))
+            }
+            Err(fault) => {
+                walk.sink.fault(fault);
+                Ok(None)
+            }
+        }
+    }
+}
+
+/// Compares all rows of one table: `found` must have those of `expected` and no others. For
+/// [`Backend::check`] of backends whose rows follow from the values.
+pub fn compare_rows(
+    table: Table,
+    found: &dyn NodeRead,
+    expected: &dyn NodeRead,
+    report: &mut dyn FnMut(StateError),
+) -> Result<(), StateError> {
+    let mut found = found.scan(table, KeyRange::ALL, Direction::Forward)?;
+    let mut expected = expected.scan(table, KeyRange::ALL, Direction::Forward)?;
+    let (mut left, mut right) = (found.next().transpose()?, expected.next().transpose()?);
+    loop {
+        let order = match (&left, &right) {
+            (None, None) => return Ok(()),
+            (Some(_), None) => std::cmp::Ordering::Less,
+            (None, Some(_)) => std::cmp::Ordering::Greater,
+            (Some((left, _)), Some((right, _))) => left.cmp(right),
+        };
+        let mut bad = |row: &Option<crate::Row>, what: &str| {
+            let key = row.as_ref().map(|(key, _)| key.to_string()).unwrap_or_default();
+            report(StateError::corrupt(table.name, format!("key {key}: {what}")));
+        };
+        if order.is_lt() {
+            bad(&left, "the values have no use for this row");
+        } else if order.is_gt() {
+            bad(&right, "a row that the values ask for is missing");
+        } else if left != right {
+            bad(&left, "the row is not what the values ask for");
+        }
+        if order.is_le() {
+            left = found.next().transpose()?;
+        }
+        if order.is_ge() {
+            right = expected.next().transpose()?;
+        }
+    }
+}

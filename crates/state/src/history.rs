@@ -1,0 +1,119 @@
+//! Old states: what archives keep beyond the retention depth, through [`StateStore::history`].
+
+use crate::{
+    At, BlockRef, Cache, NodeRead, StateError, StateKey, StateProof, StateReader, StateStore,
+    StateView, Value,
+};
+use alloy_primitives::{Address, B256};
+use std::{fmt, ops::RangeInclusive};
+
+/// The optional faculty of a backend that keeps the state of every block.
+///
+/// All of it works on the view of a later block, the durable tip as a rule. Rows by which old
+/// states are found belong to the block that wrote them, like all rows: a revert takes them back,
+/// and a view shows the history of its own chain.
+pub trait History: Send + Sync {
+    /// Numbers of the blocks whose state `view` has, that of `view` itself included; `None` on the
+    /// empty state.
+    fn kept(&self, view: &dyn NodeRead) -> Result<Option<RangeInclusive<u64>>, StateError>;
+
+    /// Root and in-memory structure of the state of block `number`, which is one of
+    /// [`kept`](Self::kept). With this structure and the same `view`,
+    /// [`read`](crate::Backend::read), [`slots_of`](crate::Backend::slots_of),
+    /// [`entries`](crate::Backend::entries) and [`prove`](crate::Backend::prove) answer for that
+    /// block.
+    fn open_at(&self, view: &dyn NodeRead, number: u64) -> Result<(B256, Cache), StateError>;
+}
+
+impl StateStore {
+    /// The state of block `number` of the durable chain, however old. It stays as it is, whatever
+    /// is committed or reverted meanwhile.
+    ///
+    /// # Errors
+    /// [`StateError::Unsupported`] if the backend has no [`History`],
+    /// [`StateError::NotInHistory`] if the block lies above the tip or before the first one kept.
+    pub fn history(&self, number: u64) -> Result<PastState, StateError> {
+        let tip = self.reader(At::Tip)?;
+        let history = of(&tip)?;
+        let kept = history.kept(&tip.view)?;
+        if !kept.as_ref().is_some_and(|kept| kept.contains(&number)) {
+            return Err(StateError::NotInHistory { number, kept });
+        }
+        let (root, cache) = history.open_at(&tip.view, number)?;
+        Ok(PastState { state: StateView { cache, ..tip }, number, root })
+    }
+
+    /// Numbers of the blocks that [`history`](Self::history) has; `None` while the state is empty.
+    ///
+    /// # Errors
+    /// [`StateError::Unsupported`] if the backend has no [`History`].
+    pub fn history_kept(&self) -> Result<Option<RangeInclusive<u64>>, StateError> {
+        let tip = self.reader(At::Tip)?;
+        of(&tip)?.kept(&tip.view)
+    }
+}
+
+fn of(state: &StateView) -> Result<&dyn History, StateError> {
+    let backend = &state.shared.backend;
+    let unsupported =
+        || StateError::Unsupported { backend: backend.identity().name, what: "history" };
+    backend.history().ok_or_else(unsupported)
+}
+
+/// The state of an old block, for reading and proving.
+#[derive(Clone)]
+pub struct PastState {
+    state: StateView,
+    number: u64,
+    root: B256,
+}
+
+impl PastState {
+    /// Number of the block.
+    pub const fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// Root of the state.
+    pub const fn root(&self) -> B256 {
+        self.root
+    }
+
+    /// Entries in key order from `start` on, at most `limit`.
+    pub fn entries(
+        &self,
+        start: Option<&StateKey>,
+        limit: usize,
+    ) -> Result<Vec<(StateKey, Value)>, StateError> {
+        let StateView { shared, view, cache } = &self.state;
+        shared.backend.entries(view, cache, start, limit)
+    }
+
+    /// A proof of the values of `keys`. The store knows hashes of retained blocks alone, so `hash`,
+    /// that of the block, is the caller's word; the verifier checks the root against a header.
+    pub fn prove(&self, hash: B256, keys: &[StateKey]) -> Result<StateProof, StateError> {
+        let StateView { shared, view, cache } = &self.state;
+        let bytes = shared.backend.prove(view, cache, keys)?;
+        let block = BlockRef::new(self.number, hash);
+        Ok(StateProof::of(shared.backend.identity(), block, self.root, bytes))
+    }
+}
+
+impl StateReader for PastState {
+    fn get(&self, key: &StateKey) -> Result<Option<Value>, StateError> {
+        self.state.get(key)
+    }
+
+    fn slots_of(&self, address: &Address) -> Result<Vec<(B256, Value)>, StateError> {
+        self.state.slots_of(address)
+    }
+}
+
+impl fmt::Debug for PastState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PastState")
+            .field("number", &self.number)
+            .field("root", &self.root)
+            .finish_non_exhaustive()
+    }
+}

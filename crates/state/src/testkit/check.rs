@@ -1,0 +1,75 @@
+//! The check of a whole state finds nothing wrong with a state that is right, and what is wrong with
+//! one that is not.
+
+use super::{
+    Kit,
+    model::{Flavour, Miner, Size},
+    node::{Node, Roots, options},
+};
+use crate::{Direction, KvStore, MemoryStore, StateCheckSink, StateError, StateKey, Value, flat};
+use std::sync::Arc;
+
+#[derive(Default)]
+struct Seen {
+    faults: Vec<StateError>,
+    entries: u64,
+}
+
+impl StateCheckSink for Seen {
+    fn fault(&mut self, fault: StateError) {
+        self.faults.push(fault);
+    }
+
+    fn entry(&mut self, _: &StateKey, _: &Value) {
+        self.entries += 1;
+    }
+
+    fn progress(&mut self, _: u64, _: u64) {}
+}
+
+/// A chain with reverts, folded and not, is checked. Then a row of the flat state is deleted past
+/// the framework: a backend with a root that follows from the values and values in the flat state
+/// has to notice.
+///
+/// # Panics
+/// If something right is called wrong, or something wrong goes unnoticed.
+pub fn a_whole_state_is_checked(kit: &Kit<'_>) {
+    kit.each_seed(|seed| {
+        for fold_often in [false, true] {
+            let mut miner = Miner::new(seed, Flavour::Ethereum, kit.scale.changes);
+            let roots = Arc::new(Roots::default());
+            let node = Node::new(kit, &roots, options(6, fold_often));
+            let chain = miner.chain(None, kit.scale.blocks.max(8), Size::Any);
+            node.extend_each(&chain);
+            let below = chain[chain.len() - 3].number;
+            node.revert(below);
+            let side = miner.chain(chain.iter().find(|block| block.number == below), 2, Size::Any);
+            node.extend_each(&side);
+
+            let check = |node: &Node<'_>| {
+                let mut seen = Seen::default();
+                let scratch: Arc<dyn KvStore> = Arc::new(MemoryStore::new());
+                let done = node.store().check(&scratch, &mut seen).expect("the check goes on");
+                (seen, done)
+            };
+            let (seen, done) = check(&node);
+            assert!(seen.faults.is_empty(), "{:?}", seen.faults);
+            assert_eq!(seen.entries, done.entries);
+            assert!(done.blocks >= 3, "{done:?}");
+            let capabilities = kit.backend().capabilities();
+            let rebuilt = capabilities.state_determined_root && capabilities.proofs;
+            assert_eq!(done.roots, if rebuilt { done.blocks } else { 0 });
+            if !rebuilt || !kit.backend().tables().contains(&flat::TABLE) {
+                continue;
+            }
+            node.store().flush().expect("nothing hinders the fold");
+            let mut txn = node.kv.begin_write().expect("a store");
+            let last = txn.seek(flat::TABLE, None, Direction::Backward).expect("a store");
+            let Some((key, _)) = last else { continue };
+            txn.delete(flat::TABLE, &key).expect("a store");
+            txn.commit().expect("a store");
+            let (seen, _) = check(&node);
+            assert!(!seen.faults.is_empty(), "a lost value goes unnoticed");
+        }
+    });
+}

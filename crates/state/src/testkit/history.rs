@@ -1,0 +1,152 @@
+//! Old states: read and proven at every block, far beyond the retention depth.
+
+use super::{
+    Kit,
+    model::{Block, BlockPtr, Flavour, Miner, Size, block_to},
+    node::{Node, Roots, check_reader, options},
+    roots::bulk_load,
+};
+use crate::{At, PastState, StateError};
+use rand::Rng;
+use std::sync::Arc;
+
+/// Where the capabilities say so, the state of every block of the durable chain can be read, listed
+/// and proven, however old: beyond retention, after reverts and other blocks in their place, after
+/// reopening, above a bulk load. Old states that were opened before stay as they are. Blocks that
+/// are not there are refused.
+///
+/// # Panics
+/// If an old state differs from the model, or one is shown that is not there.
+pub fn every_old_state_can_be_read_and_proven(kit: &Kit<'_>) {
+    let backend = kit.backend();
+    assert_eq!(backend.history().is_some(), backend.capabilities().history, "what it claims");
+    if backend.history().is_none() {
+        let node = Node::new(kit, &Arc::default(), options(3, true));
+        for error in [node.store().history(0).map(drop), node.store().history_kept().map(drop)] {
+            assert!(matches!(error, Err(StateError::Unsupported { .. })), "{error:?}");
+        }
+        eprintln!("skipped: this backend has no history");
+        return;
+    }
+    kit.each_seed(|seed| {
+        for (first, bulk) in [(0, false), (0, true), (700, true), (20, false)] {
+            old_states(
+                kit,
+                Miner::new(seed + first, Flavour::Ethereum, kit.scale.changes),
+                first,
+                bulk,
+            );
+        }
+    });
+}
+
+fn old_states(kit: &Kit<'_>, miner: Miner, first: u64, bulk: bool) {
+    let mut miner = miner.starting_at(first);
+    let roots = Arc::new(Roots::default());
+    let retention = 3;
+    let mut node = Node::new(kit, &roots, options(retention, bulk));
+    assert_eq!(node.store().history_kept().expect("kept"), None);
+    is_refused(&node, first, None);
+
+    let mut chain: Vec<BlockPtr> = Vec::new();
+    if bulk {
+        let grown = miner.chain(None, 5, Size::Operations(kit.scale.changes));
+        let start = block_to(None, first, &grown[4].entries);
+        let entries = start.entries.iter().map(|(key, value)| Ok((*key, value.clone())));
+        let root = bulk_load(&node, &start, entries).expect("bulk load");
+        roots.note(&start, root);
+        chain.push(start);
+    }
+    let mut held: Vec<(PastState, BlockPtr)> = Vec::new();
+    for n in 0..2 * kit.scale.blocks {
+        let size = if n == kit.scale.blocks { Size::EraseAll } else { Size::Any };
+        let block = miner.block(chain.last().map(|block| &**block), size);
+        let proposal = node.propose(At::Tip, &block);
+        // What is only proposed is no history.
+        let kept = (!chain.is_empty()).then(|| first..=first + chain.len() as u64 - 1);
+        is_refused(&node, block.number, kept);
+        node.commit(&[proposal]);
+        chain.push(block);
+
+        let block = &chain[miner.rng.random_range(0..chain.len())];
+        let past = node.store().history(block.number).expect("an old state");
+        check(kit, &node, &mut miner, &past, block);
+        if n % 3 == 0 {
+            held.push((past, block.clone()));
+        }
+        match miner.rng.random_range(0..8) {
+            0 => node.reopen(),
+            1 => node.store().flush().expect("fold"),
+            2 | 3 => {
+                // Other blocks take the place of the last ones.
+                let depth = chain.len().min(1 + retention as usize);
+                let depth =
+                    depth.min((chain.len() as u64 + first - node.first_retained()) as usize);
+                chain.truncate(chain.len() - miner.rng.random_range(0..depth));
+                node.revert(first + chain.len() as u64 - 1);
+                is_refused(
+                    &node,
+                    first + chain.len() as u64,
+                    Some(first..=first + chain.len() as u64 - 1),
+                );
+            }
+            _ => {}
+        }
+    }
+    for reopen in [false, true] {
+        if reopen {
+            node.reopen();
+        }
+        for block in &chain {
+            let past = node.store().history(block.number).expect("an old state");
+            check(kit, &node, &mut miner, &past, block);
+        }
+        let last = first + chain.len() as u64 - 1;
+        for beyond in [last + 1, u64::MAX].into_iter().chain(first.checked_sub(1)) {
+            is_refused(&node, beyond, Some(first..=last));
+        }
+    }
+    // Whatever has become of their blocks.
+    for (past, block) in &held {
+        check_reader(past, block, Flavour::Ethereum);
+    }
+}
+
+fn is_refused(node: &Node<'_>, number: u64, expected: Option<std::ops::RangeInclusive<u64>>) {
+    assert_eq!(node.store().history_kept().expect("kept"), expected);
+    match node.store().history(number) {
+        Err(StateError::NotInHistory { number: asked, kept }) => {
+            assert_eq!((asked, kept), (number, expected));
+        }
+        other => panic!("history of block {number}: NotInHistory expected, not {other:?}"),
+    }
+}
+
+/// Compares an old state with `block`, whole.
+fn check(kit: &Kit<'_>, node: &Node<'_>, miner: &mut Miner, past: &PastState, block: &Block) {
+    assert_eq!((past.number(), Some(past.root())), (block.number, node.roots.of(block)));
+    let entries = past.entries(None, usize::MAX).expect("entries");
+    assert!(
+        entries.iter().map(|(key, value)| (key, value)).eq(&*block.entries),
+        "old entries of block {}",
+        block.number
+    );
+    if let Some(start) = miner.keys(&block.entries, 1).first() {
+        let page = past.entries(Some(start), 5).expect("entries");
+        let expected = block.entries.range(start..).take(5);
+        assert!(page.iter().map(|(k, v)| (k, v)).eq(expected), "old page from {start}");
+    }
+    check_reader(past, block, Flavour::Ethereum);
+    let capabilities = kit.backend().capabilities();
+    if capabilities.proofs {
+        let mut keys = miner.keys(&block.entries, 5);
+        keys.retain(|key| capabilities.absence_proofs || block.entries.contains_key(key));
+        let proof = past.prove(block.hash, &keys).expect("a proof");
+        proof.check_kind(node.store().identity()).expect("its own kind");
+        assert_eq!((proof.block.number, proof.block.hash), (block.number, block.hash));
+        assert_eq!(proof.root, past.root());
+        let shown = node.store().backend().verify(past.root(), &keys, &proof.bytes);
+        let expected: Vec<_> = keys.iter().map(|key| block.entries.get(key).cloned()).collect();
+        assert_eq!(shown.expect("the proof holds"), expected, "what an old proof shows");
+    }
+}

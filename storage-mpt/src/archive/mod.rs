@@ -1,0 +1,410 @@
+//! The backend `mpt-archive`: the same trie, its nodes by hash, no version ever deleted. The layout
+//! of Ethereum's archive nodes, and what papers mean by their baseline "MPT".
+//!
+//! | table | key | value |
+//! |---|---|---|
+//! | [`NODES`] | hash of a node | its RLP |
+//! | [`KEYS`] | state key that has a value or once had one | 4 bytes of the hash of this row's key |
+//! | [`KEYS`] | `ff` | number of keys that have a value (8, BE) |
+//! | [`ROOTS`] | block number (8, BE) | root |
+//!
+//! Reads walk the trie; there are no values anywhere else. A block adds the nodes of its changed
+//! paths, its keys that are new, and its root. A node that is there already (the same subtree
+//! existed before, or exists in another account) is not written again and leaves no undo, so
+//! reverting a block removes just the nodes that the block brought, and no older block misses one.
+
+mod check;
+mod nodes;
+
+use crate::{
+    TrieHash,
+    bulk::{self, Layout, Unkept},
+    proof,
+    touched::{Touched, by_account},
+    trie::{Item, Trie},
+    verify,
+};
+use alloy_primitives::{Address, B256, Bytes};
+pub use nodes::NODES;
+use nodes::{NewNodes, NodeCache, Nodes, Reader, Tries, node_cache};
+use rayon::prelude::*;
+use retrie_state::{
+    Applied, ApplyContext, Backend, BackendStats, BulkSink, Cache, Capabilities, Change, Direction,
+    History, Identity, Jobs, KeyRange, NodeRead, NodeWrite, ProofError, StateDelta, StateError,
+    StateKey, Table, Value, prefix_end,
+};
+use std::{fmt, ops::RangeInclusive, sync::Arc};
+
+/// Every key that ever had a value, since the trie knows but hashes of keys; and how many have one.
+pub const KEYS: Table = Table::new(0x13, "MptArchiveKeys");
+/// The root of each block.
+pub const ROOTS: Table = Table::new(0x14, "MptArchiveRoots");
+
+/// Memory of the cache of nodes, in bytes, unless [another budget](MptArchive::with_cache) is given.
+/// As much as the branches that [`Mpt`](crate::Mpt) keeps may take.
+pub const DEFAULT_CACHE: u64 = 192 << 20;
+
+/// Ethereum's Merkle Patricia trie, keyed by hash, all versions.
+pub struct MptArchive {
+    identity: Identity,
+    with: TrieHash,
+    cache: NodeCache,
+}
+
+impl fmt::Debug for MptArchive {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MptArchive").field("identity", &self.identity).finish_non_exhaustive()
+    }
+}
+
+impl MptArchive {
+    /// The backend. With keccak-256 its roots are Ethereum's.
+    pub fn new(with: TrieHash) -> Self {
+        Self::with_cache(with, DEFAULT_CACHE)
+    }
+
+    /// As [`new`](Self::new) with another budget for the cache of nodes, in bytes.
+    pub fn with_cache(with: TrieHash, bytes: u64) -> Self {
+        let (hash, params) = (with.id(), B256::ZERO);
+        let identity = Identity { name: "mpt-archive", version: 1, hash, params };
+        Self { identity, with, cache: node_cache(bytes) }
+    }
+
+    /// The EIP-1186 proof of the account at `address` and of some of its slots in the state of
+    /// `cache`, as `eth_getProof` returns it.
+    ///
+    /// # Errors
+    /// [`StateError::Corrupt`] if a node is missing or malformed.
+    pub fn account_proof(
+        &self,
+        view: &dyn NodeRead,
+        cache: &Cache,
+        address: &Address,
+        slots: &[B256],
+    ) -> Result<verify::AccountProof, StateError> {
+        proof::account_proof(&self.tries(view, cache)?, address, slots)
+    }
+
+    fn nodes<'a>(&'a self, view: &'a dyn NodeRead) -> Nodes<'a> {
+        Nodes { view, cache: &self.cache, with: self.with }
+    }
+
+    /// The root of the state that `cache` belongs to.
+    fn root(&self, view: &dyn NodeRead, cache: &Cache) -> Result<B256, StateError> {
+        cache.downcast_ref::<B256>().map_or_else(|| self.last_root(view), |root| Ok(*root))
+    }
+
+    fn last_root(&self, view: &dyn NodeRead) -> Result<B256, StateError> {
+        let last = view.scan(ROOTS, KeyRange::ALL, Direction::Backward)?.next().transpose()?;
+        match last {
+            Some((key, row)) => decode_root(block_number(&key)?, &row),
+            None => Ok(self.with.empty_root()),
+        }
+    }
+
+    fn tries<'a>(&'a self, view: &'a dyn NodeRead, cache: &Cache) -> Result<Tries<'a>, StateError> {
+        Ok(Tries { nodes: self.nodes(view), root: self.root(view, cache)? })
+    }
+
+    fn reader<'a>(
+        &'a self,
+        view: &'a dyn NodeRead,
+        cache: &Cache,
+    ) -> Result<Reader<'a>, StateError> {
+        Ok(Reader::new(self.nodes(view), self.root(view, cache)?))
+    }
+
+    /// The keys from `start` on that have a value in the state of `cache`, in key order.
+    fn present<'a>(
+        &'a self,
+        view: &'a dyn NodeRead,
+        cache: &Cache,
+        range: KeyRange<'_>,
+    ) -> Result<impl Iterator<Item = Result<(StateKey, Value), StateError>> + 'a, StateError> {
+        let mut reader = self.reader(view, cache)?;
+        let rows = view.scan(KEYS, range, Direction::Forward)?;
+        Ok(rows.filter_map(move |row| {
+            let entry = row.and_then(|(key, _)| {
+                let key = StateKey::decode(&key).ok_or_else(|| {
+                    StateError::corrupt(KEYS.name, format!("row {key} is not a state key"))
+                })?;
+                Ok(reader.get(&key)?.map(|value| (key, value)))
+            });
+            entry.transpose()
+        }))
+    }
+}
+
+fn decode_root(number: u64, row: &[u8]) -> Result<B256, StateError> {
+    B256::try_from(row).map_err(|_| {
+        StateError::corrupt(ROOTS.name, format!("the row of block {number} is not a root"))
+    })
+}
+
+/// Row of [`KEYS`]: how many keys have a value. It sorts behind all keys.
+const LIVE: &[u8] = &[0xff];
+
+fn live_keys(view: &dyn NodeRead) -> Result<u64, StateError> {
+    let Some(row) = view.get(KEYS, LIVE)? else { return Ok(0) };
+    let count = row[..].try_into().map(u64::from_be_bytes);
+    count.map_err(|_| StateError::corrupt(KEYS.name, "the row `ff` is not a number"))
+}
+
+/// `live` after a block.
+fn live_after(live: u64, delta: &StateDelta) -> u64 {
+    let of = |is: fn(&Change) -> bool| delta.changes().iter().filter(|c| is(c)).count() as u64;
+    let new = of(|change| change.previous.is_none() && change.next.is_some());
+    let gone = of(|change| change.previous.is_some() && change.next.is_none());
+    (live + new).saturating_sub(gone)
+}
+
+/// What the row of a key in [`KEYS`] holds, so that damage shows.
+fn key_mark(with: TrieHash, key: &StateKey) -> [u8; 4] {
+    let hash = with.hash(&*key.encode());
+    [hash[0], hash[1], hash[2], hash[3]]
+}
+
+fn block_number(key: &[u8]) -> Result<u64, StateError> {
+    let number = key.try_into().map(u64::from_be_bytes);
+    number.map_err(|_| StateError::corrupt(ROOTS.name, "a key is not a block number"))
+}
+
+/// Updates the storage of one account: its item for the account trie, and the new nodes.
+fn account(
+    nodes: Nodes<'_>,
+    root: B256,
+    touched: &Touched<'_>,
+) -> Result<(Item, NewNodes), StateError> {
+    let before = nodes.account(root, &touched.address)?;
+    let before = before.map(|(account, storage)| (account, Trie::unresolved(nodes.with, storage)));
+    let mut new = NewNodes::default();
+    let (item, _) = touched.after(nodes.with, before, &nodes, &mut new)?;
+    Ok((item, new))
+}
+
+impl Backend for MptArchive {
+    fn identity(&self) -> &Identity {
+        &self.identity
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            proofs: true,
+            absence_proofs: true,
+            state_determined_root: true,
+            ethereum_root: self.with == TrieHash::Keccak256,
+            history: true,
+        }
+    }
+
+    fn ethereum_state_only(&self) -> bool {
+        true
+    }
+
+    fn tables(&self) -> Vec<Table> {
+        vec![NODES, KEYS, ROOTS]
+    }
+
+    fn empty_root(&self) -> B256 {
+        self.with.empty_root()
+    }
+
+    fn open(&self, view: &dyn NodeRead, _: &Jobs) -> Result<Cache, StateError> {
+        Ok(Arc::new(self.last_root(view)?))
+    }
+
+    fn apply(
+        &self,
+        context: &ApplyContext<'_>,
+        view: &mut dyn NodeWrite,
+        cache: &Cache,
+        delta: &StateDelta,
+    ) -> Result<Applied, StateError> {
+        let parent = self.root(view.as_read(), cache)?;
+        let nodes = self.nodes(view.as_read());
+        let done = by_account(delta)
+            .par_iter()
+            .with_min_len(4)
+            .map(|touched| account(nodes, parent, touched))
+            .collect::<Result<Vec<_>, _>>()?;
+        let (mut items, new): (Vec<Item>, Vec<NewNodes>) = done.into_iter().unzip();
+        items.sort_unstable_by_key(|item| item.key);
+        let mut new_above = NewNodes::default();
+        let accounts =
+            Trie::unresolved(self.with, parent).update(&nodes, &items, &mut new_above)?;
+        let root = accounts.hash();
+
+        for (hash, row) in new.into_iter().chain([new_above]).flat_map(|nodes| nodes.0) {
+            self.cache.insert(hash, row.clone());
+            view.put(NODES, hash.as_slice(), row)?;
+        }
+        for change in delta.changes() {
+            if change.previous.is_none() && change.next.is_some() {
+                let mark = Bytes::copy_from_slice(&key_mark(self.with, &change.key));
+                view.put(KEYS, &change.key.encode(), mark)?;
+            }
+        }
+        let live = live_after(live_keys(view.as_read())?, delta);
+        view.put(KEYS, LIVE, Bytes::copy_from_slice(&live.to_be_bytes()))?;
+        view.put(ROOTS, &context.number.to_be_bytes(), Bytes::copy_from_slice(root.as_slice()))?;
+        Ok(Applied { root, cache: Arc::new(root) })
+    }
+
+    fn hint(&self, view: &dyn NodeRead, cache: &Cache, keys: &[StateKey]) {
+        // What cannot be read now will be reported when it is needed.
+        if let Ok(root) = self.root(view, cache) {
+            let nodes = self.nodes(view);
+            keys.par_chunks(16).for_each(|keys| {
+                let mut reader = Reader::new(nodes, root);
+                keys.iter().for_each(|key| drop(reader.get(key)));
+            });
+        }
+    }
+
+    fn read(
+        &self,
+        view: &dyn NodeRead,
+        cache: &Cache,
+        key: &StateKey,
+    ) -> Result<Option<Value>, StateError> {
+        self.reader(view, cache)?.get(key)
+    }
+
+    fn slots_of(
+        &self,
+        view: &dyn NodeRead,
+        cache: &Cache,
+        address: &Address,
+    ) -> Result<Vec<(B256, Value)>, StateError> {
+        let start = StateKey::Slot(*address, B256::ZERO).encode();
+        let end = prefix_end(&start[..21]);
+        self.present(view, cache, KeyRange { start: &start[..21], end: end.as_deref() })?
+            .map(|entry| match entry? {
+                (StateKey::Slot(_, slot), value) => Ok((slot, value)),
+                (key, _) => Err(StateError::corrupt(KEYS.name, format!("{key} among slots"))),
+            })
+            .collect()
+    }
+
+    fn entries(
+        &self,
+        view: &dyn NodeRead,
+        cache: &Cache,
+        start: Option<&StateKey>,
+        limit: usize,
+    ) -> Result<Vec<(StateKey, Value)>, StateError> {
+        let start = start.map(StateKey::encode);
+        let range = KeyRange::new(start.as_deref().unwrap_or(&[]), LIVE);
+        self.present(view, cache, range)?.take(limit).collect()
+    }
+
+    fn bulk_load(
+        &self,
+        number: u64,
+        entries: &mut dyn Iterator<Item = Result<(StateKey, Value), StateError>>,
+        sink: &mut dyn BulkSink,
+    ) -> Result<B256, StateError> {
+        let mut load = Load { with: self.with, live_keys: 0 };
+        let root = bulk::load(&mut load, entries, sink)?;
+        sink.put(KEYS, LIVE, &load.live_keys.to_be_bytes())?;
+        sink.put(ROOTS, &number.to_be_bytes(), root.as_slice())?;
+        Ok(root)
+    }
+
+    fn prove(
+        &self,
+        view: &dyn NodeRead,
+        cache: &Cache,
+        keys: &[StateKey],
+    ) -> Result<Bytes, StateError> {
+        proof::prove(&self.tries(view, cache)?, keys)
+    }
+
+    fn verify(
+        &self,
+        root: B256,
+        keys: &[StateKey],
+        proof: &[u8],
+    ) -> Result<Vec<Option<Value>>, ProofError> {
+        verify::verify_with(self.with, root, keys, proof)
+    }
+
+    fn stats(&self, view: &dyn NodeRead, _: &Cache) -> Result<BackendStats, StateError> {
+        let count = |table: Table| {
+            let rows = view.scan(table, KeyRange::ALL, Direction::Forward)?;
+            Ok((table.name, rows.map(|row| row.map(|_| 1u64)).sum::<Result<u64, _>>()?))
+        };
+        let tables =
+            self.tables().into_iter().map(count).collect::<Result<Vec<_>, StateError>>()?;
+        let live_keys = live_keys(view)?;
+        // One row of KEYS is the count.
+        let keys = tables.iter().find(|(name, _)| *name == KEYS.name).map_or(0, |(_, rows)| *rows);
+        Ok(BackendStats { tables, live_keys, dead_keys: keys.saturating_sub(live_keys + 1) })
+    }
+
+    fn check(
+        &self,
+        view: &dyn NodeRead,
+        cache: &Cache,
+        rebuilt: Option<&dyn NodeRead>,
+        report: &mut dyn FnMut(StateError),
+    ) -> Result<(), StateError> {
+        check::check(self.with, view, self.root(view, cache)?, rebuilt, report)
+    }
+
+    fn history(&self) -> Option<&dyn History> {
+        Some(self)
+    }
+}
+
+impl History for MptArchive {
+    fn kept(&self, view: &dyn NodeRead) -> Result<Option<RangeInclusive<u64>>, StateError> {
+        let end = |direction| {
+            let row = view.scan(ROOTS, KeyRange::ALL, direction)?.next().transpose()?;
+            row.map(|(key, _)| block_number(&key)).transpose()
+        };
+        Ok(end(Direction::Forward)?.zip(end(Direction::Backward)?).map(|(a, b)| a..=b))
+    }
+
+    fn open_at(&self, view: &dyn NodeRead, number: u64) -> Result<(B256, Cache), StateError> {
+        let row = view.get(ROOTS, &number.to_be_bytes())?.ok_or_else(|| {
+            StateError::corrupt(ROOTS.name, format!("the row of block {number} is missing"))
+        })?;
+        let root = decode_root(number, &row)?;
+        Ok((root, Arc::new(root)))
+    }
+}
+
+/// A bulk load under way.
+struct Load {
+    with: TrieHash,
+    live_keys: u64,
+}
+
+impl Layout for Load {
+    fn hash(&self) -> TrieHash {
+        self.with
+    }
+
+    fn entry(
+        &mut self,
+        sink: &mut dyn BulkSink,
+        key: &StateKey,
+        _: &Value,
+    ) -> Result<(), StateError> {
+        self.live_keys += 1;
+        sink.put(KEYS, &key.encode(), &key_mark(self.with, key))
+    }
+
+    fn build(
+        &mut self,
+        sink: &mut dyn BulkSink,
+        _: Option<Address>,
+        items: Vec<Item>,
+    ) -> Result<B256, StateError> {
+        let built = Trie::build(self.with, &Unkept, &items, &NewNodes::default(), |new| {
+            new.0.iter().try_for_each(|(hash, row)| sink.put_unordered(NODES, hash.as_slice(), row))
+        })?;
+        Ok(built.hash())
+    }
+}

@@ -1,0 +1,209 @@
+//! Nodes by hash: their rows, the cache of rows, and the way to a value through them.
+
+use crate::{
+    TrieHash,
+    decode::{self, Step},
+    leaf,
+    node::{Branch, Link},
+    proof,
+    trie::{NodeSource, Recorder, Trie},
+};
+use alloy_primitives::{Address, B256, Bytes, map::FbBuildHasher};
+use alloy_trie::{Nibbles, nodes::RlpNode};
+use quick_cache::{Weighter, sync::Cache as LruCache};
+use retrie_state::{Account, NodeRead, StateError, StateKey, Table, Value};
+use std::sync::Arc;
+
+/// Nodes: hash to RLP.
+pub const NODES: Table = Table::new(0x12, "MptArchiveNodes");
+
+/// Rows of nodes in memory. A hash has one content in every block, on every fork and in every
+/// store, so no row ever has to leave the cache for being wrong.
+pub(super) type NodeCache = LruCache<B256, Bytes, RowWeighter, FbBuildHasher<32>>;
+
+/// Weighs a row: content, key, and what memory management takes.
+#[derive(Clone, Debug)]
+pub(super) struct RowWeighter;
+
+impl Weighter<B256, Bytes> for RowWeighter {
+    fn weight(&self, _: &B256, row: &Bytes) -> u64 {
+        row.len() as u64 + 128
+    }
+}
+
+/// A cache of at most `bytes`.
+pub(super) fn node_cache(bytes: u64) -> NodeCache {
+    // Leaves and sparse branches are most of the rows.
+    let rows = (bytes / 256) as usize;
+    LruCache::with(rows, bytes, RowWeighter, FbBuildHasher::default(), Default::default())
+}
+
+/// The nodes that a view shows.
+#[derive(Clone, Copy)]
+pub(super) struct Nodes<'a> {
+    pub(super) view: &'a dyn NodeRead,
+    pub(super) cache: &'a NodeCache,
+    pub(super) with: TrieHash,
+}
+
+impl Nodes<'_> {
+    fn get(&self, hash: &B256) -> Result<Bytes, StateError> {
+        if let Some(row) = self.cache.get(hash) {
+            return Ok(row);
+        }
+        let row = self.view.get(NODES, hash.as_slice())?.ok_or_else(|| {
+            StateError::corrupt(NODES.name, format!("no row for the node {hash}"))
+        })?;
+        self.cache.insert(*hash, row.clone());
+        Ok(row)
+    }
+
+    /// The value at `key` in the trie under `root`.
+    pub(super) fn find(&self, root: B256, key: &B256) -> Result<Option<Bytes>, StateError> {
+        if root == self.with.empty_root() {
+            return Ok(None);
+        }
+        let (mut hash, mut depth) = (root, 0);
+        loop {
+            let row = self.get(&hash)?;
+            match decode::step(&row, key, depth) {
+                Some(Step::Node(child, at)) => (hash, depth) = (child, at),
+                Some(Step::Value(value)) => return Ok(Some(row.slice_ref(value))),
+                Some(Step::Absent) => return Ok(None),
+                None => return Err(malformed(&hash)),
+            }
+        }
+    }
+
+    /// The account at `address` and its storage root.
+    pub(super) fn account(
+        &self,
+        root: B256,
+        address: &Address,
+    ) -> Result<Option<(Account, B256)>, StateError> {
+        let Some(leaf) = self.find(root, &self.with.hash(address))? else { return Ok(None) };
+        let account = leaf::decode_account(&leaf).ok_or_else(|| {
+            StateError::corrupt(NODES.name, format!("malformed leaf of account {address}"))
+        })?;
+        Ok(Some(account))
+    }
+
+    /// The value of `slot` in the storage trie under `root`.
+    pub(super) fn slot(&self, root: B256, slot: &B256) -> Result<Option<Value>, StateError> {
+        let Some(leaf) = self.find(root, &self.with.hash(slot))? else { return Ok(None) };
+        let value = leaf::decode_slot_value(&leaf).ok_or_else(|| {
+            StateError::corrupt(NODES.name, format!("malformed leaf of slot {slot}"))
+        })?;
+        Ok(Some(value))
+    }
+
+    /// RLP of the node with this reference.
+    fn rlp(&self, reference: &RlpNode) -> Result<Bytes, StateError> {
+        match reference.as_hash() {
+            Some(hash) => self.get(&hash),
+            None => Ok(Bytes::copy_from_slice(reference)),
+        }
+    }
+}
+
+fn malformed(hash: &B256) -> StateError {
+    StateError::corrupt(NODES.name, format!("malformed row of the node {hash}"))
+}
+
+fn malformed_at(path: &Nibbles, reference: &RlpNode) -> StateError {
+    reference.as_hash().map_or_else(
+        || StateError::corrupt(NODES.name, format!("malformed embedded node at {path:?}")),
+        |hash| malformed(&hash),
+    )
+}
+
+impl NodeSource for Nodes<'_> {
+    fn load(&self, path: &Nibbles, reference: &RlpNode) -> Result<Arc<Branch>, StateError> {
+        let branch = decode::branch(path, reference, &self.rlp(reference)?);
+        branch.map(Arc::new).ok_or_else(|| malformed_at(path, reference))
+    }
+
+    fn resolve(&self, path: &Nibbles, reference: &RlpNode) -> Result<Link, StateError> {
+        let link = decode::link(path, reference, &self.rlp(reference)?);
+        link.ok_or_else(|| malformed_at(path, reference))
+    }
+
+    /// Rows are what is kept in memory.
+    fn keep(&self, _: &Nibbles, _: &Branch) -> bool {
+        false
+    }
+}
+
+/// The nodes that an update made.
+#[derive(Debug, Default)]
+pub(super) struct NewNodes(pub(super) Vec<(B256, Bytes)>);
+
+impl Recorder for NewNodes {
+    const NODES: bool = true;
+
+    fn fork(&self) -> Self {
+        Self::default()
+    }
+
+    fn absorb(&mut self, part: Self) {
+        self.0.extend(part.0);
+    }
+
+    fn record(&mut self, _: &Nibbles, _: Option<&Branch>, _: Option<&Branch>) {}
+
+    fn nodes(&mut self, nodes: Vec<(B256, Bytes)>) {
+        self.0.extend(nodes);
+    }
+}
+
+/// Reads many keys of one state; those of one account in a row cost one way to the account.
+pub(super) struct Reader<'a> {
+    nodes: Nodes<'a>,
+    root: B256,
+    /// The last account asked for.
+    account: Option<(Address, Option<(Account, B256)>)>,
+}
+
+impl<'a> Reader<'a> {
+    pub(super) const fn new(nodes: Nodes<'a>, root: B256) -> Self {
+        Self { nodes, root, account: None }
+    }
+
+    pub(super) fn get(&mut self, key: &StateKey) -> Result<Option<Value>, StateError> {
+        let account = match &self.account {
+            Some((address, account)) if address == key.address() => *account,
+            _ => {
+                let account = self.nodes.account(self.root, key.address())?;
+                self.account = Some((*key.address(), account));
+                account
+            }
+        };
+        match (key, account) {
+            (_, None) => Ok(None),
+            (StateKey::Account(_), Some((account, _))) => Ok(Some(account.encode())),
+            (StateKey::Slot(_, slot), Some((_, storage))) => self.nodes.slot(storage, slot),
+        }
+    }
+}
+
+/// The tries under one root, for proofs.
+pub(super) struct Tries<'a> {
+    pub(super) nodes: Nodes<'a>,
+    pub(super) root: B256,
+}
+
+impl<'a> proof::Tries for Tries<'a> {
+    type Source = Nodes<'a>;
+
+    fn hash(&self) -> TrieHash {
+        self.nodes.with
+    }
+
+    fn accounts(&self) -> (Trie, Nodes<'a>) {
+        (Trie::unresolved(self.nodes.with, self.root), self.nodes)
+    }
+
+    fn storage(&self, _: &Address, root: B256) -> Result<(Trie, Nodes<'a>), StateError> {
+        Ok((Trie::unresolved(self.nodes.with, root), self.nodes))
+    }
+}
