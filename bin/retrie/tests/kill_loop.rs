@@ -36,7 +36,8 @@ impl Random {
 }
 
 fn setting<T: std::str::FromStr>(name: &str, default: T) -> T {
-    std::env::var(name).ok().and_then(|value| value.parse().ok()).unwrap_or(default)
+    let Ok(value) = std::env::var(name) else { return default };
+    value.parse().unwrap_or_else(|_| panic!("{name}={value} is not a number"))
 }
 
 /// What a datadir holds, whatever way it came about.

@@ -198,10 +198,11 @@ fn import_one(
         Ok(block) => block,
         Err(error) => return Ok(Err(format!("not a block: {error}"))),
     };
-    if let Some(ethash) = seals
-        && let Err(reason) = ethash.check(&block.header)
-    {
-        return Ok(Err(reason));
+    if let Some(ethash) = seals {
+        let mut headers = std::iter::once(&block.header).chain(&block.body.ommers);
+        if let Err(reason) = headers.try_for_each(|header| ethash.check(header)) {
+            return Ok(Err(reason));
+        }
     }
     match importer.import(block) {
         Ok(_) => Ok(Ok(())),

@@ -169,7 +169,8 @@ impl<'a> BlockState<'a> {
         if account.slots.values().any(|slot| !slot.now.is_zero()) {
             return Ok(true);
         }
-        if account.cleared {
+        // What was not there before the block has no storage from before it.
+        if account.cleared || account.before.is_none() {
             return Ok(false);
         }
         let stored = self.database.slots_of(&address)?;

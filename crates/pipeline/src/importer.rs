@@ -140,6 +140,8 @@ pub struct Importer<'a> {
     pending_since: Instant,
     committer: Committer<'a>,
     head: Head,
+    /// Number of the head at the start.
+    began_at: u64,
     read: ReadTxn,
     report: ImportReport,
     times: ImportTimes,
@@ -208,6 +210,7 @@ impl<'a> Importer<'a> {
             pending_rows: 0,
             pending_bytes: 0,
             pending_since: Instant::now(),
+            began_at: head.chain.number,
             head,
             read,
             report: ImportReport::default(),
@@ -327,21 +330,25 @@ impl<'a> Importer<'a> {
 
     /// Known means in the tree, canonical, or stored as a side block that still loses. One that
     /// leads by now belongs to a branch that a reorg had left, or was to make canonical, when it was
-    /// cut off. After the merge the block given last leads, so a file that holds branches ends on
-    /// the same one however often it is imported, as far as the chain can be taken back.
+    /// cut off.
+    ///
+    /// Under proof of stake the block given last leads, whatever its height. There a stored block
+    /// counts as given anew only above the head that this import began with, and on a parent that
+    /// is canonical or came anew itself: so importing a file again neither takes the chain back nor
+    /// ends on another of its branches.
     fn is_known(&self, header: &SealedHeader) -> Result<bool, PipelineError> {
-        let hash = header.hash();
+        let (hash, parent) = (header.hash(), header.parent_hash);
         if self.tree.contains_key(&hash) || self.read.is_canonical(&hash)? {
             return Ok(true);
         }
         if self.read.block_number(&hash)?.is_none() {
             return Ok(false);
         }
-        if header.number <= self.first_retained() {
-            return Ok(true);
-        }
         let stored = self.chain_of(header)?;
-        Ok(ForkChoice::decide(&self.head.chain, &stored) != ForkChoice::Switch)
+        let is_anew = !stored.is_pos
+            || stored.number > self.began_at
+                && (self.tree.contains_key(&parent) || self.read.is_canonical(&parent)?);
+        Ok(!is_anew || ForkChoice::decide(&self.head.chain, &stored) != ForkChoice::Switch)
     }
 
     fn header(&self, hash: &B256) -> Result<Option<SealedHeader>, PipelineError> {

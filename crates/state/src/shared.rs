@@ -188,6 +188,7 @@ impl Shared {
             }
             let generation = inner.generations[0].clone();
             drop(inner);
+            folded.retain(|generation| Arc::strong_count(generation) > 1);
             let last = generation.last_seq();
             // A panic here would leave commits waiting for ever.
             let outcome = catch_unwind(AssertUnwindSafe(|| {
@@ -200,7 +201,6 @@ impl Shared {
                     txn.put(META, FOLDED, &first.to_be_bytes())?;
                     Ok(first < last)
                 })
-                .and_then(|rows| self.set_fold_at().map(|()| rows))
                 .map_err(|error| error.to_string())
             }))
             .unwrap_or_else(|_| Err("it panicked".into()));
@@ -208,6 +208,9 @@ impl Shared {
             match outcome {
                 Ok(rows) => {
                     self.counters.folded(rows);
+                    if let Err(error) = self.set_fold_at() {
+                        tracing::warn!(%error, "generations keep the size they had");
+                    }
                     folded.push(inner.generations.remove(0));
                 }
                 Err(error) => {

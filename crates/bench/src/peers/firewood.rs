@@ -22,7 +22,7 @@ use alloy_rlp::{Encodable, Header};
 use firewood::{
     api::{Db as _, DbView, Proposal as _},
     db::{BatchOp, Db, DbConfig},
-    manager::RevisionManagerConfig,
+    manager::{CacheReadStrategy, RevisionManagerConfig},
 };
 use firewood_storage::NodeHashAlgorithm;
 use retrie_db::SyncMode;
@@ -109,6 +109,8 @@ impl Store {
     fn open(folder: &Path, cache_bytes: usize, revisions: usize) -> Result<Self, BenchError> {
         let manager = RevisionManagerConfig::builder()
             .max_revisions(revisions)
+            // Its default caches writes alone, and reads each cold node twice a commit.
+            .cache_read_strategy(CacheReadStrategy::All)
             .node_cache_memory_limit(NonZero::new(cache_bytes).unwrap_or(NonZero::<usize>::MIN))
             .build();
         let config = DbConfig::builder()

@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{BenchError, error::Of};
 use alloy_primitives::{B256, keccak256};
-use retrie_db::{Db, OpenOptions};
+use retrie_db::{Db, OpenOptions, SCHEMA_VERSION, SyncMode};
 use retrie_state::{
     At, Backend, BlockRef, Counts, DeltaBuilder, KvStore, StateError, StateReader, StateStore,
     StoreError, StoreOptions,
@@ -50,7 +50,8 @@ impl Entrant for BackendEntrant {
     fn format(&self) -> String {
         let identity = self.0.identity();
         let params = &identity.params.to_string()[2..18];
-        format!("{}-v{}-{}-{params}", identity.name, identity.version, identity.hash.name())
+        let (name, version, hash) = (identity.name, identity.version, identity.hash.name());
+        format!("{name}-v{version}-{hash}-{params}-s{SCHEMA_VERSION}")
     }
 
     fn load(&self, folder: &Path, entries: &mut Entries<'_>) -> Result<(), BenchError> {
@@ -82,7 +83,15 @@ impl Entrant for BackendEntrant {
         };
         let kv = db.state_store();
         let store = StateStore::open(self.0.clone(), kv.clone(), options).of(name)?;
-        Ok(Box::new(BackendContender { name: name.into(), folder: folder.into(), kv, store, db }))
+        let sync = terms.sync;
+        Ok(Box::new(BackendContender {
+            name: name.into(),
+            folder: folder.into(),
+            sync,
+            kv,
+            store,
+            db,
+        }))
     }
 }
 
@@ -94,6 +103,7 @@ fn files(folder: &Path) -> PathBuf {
 struct BackendContender {
     name: String,
     folder: PathBuf,
+    sync: SyncMode,
     kv: Arc<dyn KvStore>,
     // The store before the database it stands on.
     store: StateStore,
@@ -133,7 +143,10 @@ impl Contender for BackendContender {
 
     fn flush(&mut self) -> Result<(), BenchError> {
         self.store.flush().of(&self.name)?;
-        self.db.sync().of(&self.name)
+        match self.sync {
+            SyncMode::Durable => self.db.sync().of(&self.name),
+            SyncMode::NoSync => Ok(()),
+        }
     }
 
     fn counts(&self) -> Option<Counts> {

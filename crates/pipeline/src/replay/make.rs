@@ -126,7 +126,7 @@ impl BundleMaker<'_> {
         let block = recover_senders(&self.spec, block)?;
         let header = block.header();
         let spec = self.spec.for_header(header);
-        let remote = RemoteState::new(self.client, header.number - 1);
+        let remote = RemoteState::new(self.client, header.number - 1, header.parent_hash);
         remote.prefetch(&block)?;
         let (values, proved) = loop {
             let values = self.execute(&spec, &block, &remote)?;

@@ -25,14 +25,19 @@ pub(super) struct RemoteState<'a> {
 struct Known {
     values: HashMap<StateKey, Option<Value>>,
     codes: HashMap<B256, Bytes>,
+    /// Hashes of ancestors that were asked for.
     hashes: BTreeMap<u64, B256>,
+    /// Hashes of ancestors from block `at` down, each out of the header of its child.
+    chain: Vec<B256>,
     codes_read: BTreeSet<B256>,
     failure: Option<RpcError>,
 }
 
 impl<'a> RemoteState<'a> {
-    pub(super) fn new(client: &'a RpcClient, at: u64) -> Self {
-        Self { client, at, known: Mutex::default() }
+    /// The state after block `at`, whose hash is `hash`.
+    pub(super) fn new(client: &'a RpcClient, at: u64, hash: B256) -> Self {
+        let known = Known { chain: vec![hash], ..Known::default() };
+        Self { client, at, known: Mutex::new(known) }
     }
 
     /// Fetches in few requests what the block will most likely read: what its transactions name, and
@@ -125,7 +130,14 @@ impl StateReader for RemoteState<'_> {
         Ok(self.known.lock().values.get(key).cloned().flatten())
     }
 
+    /// Asked for to see whether an account without nonce and code has storage (EIP-7610): a handful
+    /// on mainnet have, from before Spurious Dragon, and none is taken to be one of these. The
+    /// replay of the bundle would tell.
     fn slots_of(&self, address: &Address) -> Result<Vec<(B256, Value)>, StateError> {
+        let is_bare = |account: Account| account.nonce == 0 && account.code_hash == KECCAK256_EMPTY;
+        if self.account(address)?.is_none_or(is_bare) {
+            return Ok(Vec::new());
+        }
         Err(StateError::MissingWitness { what: format!("the whole storage of {address}") })
     }
 }
@@ -139,12 +151,29 @@ impl CodeReader for RemoteState<'_> {
 }
 
 impl BlockHashes for RemoteState<'_> {
+    /// Follows the headers down from block `at`, so that the node cannot make up a hash.
     fn block_hash(&self, number: u64) -> Result<Option<B256>, StateError> {
-        if let Some(hash) = self.known.lock().hashes.get(&number) {
-            return Ok(Some(*hash));
+        let Some(depth) = self.at.checked_sub(number) else { return Ok(None) };
+        loop {
+            let (walked, lowest) = {
+                let mut known = self.known.lock();
+                if let Some(hash) = known.chain.get(depth as usize).copied() {
+                    known.hashes.insert(number, hash);
+                    return Ok(Some(hash));
+                }
+                (known.chain.len() as u64, known.chain[known.chain.len() - 1])
+            };
+            let child = self.at + 1 - walked;
+            let (hash, header) = self.client.header(child).map_err(|error| self.failed(error))?;
+            if hash != lowest {
+                let what = format!(
+                    "block {child} is {hash}, but block {} stands on {lowest}: the node's answers \
+                     contradict each other; if it was just reorganising, try again",
+                    child + 1,
+                );
+                return Err(StoreError::new("reading from the node", what).into());
+            }
+            self.known.lock().chain.push(header.parent_hash);
         }
-        let (hash, _) = self.client.header(number).map_err(|error| self.failed(error))?;
-        self.known.lock().hashes.insert(number, hash);
-        Ok(Some(hash))
     }
 }

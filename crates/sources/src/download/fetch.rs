@@ -68,14 +68,17 @@ impl Part {
     ) -> Result<(), DownloadErrorKind> {
         let mut remote = Remote::default();
         let mut backoff = http.backoff();
+        // Only new ground counts as progress, or a server that always breaks at the same place
+        // would be asked for ever.
+        let mut furthest = self.len;
         loop {
-            let before = self.len;
             let fault = match self.round(http, url, &mut remote, report) {
                 Ok(()) => break,
                 Err(DownloadErrorKind::Http(fault)) => fault,
                 Err(other) => return Err(other),
             };
-            if self.len > before {
+            if self.len > furthest {
+                furthest = self.len;
                 backoff.reset();
             }
             backoff.wait(fault).map_err(|fault| match fault {
