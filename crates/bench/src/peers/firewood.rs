@@ -224,7 +224,7 @@ impl HashedAddress {
     }
 }
 
-/// The leaf of Ethereum's trie. The storage root of an account is a placeholder.
+/// The leaf of Ethereum's trie. Firewood itself puts the root of an account's storage in its place.
 fn trie_value(key: &StateKey, value: &[u8]) -> Vec<u8> {
     let mut leaf = Vec::with_capacity(40);
     match (key, Account::decode(value)) {
