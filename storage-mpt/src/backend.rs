@@ -520,6 +520,7 @@ impl Backend for Mpt {
         &self,
         view: &dyn NodeRead,
         _: &Cache,
+        _: B256,
         rebuilt: Option<&dyn NodeRead>,
         report: &mut dyn FnMut(StateError),
     ) -> Result<(), StateError> {

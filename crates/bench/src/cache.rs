@@ -71,6 +71,15 @@ enum Unusable {
     Damaged(String),
 }
 
+/// `$XDG_CACHE_HOME/retrie` or `~/.cache/retrie`; `None` if there is no home.
+pub fn user_cache() -> Option<PathBuf> {
+    let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
+    let base = variable("XDG_CACHE_HOME")
+        .map(PathBuf::from)
+        .or_else(|| Some(PathBuf::from(variable("HOME")?).join(".cache")));
+    base.map(|base| base.join("retrie"))
+}
+
 impl StateCache {
     /// States in `folder`, which is created when needed.
     pub const fn at(folder: PathBuf) -> Self {
@@ -84,11 +93,7 @@ impl StateCache {
 
     /// `$XDG_CACHE_HOME/retrie/bench` or `~/.cache/retrie/bench`; none if there is no home.
     pub fn user_default() -> Self {
-        let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
-        let base = variable("XDG_CACHE_HOME")
-            .map(PathBuf::from)
-            .or_else(|| Some(PathBuf::from(variable("HOME")?).join(".cache")));
-        Self { folder: base.map(|base| base.join("retrie").join("bench")) }
+        Self { folder: user_cache().map(|folder| folder.join("bench")) }
     }
 
     /// Where the states are kept.

@@ -30,6 +30,14 @@ pub enum BenchError {
         /// Number of the slice; 0 is the warm-up.
         slice: u64,
     },
+    /// A proof does not show what it should.
+    #[error("the proof that {backend} made of {key} is refused, or shows something else")]
+    WrongProof {
+        /// Name of the contender.
+        backend: String,
+        /// The key.
+        key: String,
+    },
     /// Two contenders with Ethereum's roots do not agree.
     #[error("after the same writes {a} has the state root {a_root}, {b} has {b_root}")]
     RootsDiffer {

@@ -67,6 +67,9 @@ pub struct BenchResult {
     /// Bytes written at the node interface per key written.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub write_bytes_per_op: Option<f64>,
+    /// The four above by table: of each that was read or written.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tables: Option<Vec<TableResult>>,
     /// Bytes of live pages and files at the end, after everything has been folded.
     pub disk_bytes: u64,
     /// Largest resident set of the process during this race, in bytes.
@@ -74,4 +77,19 @@ pub struct BenchResult {
     /// Interquartile range of the slices' throughput over its median.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub spread: Option<f64>,
+}
+
+/// What a backend did on one of its tables. Reads are per key read, writes per key written.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct TableResult {
+    /// Name of the table.
+    pub name: &'static str,
+    /// Rows read.
+    pub reads_per_op: f64,
+    /// Rows written or deleted.
+    pub writes_per_op: f64,
+    /// Bytes read.
+    pub read_bytes_per_op: f64,
+    /// Bytes written.
+    pub write_bytes_per_op: f64,
 }

@@ -37,7 +37,7 @@ fn run(
     // So little memory that generations fill and fold within the race.
     let terms = Terms { sync: SyncMode::NoSync, cache_bytes: 64 << 10, retention: 4 };
     let stop = AtomicBool::new(false);
-    Race { workload, terms: &terms, cache, stop: &stop }.run(entrants, &mut |_| ())
+    Race { workload, terms: &terms, cache, proofs: 3, stop: &stop }.run(entrants, &mut |_| ())
 }
 
 /// Root of what the workload leaves, by a plain map and a bulk load.
@@ -75,15 +75,22 @@ fn every_variant_leaves_the_state_of_a_plain_loop() {
             for outcome in &outcomes {
                 assert_eq!((outcome.pairs, outcome.ops()), (450, 900));
                 assert_eq!((outcome.slice_rates.len(), outcome.latency.count()), (4, 9));
-                let counts = outcome.counts.unwrap();
+                let counts = outcome.counts.as_ref().unwrap();
                 assert!(counts.reads >= 450 && counts.folded_rows > 0, "{counts:?}");
                 assert!(outcome.disk_bytes > 0 && outcome.peak_rss_bytes > 0);
                 assert!(outcome.sustained_rate() > 0.0 && outcome.total() >= outcome.slices);
             }
             // One row a key, read once and written once, but for keys drawn twice in a commit.
-            let counts = raw.counts.unwrap();
+            let counts = raw.counts.as_ref().unwrap();
             assert_eq!(counts.reads, 450, "{counts:?}");
             assert!((400..=450).contains(&counts.writes), "{counts:?}");
+            // All of its rows are in one table; those of a trie are in several.
+            let flat = counts.table("Flat");
+            assert_eq!((flat.reads, flat.writes), (counts.reads, counts.writes), "{counts:?}");
+            let tables = mpt.tables().unwrap();
+            assert!(tables.len() > 1 && tables.iter().any(|table| table.name == "Flat"));
+            let reads: f64 = tables.iter().map(|table| table.reads_per_op).sum();
+            assert!((reads - mpt.per_pair(|counts| counts.reads).unwrap()).abs() < 1e-9);
             assert!(counts.undo_bytes > 0 && counts.journal_bytes > 450 * 60, "{counts:?}");
         }
     }
@@ -218,7 +225,7 @@ fn race_stops_when_asked() {
     let folder = tempfile::tempdir().unwrap();
     let cache = StateCache::at(folder.path().to_owned());
     let stop = AtomicBool::new(true);
-    let race = Race { workload: &workload, terms: &terms, cache: &cache, stop: &stop };
+    let race = Race { workload: &workload, terms: &terms, cache: &cache, proofs: 3, stop: &stop };
     let error = race.run(&entrants(), &mut |_| ()).unwrap_err();
     assert!(matches!(error, BenchError::Stopped), "{error}");
     assert!(!folder.path().join("states").exists(), "half a state was kept");

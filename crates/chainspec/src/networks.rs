@@ -133,6 +133,12 @@ impl ChainSpec {
         Arc::clone(&SPEC)
     }
 
+    /// Whether this is one of the public networks, by its genesis block.
+    pub fn is_public(&self) -> bool {
+        [MAINNET_GENESIS_HASH, SEPOLIA_GENESIS_HASH, HOLESKY_GENESIS_HASH, HOODI_GENESIS_HASH]
+            .contains(&self.genesis_hash())
+    }
+
     /// Reads a genesis file as `geth init` takes it.
     ///
     /// A file that gives the genesis block of a public network also gets that network's known

@@ -100,7 +100,7 @@ pub fn import(
             end,
             times: importer.times(),
             key_operations: importer.key_operations(),
-            counts: chain.store.counts() - counts,
+            counts: &chain.store.counts() - &counts,
         })
     })
 }
@@ -160,7 +160,7 @@ pub fn chain_replay_result(
         failures,
         root: chain.store.tip().map(|tip| tip.root).unwrap_or_default(),
         breakdown,
-        amplification: Amplification::new(*counts, key_operations.0, key_operations.1),
+        amplification: Amplification::new(counts, key_operations.0, key_operations.1),
         disk_bytes: chain.state_bytes()?,
         peak_rss_bytes: peak_rss_bytes(),
         bundles: Vec::new(),

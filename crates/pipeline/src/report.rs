@@ -102,7 +102,7 @@ pub struct Amplification {
 
 impl Amplification {
     /// From counts at the node interface and the number of logical reads and writes.
-    pub(crate) fn new(counts: Counts, key_reads: u64, key_writes: u64) -> Self {
+    pub(crate) fn new(counts: &Counts, key_reads: u64, key_writes: u64) -> Self {
         let per = |n: u64, ops: u64| if ops == 0 { 0.0 } else { n as f64 / ops as f64 };
         Self {
             reads_per_op: per(counts.reads, key_reads),

@@ -73,14 +73,15 @@ pub struct BackendStats {
 /// `testkit` tries hard to catch it failing):
 ///
 /// 1. **Purity.** `apply` depends on the view, the parent's cache, the block number and the delta
-///    alone: never on time, thread scheduling, hash-map order or earlier calls.
+///    alone: never on time, thread scheduling, hash-map order or earlier calls. Rows on which no
+///    root, value or proof depends may come and go when work in the background allows (clean-up).
 /// 2. **Caches belong to a block.** [`Cache`] is the decoded in-memory structure of one block's
 ///    state. `open` rebuilds it from the view alone; `apply` returns the child's cache and leaves
 ///    the parent's as it was.
 /// 3. **Persisted shape.** If the root depends on more than the logical state, whatever it depends
 ///    on is in the view.
 /// 4. **Jobs publish at blocks.** The outcome of background work enters the state only at the block
-///    that the backend's own rules name, never when a thread happens to finish. The handle of a job
+///    that the backend's own rules name, never when a thread happens to finish, but for such rows. The handle of a job
 ///    under way lives in the cache, and what is needed to start it again in the view.
 /// 5. **Files are immutable.** A file is whole and fsynced before the block that names it is
 ///    finished ([`Jobs::write_file`]); a cache that reads a file keeps it open, or its content, as
@@ -181,25 +182,56 @@ pub trait Backend: Send + Sync + 'static {
         None
     }
 
-    /// Checks the backend's own rows against each other and, where they follow from the values,
-    /// against those of `rebuilt`: the same state, loaded from nothing but its values (given if the
-    /// root is [state-determined](Capabilities::state_determined_root)). That the root fits the
-    /// values has been checked. What is wrong goes to `report`; an error ends the check.
+    /// Checks the backend's own rows against each other, against `root`, the one recorded of this
+    /// state, and, where they follow from the values, against those of `rebuilt`: the same state,
+    /// loaded from nothing but its values (given if the root is
+    /// [state-determined](Capabilities::state_determined_root); that the root fits the values has
+    /// then been checked). What is wrong goes to `report`; an error ends the check.
     fn check(
         &self,
         view: &dyn NodeRead,
         cache: &Cache,
+        root: B256,
         rebuilt: Option<&dyn NodeRead>,
         report: &mut dyn FnMut(StateError),
     ) -> Result<(), StateError> {
-        let _ = (view, cache, rebuilt, report);
+        let _ = (view, cache, root, rebuilt, report);
         Ok(())
+    }
+
+    /// The faculty to keep a part only of what proofs need, where it exists.
+    fn proof_shards(&self) -> Option<&dyn ProofShards> {
+        None
     }
 
     /// The faculty to open a state from the few nodes of a witness, where it exists.
     fn partial_state(&self) -> Option<&dyn PartialState> {
         None
     }
+}
+
+/// Proofs whose parts are spread over many nodes, each of which has the whole state but keeps the
+/// means to prove a part of it (LVMT 3.3). [`Backend::prove`] gives whole proofs alone, and
+/// [`StateError::OutsideShard`] where this node cannot.
+pub trait ProofShards: Send + Sync {
+    /// What this node keeps, as on the command line.
+    fn shard(&self) -> String;
+
+    /// As much of the proof of `keys` as this node has; the same keys in the same state give parts
+    /// that fit together.
+    fn prove_part(
+        &self,
+        view: &dyn NodeRead,
+        cache: &Cache,
+        keys: &[StateKey],
+    ) -> Result<Bytes, StateError>;
+
+    /// Puts the parts of one proof together, given in any order.
+    ///
+    /// # Errors
+    /// [`ProofError::Missing`] if they do not make a whole, [`ProofError::Malformed`] if they do
+    /// not belong together.
+    fn combine(&self, parts: &[Bytes]) -> Result<Bytes, ProofError>;
 }
 
 /// Opens a partial state from the nodes of a witness (MPT family).

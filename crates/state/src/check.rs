@@ -94,7 +94,7 @@ impl StateStore {
         if !(capabilities.state_determined_root && capabilities.proofs) {
             while walk.next_entry()?.is_some() {}
             let entries = walk.read;
-            backend.check(&state.view, &state.cache, None, &mut |fault| sink.fault(fault))?;
+            backend.check(&state.view, &state.cache, root, None, &mut |fault| sink.fault(fault))?;
             return Ok(entries);
         }
         let rebuilt = Rebuilt::new(backend, scratch)?;
@@ -109,7 +109,8 @@ impl StateStore {
             ));
         }
         let view = rebuilt.store.resolve(At::Tip)?.view;
-        backend.check(&state.view, &state.cache, Some(&view), &mut |fault| sink.fault(fault))?;
+        backend
+            .check(&state.view, &state.cache, root, Some(&view), &mut |fault| sink.fault(fault))?;
         Ok(entries)
     }
 

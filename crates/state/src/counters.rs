@@ -1,31 +1,43 @@
 //! Counts at the key-value interface: the papers' read and write amplification.
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use crate::Table;
+use std::{
+    ops::{Add, Sub},
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
+};
 
-/// Reads and writes of backends at the node interface since the store was opened. Undo and journal
-/// are the framework's and counted apart.
-#[derive(Debug, Default)]
+/// Reads and writes of backends at the node interface since the store was opened, table by table.
+/// Undo and journal are the framework's and counted apart.
+#[derive(Debug)]
 pub struct Counters {
-    reads: AtomicU64,
-    read_bytes: AtomicU64,
-    writes: AtomicU64,
-    write_bytes: AtomicU64,
+    /// By the id of the table.
+    tables: Box<[TableCounters; 256]>,
     journal_bytes: AtomicU64,
     undo_bytes: AtomicU64,
     folded_rows: AtomicU64,
 }
 
+#[derive(Debug, Default)]
+struct TableCounters {
+    reads: AtomicU64,
+    read_bytes: AtomicU64,
+    writes: AtomicU64,
+    write_bytes: AtomicU64,
+}
+
 /// The counts at one moment.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Rows read, range rows included.
     pub reads: u64,
-    /// Bytes of the values read.
+    /// Bytes of the values read, and of the keys of range rows.
     pub read_bytes: u64,
     /// Rows written or deleted.
     pub writes: u64,
     /// Bytes of keys and values written.
     pub write_bytes: u64,
+    /// The four above of each table that was read or written, by its name, in the order of ids.
+    pub tables: Vec<(&'static str, TableCounts)>,
     /// Bytes of journal rows.
     pub journal_bytes: u64,
     /// Bytes of undo rows.
@@ -34,15 +46,43 @@ pub struct Counts {
     pub folded_rows: u64,
 }
 
+/// The counts of one table.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TableCounts {
+    /// Rows read, range rows included.
+    pub reads: u64,
+    /// Bytes of the values read, and of the keys of range rows.
+    pub read_bytes: u64,
+    /// Rows written or deleted.
+    pub writes: u64,
+    /// Bytes of keys and values written.
+    pub write_bytes: u64,
+}
+
+type Named = (&'static str, TableCounts);
+
+impl Default for Counters {
+    fn default() -> Self {
+        Self {
+            tables: Box::new(std::array::from_fn(|_| TableCounters::default())),
+            journal_bytes: AtomicU64::new(0),
+            undo_bytes: AtomicU64::new(0),
+            folded_rows: AtomicU64::new(0),
+        }
+    }
+}
+
 impl Counters {
-    pub(crate) fn read(&self, bytes: usize) {
-        self.reads.fetch_add(1, Relaxed);
-        self.read_bytes.fetch_add(bytes as u64, Relaxed);
+    pub(crate) fn read(&self, table: Table, bytes: usize) {
+        let counters = &self.tables[usize::from(table.id)];
+        counters.reads.fetch_add(1, Relaxed);
+        counters.read_bytes.fetch_add(bytes as u64, Relaxed);
     }
 
-    pub(crate) fn write(&self, bytes: usize) {
-        self.writes.fetch_add(1, Relaxed);
-        self.write_bytes.fetch_add(bytes as u64, Relaxed);
+    pub(crate) fn write(&self, table: Table, bytes: usize) {
+        let counters = &self.tables[usize::from(table.id)];
+        counters.writes.fetch_add(1, Relaxed);
+        counters.write_bytes.fetch_add(bytes as u64, Relaxed);
     }
 
     pub(crate) fn journal(&self, bytes: usize) {
@@ -57,21 +97,83 @@ impl Counters {
         self.folded_rows.fetch_add(rows as u64, Relaxed);
     }
 
-    /// The counts so far.
-    pub fn counts(&self) -> Counts {
+    /// The counts so far, of all `tables` of the store.
+    pub(crate) fn counts(&self, tables: &[Table]) -> Counts {
+        let of = |table: &Table| (table.name, self.tables[usize::from(table.id)].counts());
+        let touched = |(_, counts): &Named| *counts != TableCounts::default();
+        let tables: Vec<_> = tables.iter().map(of).filter(touched).collect();
+        let sum = |count: fn(&TableCounts) -> u64| tables.iter().map(|(_, of)| count(of)).sum();
         Counts {
-            reads: self.reads.load(Relaxed),
-            read_bytes: self.read_bytes.load(Relaxed),
-            writes: self.writes.load(Relaxed),
-            write_bytes: self.write_bytes.load(Relaxed),
+            reads: sum(|of| of.reads),
+            read_bytes: sum(|of| of.read_bytes),
+            writes: sum(|of| of.writes),
+            write_bytes: sum(|of| of.write_bytes),
             journal_bytes: self.journal_bytes.load(Relaxed),
             undo_bytes: self.undo_bytes.load(Relaxed),
             folded_rows: self.folded_rows.load(Relaxed),
+            tables,
         }
     }
 }
 
-impl std::ops::Sub for Counts {
+impl TableCounters {
+    fn counts(&self) -> TableCounts {
+        TableCounts {
+            reads: self.reads.load(Relaxed),
+            read_bytes: self.read_bytes.load(Relaxed),
+            writes: self.writes.load(Relaxed),
+            write_bytes: self.write_bytes.load(Relaxed),
+        }
+    }
+}
+
+impl Counts {
+    /// The counts of the table called `name`: zero if there is none.
+    pub fn table(&self, name: &str) -> TableCounts {
+        let of = self.tables.iter().find(|(table, _)| *table == name);
+        of.map_or_else(TableCounts::default, |(_, counts)| *counts)
+    }
+}
+
+impl Sub for &Counts {
+    type Output = Counts;
+
+    fn sub(self, earlier: Self) -> Counts {
+        let table = |(name, of): &Named| (*name, *of - earlier.table(name));
+        Counts {
+            reads: self.reads - earlier.reads,
+            read_bytes: self.read_bytes - earlier.read_bytes,
+            writes: self.writes - earlier.writes,
+            write_bytes: self.write_bytes - earlier.write_bytes,
+            tables: self.tables.iter().map(table).collect(),
+            journal_bytes: self.journal_bytes - earlier.journal_bytes,
+            undo_bytes: self.undo_bytes - earlier.undo_bytes,
+            folded_rows: self.folded_rows - earlier.folded_rows,
+        }
+    }
+}
+
+impl Add for &Counts {
+    type Output = Counts;
+
+    fn add(self, more: Self) -> Counts {
+        let table = |(name, of): &Named| (*name, *of + more.table(name));
+        let is_new = |(name, _): &&Named| self.tables.iter().all(|(known, _)| known != name);
+        let known = self.tables.iter().map(table);
+        Counts {
+            reads: self.reads + more.reads,
+            read_bytes: self.read_bytes + more.read_bytes,
+            writes: self.writes + more.writes,
+            write_bytes: self.write_bytes + more.write_bytes,
+            tables: known.chain(more.tables.iter().filter(is_new).copied()).collect(),
+            journal_bytes: self.journal_bytes + more.journal_bytes,
+            undo_bytes: self.undo_bytes + more.undo_bytes,
+            folded_rows: self.folded_rows + more.folded_rows,
+        }
+    }
+}
+
+impl Sub for TableCounts {
     type Output = Self;
 
     fn sub(self, earlier: Self) -> Self {
@@ -80,14 +182,11 @@ impl std::ops::Sub for Counts {
             read_bytes: self.read_bytes - earlier.read_bytes,
             writes: self.writes - earlier.writes,
             write_bytes: self.write_bytes - earlier.write_bytes,
-            journal_bytes: self.journal_bytes - earlier.journal_bytes,
-            undo_bytes: self.undo_bytes - earlier.undo_bytes,
-            folded_rows: self.folded_rows - earlier.folded_rows,
         }
     }
 }
 
-impl std::ops::Add for Counts {
+impl Add for TableCounts {
     type Output = Self;
 
     fn add(self, more: Self) -> Self {
@@ -96,9 +195,56 @@ impl std::ops::Add for Counts {
             read_bytes: self.read_bytes + more.read_bytes,
             writes: self.writes + more.writes,
             write_bytes: self.write_bytes + more.write_bytes,
-            journal_bytes: self.journal_bytes + more.journal_bytes,
-            undo_bytes: self.undo_bytes + more.undo_bytes,
-            folded_rows: self.folded_rows + more.folded_rows,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ONE: Table = Table::new(3, "One");
+    const TWO: Table = Table::new(4, "Two");
+
+    #[test]
+    fn totals_are_the_sums_of_the_tables() {
+        let counters = Counters::default();
+        counters.read(ONE, 10);
+        counters.read(TWO, 0);
+        counters.read(TWO, 5);
+        counters.write(TWO, 7);
+        counters.journal(9);
+        let counts = counters.counts(&[ONE, TWO]);
+        let one = TableCounts { reads: 1, read_bytes: 10, ..Default::default() };
+        let two = TableCounts { reads: 2, read_bytes: 5, writes: 1, write_bytes: 7 };
+        assert_eq!(counts.tables, [("One", one), ("Two", two)]);
+        assert_eq!((counts.reads, counts.read_bytes), (3, 15));
+        assert_eq!((counts.writes, counts.write_bytes), (1, 7));
+        assert_eq!(counts.table("Two"), two);
+        assert_eq!(counts.table("Three"), TableCounts::default());
+    }
+
+    #[test]
+    fn differences_and_sums_are_taken_table_by_table() {
+        let counters = Counters::default();
+        counters.read(ONE, 10);
+        let earlier = counters.counts(&[ONE, TWO]);
+        counters.read(ONE, 1);
+        counters.write(TWO, 2);
+        counters.undo(3);
+        let between = &counters.counts(&[ONE, TWO]) - &earlier;
+        assert_eq!(
+            between.table("One"),
+            TableCounts { reads: 1, read_bytes: 1, ..Default::default() }
+        );
+        assert_eq!(
+            between.table("Two"),
+            TableCounts { writes: 1, write_bytes: 2, ..Default::default() }
+        );
+        assert_eq!((between.reads, between.writes, between.undo_bytes), (1, 1, 3));
+        assert_eq!(&earlier + &between, counters.counts(&[ONE, TWO]));
+        // A sum may begin with nothing.
+        assert_eq!(&Counts::default() + &earlier, earlier);
+        assert_eq!(&earlier - &Counts::default(), earlier);
     }
 }

@@ -97,6 +97,28 @@ pub enum StateError {
         /// The faculty.
         what: &'static str,
     },
+    /// A proof needs parts that this node does not keep.
+    #[error(
+        "this node keeps proof shard {kept}, and {what} lies in shard {needed}; ask a node that keeps that one"
+    )]
+    OutsideShard {
+        /// The part of the proof that is needed.
+        what: String,
+        /// The shard it lies in.
+        needed: String,
+        /// The shard that is kept.
+        kept: String,
+    },
+    /// A number of the format has reached its end.
+    #[error("{what} has reached {limit}, the largest number that backend {backend} can hold")]
+    Exhausted {
+        /// Backend name.
+        backend: &'static str,
+        /// What was counted, with the key.
+        what: String,
+        /// Its end.
+        limit: u64,
+    },
     /// A background job failed.
     #[error("background job {job} failed: {reason}")]
     Job {

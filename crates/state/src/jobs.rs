@@ -153,6 +153,21 @@ impl JobHandle {
     pub fn id(&self) -> B256 {
         self.0.slot.id
     }
+
+    /// The output, if the job is done. For work on which no root depends: that of a block at which
+    /// output is due is asked for with [`Jobs::wait`].
+    pub fn output(&self) -> Option<JobOutput> {
+        match &*self.0.slot.state.lock() {
+            Progress::Done(output) => Some(output.clone()),
+            _ => None,
+        }
+    }
+
+    /// Whether it was tried and has failed. Whoever does not [wait](Jobs::wait) for it then lets it
+    /// go, as it holds on to its inputs.
+    pub fn has_failed(&self) -> bool {
+        matches!(*self.0.slot.state.lock(), Progress::Failed(_))
+    }
 }
 
 impl fmt::Debug for JobHandle {

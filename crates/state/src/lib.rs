@@ -56,11 +56,11 @@ mod framework {
     pub use crate::{
         backend::{
             Applied, ApplyContext, Backend, BackendStats, Cache, Capabilities, PartialState,
-            PartialTree,
+            PartialTree, ProofShards,
         },
         check::{StateCheck, StateCheckSink, compare_rows},
         commit::AfterCommit,
-        counters::{Counters, Counts},
+        counters::{Counters, Counts, TableCounts},
         history::{History, PastState},
         jobs::{Job, JobContext, JobHandle, JobOutput, Jobs},
         memory::MemoryStore,

@@ -239,7 +239,7 @@ impl View {
 impl NodeRead for View {
     fn get(&self, table: Table, key: &[u8]) -> Result<Option<Bytes>, StateError> {
         let value = self.lookup(table, key)?;
-        self.counters.read(value.as_ref().map_or(0, |value| value.len()));
+        self.counters.read(table, value.as_ref().map_or(0, |value| value.len()));
         Ok(value)
     }
 
@@ -291,7 +291,7 @@ impl NodeRead for WriteView {
     fn get(&self, table: Table, key: &[u8]) -> Result<Option<Bytes>, StateError> {
         match self.layer.get(table, key) {
             Some(row) => {
-                self.base.counters.read(row.next.as_ref().map_or(0, |value| value.len()));
+                self.base.counters.read(table, row.next.as_ref().map_or(0, |value| value.len()));
                 Ok(row.next.clone())
             }
             None => self.base.get(table, key),
@@ -316,7 +316,7 @@ impl NodeWrite for WriteView {
     fn put(&mut self, table: Table, key: &[u8], value: Bytes) -> Result<(), StateError> {
         check_key(table, key)?;
         let (base, undo) = (&self.base, self.undo);
-        base.counters.write(key.len() + value.len());
+        base.counters.write(table, key.len() + value.len());
         self.layer
             .set(table, key, Some(value), || if undo { base.lookup(table, key) } else { Ok(None) })
     }
@@ -324,7 +324,7 @@ impl NodeWrite for WriteView {
     fn delete(&mut self, table: Table, key: &[u8]) -> Result<(), StateError> {
         check_key(table, key)?;
         let (base, undo) = (&self.base, self.undo);
-        base.counters.write(key.len());
+        base.counters.write(table, key.len());
         self.layer.set(table, key, None, || if undo { base.lookup(table, key) } else { Ok(None) })
     }
 
@@ -342,7 +342,7 @@ impl NodeWrite for WriteView {
             table.name
         );
         check_key(table, key)?;
-        self.base.counters.write(key.len() + next.as_ref().map_or(0, |value| value.len()));
+        self.base.counters.write(table, key.len() + next.as_ref().map_or(0, |value| value.len()));
         self.layer.set(table, key, next, || Ok(previous))
     }
 

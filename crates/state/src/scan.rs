@@ -35,7 +35,7 @@ pub(crate) fn scan<'a>(
     let counters = &view.counters;
     Box::new(merge.inspect(move |row| {
         if let Ok((key, value)) = row {
-            counters.read(key.len() + value.len());
+            counters.read(table, key.len() + value.len());
         }
     }))
 }

@@ -65,6 +65,8 @@ pub(crate) struct Inner {
     /// In-memory structures of the last few durable blocks below the tip, newest last: a short
     /// reorg need not open them again.
     pub(crate) recent: VecDeque<(B256, Cache)>,
+    /// Structures of older durable blocks that were opened to read there.
+    pub(crate) opened: VecDeque<(B256, Cache)>,
     /// Why the last fold failed. The folder rests until somebody takes it.
     pub(crate) fold_error: Option<String>,
     pub(crate) closing: bool,
@@ -78,6 +80,8 @@ pub(crate) struct TipState {
 
 /// How many structures of durable blocks are kept beside the tip's.
 const RECENT: usize = 8;
+/// How many of [`Inner::opened`].
+const OPENED: usize = 4;
 
 impl Inner {
     /// Keeps the structure of a durable block at hand.
@@ -89,6 +93,15 @@ impl Inner {
         }
     }
 
+    /// Keeps the structure of an older durable block, which was opened to read there.
+    pub(crate) fn remember_opened(&mut self, hash: B256, cache: Cache) {
+        self.opened.retain(|(known, _)| *known != hash);
+        self.opened.push_back((hash, cache));
+        if self.opened.len() > OPENED {
+            self.opened.pop_front();
+        }
+    }
+
     /// The structure of a durable block, if it is at hand.
     pub(crate) fn cache_of(&self, block: BlockRef) -> Option<Cache> {
         if let Some(state) = &self.tip
@@ -96,7 +109,8 @@ impl Inner {
         {
             return Some(state.cache.clone());
         }
-        let known = self.recent.iter().find(|(hash, _)| *hash == block.hash);
+        let mut at_hand = self.recent.iter().chain(&self.opened);
+        let known = at_hand.find(|(hash, _)| *hash == block.hash);
         known.filter(|_| self.is_durable(block)).map(|(_, cache)| cache.clone())
     }
 

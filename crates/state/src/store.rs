@@ -14,7 +14,7 @@ use crate::{
     },
     undo::{self, UNDO},
 };
-use alloy_primitives::B256;
+use alloy_primitives::{B256, Bytes};
 use parking_lot::{Condvar, Mutex, MutexGuard, RwLock};
 use std::{
     collections::{HashMap, VecDeque},
@@ -184,6 +184,7 @@ impl StateStore {
                 blocks,
                 proposals: HashMap::new(),
                 recent: VecDeque::new(),
+                opened: VecDeque::new(),
                 fold_error: None,
                 closing: false,
             }),
@@ -233,9 +234,9 @@ impl StateStore {
         Some(*first..=*inner.blocks.last_key_value()?.0)
     }
 
-    /// Counts at the node interface since opening.
+    /// Counts at the node interface since opening, in all and table by table.
     pub fn counts(&self) -> Counts {
-        self.shared.counters.counts()
+        self.shared.counters.counts(&self.shared.tables)
     }
 
     /// The job runner (the test-kit slows it down).
@@ -291,6 +292,27 @@ impl StateStore {
 
     /// A proof of the values of `keys` at `at`, which must be a block (durable or sealed).
     pub fn prove(&self, at: At<'_>, keys: &[StateKey]) -> Result<StateProof, StateError> {
+        self.prove_by(at, |state| self.shared.backend.prove(&state.view, &state.cache, keys))
+    }
+
+    /// As much of the proof of `keys` as this node has. The `bytes` of several nodes' parts are put
+    /// together by [`ProofShards::combine`](crate::ProofShards::combine).
+    ///
+    /// # Errors
+    /// [`StateError::Unsupported`] if the backend has no [`ProofShards`](crate::ProofShards).
+    pub fn prove_part(&self, at: At<'_>, keys: &[StateKey]) -> Result<StateProof, StateError> {
+        let backend = &self.shared.backend;
+        let unsupported =
+            || StateError::Unsupported { backend: backend.identity().name, what: "proof shards" };
+        let shards = backend.proof_shards().ok_or_else(unsupported)?;
+        self.prove_by(at, |state| shards.prove_part(&state.view, &state.cache, keys))
+    }
+
+    fn prove_by(
+        &self,
+        at: At<'_>,
+        prove: impl FnOnce(&Resolved) -> Result<Bytes, StateError>,
+    ) -> Result<StateProof, StateError> {
         let identity = self.identity();
         if !self.shared.backend.capabilities().proofs {
             return Err(StateError::Unsupported { backend: identity.name, what: "proofs" });
@@ -301,8 +323,7 @@ impl StateStore {
             Some((number, None, _)) => return Err(StateError::Unsealed { number }),
             None => return Err(StateError::UnknownBlock { hash: B256::ZERO }),
         };
-        let bytes = self.shared.backend.prove(&state.view, &state.cache, keys)?;
-        Ok(StateProof::of(identity, BlockRef::new(number, hash), root, bytes))
+        Ok(StateProof::of(identity, BlockRef::new(number, hash), root, prove(&state)?))
     }
 
     /// What the store holds at its durable tip.
@@ -414,7 +435,13 @@ impl StateStore {
         let view = self.view_of_durable(inner, block)?;
         let cache = match known {
             Some(cache) => cache,
-            None => self.shared.backend.open(&view, &self.jobs)?,
+            None => {
+                let cache = self.shared.backend.open(&view, &self.jobs)?;
+                if let Some(block) = block {
+                    self.shared.inner.lock().remember_opened(block.hash, cache.clone());
+                }
+                cache
+            }
         };
         let at = block.zip(root).map(|(block, root)| (block.number, Some(block.hash), root));
         Ok(Resolved { view, cache, at, parent: Parent::Durable(block), base: block })

@@ -346,6 +346,7 @@ impl Backend for MptArchive {
         &self,
         view: &dyn NodeRead,
         cache: &Cache,
+        _: B256,
         rebuilt: Option<&dyn NodeRead>,
         report: &mut dyn FnMut(StateError),
     ) -> Result<(), StateError> {

@@ -33,7 +33,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-const NAME: &str = super::NAMES[0];
+const NAME: &str = super::FIREWOOD;
 /// The file in a database folder of Firewood.
 const FILE: &str = "firewood.db";
 /// Entries a commit while loading.

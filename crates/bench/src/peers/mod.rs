@@ -2,18 +2,23 @@
 
 #[cfg(feature = "peers")]
 mod firewood;
+#[cfg(feature = "peers")]
+mod nomt;
 
 use crate::state::Entrant;
 
 /// Names of all peers, built or not.
-pub const NAMES: [&str; 1] = ["firewood-ethhash"];
+pub const NAMES: [&str; 2] = [FIREWOOD, NOMT];
+const FIREWOOD: &str = "firewood-ethhash";
+const NOMT: &str = "nomt";
 
 /// The peer called `name`; `None` if there is none, or this program was built without it.
 pub fn entrant(name: &str) -> Option<Box<dyn Entrant>> {
-    #[cfg(feature = "peers")]
-    if name == NAMES[0] {
-        return Some(Box::new(firewood::Firewood));
+    match name {
+        #[cfg(feature = "peers")]
+        FIREWOOD => Some(Box::new(firewood::Firewood)),
+        #[cfg(feature = "peers")]
+        NOMT => Some(Box::new(nomt::Nomt)),
+        _ => None,
     }
-    let _ = name;
-    None
 }

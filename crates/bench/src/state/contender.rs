@@ -1,6 +1,9 @@
 //! What takes part in a race: our state stores, and peers.
 
-use super::workload::{Base, Pair};
+use super::{
+    outcome::ProofFigures,
+    workload::{Base, Pair},
+};
 use crate::BenchError;
 use alloy_primitives::B256;
 use retrie_db::SyncMode;
@@ -62,6 +65,17 @@ pub trait Contender {
     /// Bytes of live pages and files.
     fn disk_bytes(&self) -> Result<u64, BenchError>;
 
+    /// Proves each of `keys` alone in the present state, and checks the proof: of keys that have a
+    /// value, or of such that have none. `None` where there are no proofs.
+    fn prove(
+        &mut self,
+        keys: &[StateKey],
+        present: bool,
+    ) -> Result<Option<ProofFigures>, BenchError> {
+        let _ = (keys, present);
+        Ok(None)
+    }
+
     /// Ethereum's root of the state, from those that have it.
     fn ethereum_root(&self) -> Option<B256>;
 }
@@ -117,6 +131,11 @@ impl Entries<'_> {
     /// Whether the user asked to stop.
     pub fn is_stopped(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
+    }
+
+    /// How many are still to come.
+    pub fn remaining(&self) -> u64 {
+        self.keys.len() as u64
     }
 }
 

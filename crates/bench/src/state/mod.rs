@@ -33,7 +33,7 @@ mod store;
 mod workload;
 
 pub use contender::{Contender, Entrant, Entries, Reads, Stopped, Terms};
-pub use outcome::Outcome;
+pub use outcome::{Outcome, ProofFigures};
 pub use race::{Progress, Race};
 pub use store::BackendEntrant;
 pub use workload::{Base, BlockStream, Keys, Layout, Pair, SLOTS_PER_ACCOUNT, Workload};

@@ -4,10 +4,13 @@ use super::{
     contender::Terms,
     workload::{Keys, Workload},
 };
-use crate::{latency::Latency, report::BenchResult};
+use crate::{
+    latency::Latency,
+    report::{BenchResult, TableResult},
+};
 use alloy_primitives::B256;
 use retrie_db::SyncMode;
-use retrie_state::Counts;
+use retrie_state::{Counts, TableCounts};
 use serde_json::{Map, Value, json};
 use std::time::Duration;
 
@@ -32,6 +35,8 @@ pub struct Outcome {
     pub latency: Latency,
     /// Work at the node interface during the slices; `None` where there is no such interface.
     pub counts: Option<Counts>,
+    /// Proofs of one key each: of keys that are present, then of absent ones.
+    pub proofs: Vec<ProofFigures>,
     /// Ethereum's root at the end, from those that have it.
     pub ethereum_root: Option<B256>,
     /// By how much allocated memory has grown during its turns since it was opened, in bytes.
@@ -54,6 +59,7 @@ impl Outcome {
             flush: Duration::ZERO,
             latency: Latency::default(),
             counts: None,
+            proofs: Vec::new(),
             ethereum_root: None,
             memory_bytes: 0,
             disk_bytes: 0,
@@ -82,7 +88,7 @@ impl Outcome {
 
     /// It ends at these.
     pub(super) fn close(&mut self, counts: Option<Counts>, peak_rss_bytes: u64) {
-        self.counts = counts.zip(self.counts).map(|(end, begin)| end - begin);
+        self.counts = counts.zip(self.counts.take()).map(|(end, begin)| &end - &begin);
         self.peak_rss_bytes = peak_rss_bytes;
     }
 
@@ -126,7 +132,20 @@ impl Outcome {
 
     /// One of the counts per pair: a pair has one key read and one key written.
     pub fn per_pair(&self, count: fn(&Counts) -> u64) -> Option<f64> {
-        self.counts.map(|counts| count(&counts) as f64 / self.pairs.max(1) as f64)
+        self.counts.as_ref().map(|counts| count(counts) as f64 / self.pairs.max(1) as f64)
+    }
+
+    /// The counts of each table that was read or written, per pair.
+    pub fn tables(&self) -> Option<Vec<TableResult>> {
+        let per_pair = |count: u64| count as f64 / self.pairs.max(1) as f64;
+        let table = |(name, counts): &(&'static str, TableCounts)| TableResult {
+            name,
+            reads_per_op: per_pair(counts.reads),
+            writes_per_op: per_pair(counts.writes),
+            read_bytes_per_op: per_pair(counts.read_bytes),
+            write_bytes_per_op: per_pair(counts.write_bytes),
+        };
+        self.counts.as_ref().map(|counts| counts.tables.iter().map(table).collect())
     }
 
     /// As a result of `--json`.
@@ -147,6 +166,7 @@ impl Outcome {
             writes_per_op: self.per_pair(|counts| counts.writes),
             read_bytes_per_op: self.per_pair(|counts| counts.read_bytes),
             write_bytes_per_op: self.per_pair(|counts| counts.write_bytes),
+            tables: self.tables(),
             disk_bytes: self.disk_bytes,
             peak_rss_bytes: self.peak_rss_bytes,
             spread: Some(self.spread()),
@@ -166,8 +186,9 @@ impl Outcome {
             "max_over_median": self.latency.stall_ratio(),
             "journal_bytes_per_op": self.per_pair(|counts| counts.journal_bytes),
             "undo_bytes_per_op": self.per_pair(|counts| counts.undo_bytes),
-            "folded_rows": self.counts.map(|counts| counts.folded_rows),
+            "folded_rows": self.counts.as_ref().map(|counts| counts.folded_rows),
             "memory_bytes": self.memory_bytes,
+            "proofs": self.proofs.iter().map(ProofFigures::json).collect::<Vec<_>>(),
         });
         let params = json!({
             "keys": keys,
@@ -190,6 +211,55 @@ impl Outcome {
             Value::Object(params) => params,
             _ => Map::new(),
         }
+    }
+}
+
+/// What proofs of one key cost.
+#[derive(Clone, Debug)]
+pub struct ProofFigures {
+    /// Whether the keys have a value.
+    pub present: bool,
+    /// Time to make one.
+    pub made: Latency,
+    /// Time to check one.
+    pub verified: Latency,
+    /// Lengths in bytes.
+    bytes: Vec<usize>,
+}
+
+impl ProofFigures {
+    pub(super) fn new(present: bool) -> Self {
+        let (made, verified, bytes) = Default::default();
+        Self { present, made, verified, bytes }
+    }
+
+    pub(super) fn add(&mut self, made: Duration, verified: Duration, bytes: usize) {
+        self.made.record(made);
+        self.verified.record(verified);
+        let at = self.bytes.partition_point(|shorter| *shorter < bytes);
+        self.bytes.insert(at, bytes);
+    }
+
+    /// Number of proofs.
+    pub const fn count(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// The length in bytes that a fraction of the proofs does not exceed; 0 without proofs.
+    pub fn bytes(&self, fraction: f64) -> usize {
+        let last = self.bytes.len().saturating_sub(1);
+        self.bytes.get((fraction * last as f64) as usize).copied().unwrap_or(0)
+    }
+
+    fn json(&self) -> Value {
+        let times = |latency: &Latency| json!({ "p50_us": latency.micros(0.5), "p99_us": latency.micros(0.99), "max_us": latency.max_micros() });
+        json!({
+            "present": self.present,
+            "count": self.count(),
+            "made": times(&self.made),
+            "verified": times(&self.verified),
+            "bytes": { "min": self.bytes(0.0), "p50": self.bytes(0.5), "max": self.bytes(1.0) },
+        })
     }
 }
 
@@ -218,5 +288,39 @@ mod tests {
         assert_eq!(outcome.sustained_rate(), 5000.0);
         assert_eq!(outcome.settling, Duration::from_millis(50));
         assert_eq!(outcome.latency.count(), 10);
+    }
+
+    #[test]
+    fn lengths_of_proofs_are_those_of_the_sorted_list() {
+        let mut figures = ProofFigures::new(true);
+        assert_eq!(figures.bytes(0.5), 0);
+        for bytes in [30, 10, 50, 20, 40] {
+            figures.add(Duration::from_micros(bytes as u64), Duration::from_micros(7), bytes);
+        }
+        let at = [0.0, 0.5, 1.0].map(|fraction| figures.bytes(fraction));
+        assert_eq!((figures.count(), at), (5, [10, 30, 50]));
+        assert_eq!((figures.made.micros(0.5), figures.verified.max_micros()), (30, 7));
+    }
+
+    #[test]
+    fn tables_are_counted_per_pair_of_the_measured_part() {
+        let counts = |reads, writes| {
+            let of = TableCounts { reads, read_bytes: 8 * reads, writes, write_bytes: 9 * writes };
+            Some(Counts { reads, writes, tables: vec![("Flat", of)], ..Default::default() })
+        };
+        let mut outcome = Outcome::new("a", "none");
+        assert_eq!(outcome.tables(), None);
+        outcome.begin(counts(10, 100));
+        outcome.add_slice(50, Duration::from_millis(1), Duration::ZERO, &[]);
+        outcome.close(counts(110, 200), 0);
+        let flat = TableResult {
+            name: "Flat",
+            reads_per_op: 2.0,
+            writes_per_op: 2.0,
+            read_bytes_per_op: 16.0,
+            write_bytes_per_op: 18.0,
+        };
+        assert_eq!(outcome.tables(), Some(vec![flat]));
+        assert_eq!(outcome.per_pair(|counts| counts.reads), Some(2.0));
     }
 }

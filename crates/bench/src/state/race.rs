@@ -46,6 +46,8 @@ pub struct Race<'a> {
     pub terms: &'a Terms,
     /// Where prepared states are kept.
     pub cache: &'a StateCache,
+    /// How many keys are proven at the end, present and absent ones each.
+    pub proofs: u64,
     /// Set to stop at the next commit.
     pub stop: &'a AtomicBool,
 }
@@ -87,6 +89,11 @@ impl Race<'_> {
             lane.outcome.disk_bytes = lane.contender.disk_bytes()?;
             lane.outcome.ethereum_root = lane.contender.ethereum_root();
             lane.outcome.close(lane.contender.counts(), peak_rss_bytes());
+            for (keys, present) in
+                self.workload.keys_to_prove(self.proofs).iter().zip([true, false])
+            {
+                lane.outcome.proofs.extend(lane.contender.prove(keys, present)?);
+            }
         }
         let outcomes: Vec<_> = lanes.into_iter().map(|lane| lane.outcome).collect();
         compare_roots(&outcomes)?;

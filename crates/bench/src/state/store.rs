@@ -2,19 +2,21 @@
 
 use super::{
     contender::{Contender, Entrant, Entries, Reads, Terms},
+    outcome::ProofFigures,
     workload::Pair,
 };
 use crate::{BenchError, error::Of};
 use alloy_primitives::{B256, keccak256};
 use retrie_db::{Db, OpenOptions, SCHEMA_VERSION, SyncMode};
 use retrie_state::{
-    At, Backend, BlockRef, Counts, DeltaBuilder, KvStore, StateError, StateReader, StateStore,
-    StoreError, StoreOptions,
+    At, Backend, BlockRef, Counts, DeltaBuilder, KvStore, StateError, StateKey, StateReader,
+    StateStore, StoreError, StoreOptions,
 };
 use std::{
     fs,
     path::{Path, PathBuf},
     sync::Arc,
+    time::Instant,
 };
 
 /// How many generations of committed rows a state store may hold in memory until they are folded:
@@ -23,42 +25,54 @@ const GENERATIONS: usize = 4;
 
 /// A backend under the framework's state store.
 #[derive(Clone)]
-pub struct BackendEntrant(Arc<dyn Backend>);
+pub struct BackendEntrant {
+    backend: Arc<dyn Backend>,
+    name: String,
+}
 
 impl BackendEntrant {
     /// Enters `backend`.
-    pub const fn new(backend: Arc<dyn Backend>) -> Self {
-        Self(backend)
+    pub fn new(backend: Arc<dyn Backend>) -> Self {
+        let name = backend.identity().name.into();
+        Self { backend, name }
+    }
+
+    /// Enters it under another name, beside others of its kind.
+    pub fn named(self, name: &str) -> Self {
+        Self { name: name.into(), ..self }
     }
 }
 
 impl std::fmt::Debug for BackendEntrant {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("BackendEntrant").field(self.0.identity()).finish()
+        f.debug_tuple("BackendEntrant").field(self.backend.identity()).finish()
     }
 }
 
 impl Entrant for BackendEntrant {
     fn name(&self) -> &str {
-        self.0.identity().name
+        &self.name
     }
 
     fn hash(&self) -> &str {
-        self.0.identity().hash.name()
+        self.backend.identity().hash.name()
     }
 
     fn format(&self) -> String {
-        let identity = self.0.identity();
+        let identity = self.backend.identity();
         let params = &identity.params.to_string()[2..18];
         let (name, version, hash) = (identity.name, identity.version, identity.hash.name());
-        format!("{name}-v{version}-{hash}-{params}-s{SCHEMA_VERSION}")
+        // What a node keeps for proofs differs, though the state is the same.
+        let shard = self.backend.proof_shards().map(|shards| shards.shard().replace('/', "of"));
+        let shard = shard.map_or_else(String::new, |shard| format!("-shard-{shard}"));
+        format!("{name}-v{version}-{hash}-{params}{shard}-s{SCHEMA_VERSION}")
     }
 
     fn load(&self, folder: &Path, entries: &mut Entries<'_>) -> Result<(), BenchError> {
         let name = self.name();
         let db = Db::create(folder, &OpenOptions::default()).of(name)?;
         let options = StoreOptions { dir: Some(files(folder)), ..StoreOptions::default() };
-        let store = StateStore::open(self.0.clone(), db.state_store(), options).of(name)?;
+        let store = StateStore::open(self.backend.clone(), db.state_store(), options).of(name)?;
         let mut txn = db.begin_write().of(name)?;
         let stopped = |stopped| StoreError::new("loading", stopped).into();
         let mut all = entries.by_ref().map(|entry| entry.map_err(stopped));
@@ -82,7 +96,7 @@ impl Entrant for BackendEntrant {
             ..StoreOptions::default()
         };
         let kv = db.state_store();
-        let store = StateStore::open(self.0.clone(), kv.clone(), options).of(name)?;
+        let store = StateStore::open(self.backend.clone(), kv.clone(), options).of(name)?;
         let sync = terms.sync;
         Ok(Box::new(BackendContender {
             name: name.into(),
@@ -161,6 +175,43 @@ impl Contender for BackendContender {
             bytes += file.and_then(|file| file.metadata()).map_err(io)?.len();
         }
         Ok(bytes)
+    }
+
+    fn prove(
+        &mut self,
+        keys: &[StateKey],
+        present: bool,
+    ) -> Result<Option<ProofFigures>, BenchError> {
+        let backend = self.store.backend();
+        if !backend.capabilities().proofs || keys.is_empty() {
+            return Ok(None);
+        }
+        let mut figures = ProofFigures::new(present);
+        // The first one finds caches empty, and is not what is measured.
+        match self.store.prove(At::Tip, &keys[..1]) {
+            Err(StateError::OutsideShard { .. }) => {}
+            proof => drop(proof.of(&self.name)?),
+        }
+        for key in keys {
+            let start = Instant::now();
+            let proof = match self.store.prove(At::Tip, &[*key]) {
+                // What another node keeps.
+                Err(StateError::OutsideShard { .. }) => continue,
+                proof => proof.of(&self.name)?,
+            };
+            let made = start.elapsed();
+            let shown = backend.verify(proof.root, &[*key], &proof.bytes);
+            let verified = start.elapsed() - made;
+            let value = self.store.reader(At::Tip).and_then(|reader| reader.get(key));
+            let value = value.of(&self.name)?;
+            let right = value.is_some() == present && shown.is_ok_and(|shown| shown == [value]);
+            if !right {
+                let (backend, key) = (self.name.clone(), key.to_string());
+                return Err(BenchError::WrongProof { backend, key });
+            }
+            figures.add(made, verified, proof.bytes.len());
+        }
+        Ok(Some(figures))
     }
 
     fn ethereum_root(&self) -> Option<B256> {

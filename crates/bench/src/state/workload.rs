@@ -116,6 +116,19 @@ impl Workload {
         Base { keys, contracts, layout: self.layout, seed: self.seed }
     }
 
+    /// Up to `count` keys that have a value at the end, spread evenly, and as many that never had
+    /// one.
+    pub fn keys_to_prove(&self, count: u64) -> [Vec<StateKey>; 2] {
+        let base = self.base();
+        let all = match self.keys {
+            Keys::Preloaded(keys) => keys,
+            Keys::Fresh => self.warmup + self.pairs,
+        };
+        let count = count.min(all);
+        let present = (0..count).map(|n| base.key(n * all / count));
+        [present.collect(), (all..all + count).map(|n| base.key(n)).collect()]
+    }
+
     /// The stream of blocks, warm-up first.
     pub fn stream(&self) -> BlockStream<'_> {
         BlockStream { workload: self, random: Random(self.seed), next_key: 0 }

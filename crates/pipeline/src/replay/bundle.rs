@@ -209,7 +209,7 @@ impl<'a> BundleReplay<'a> {
             failures,
             root: self.root,
             breakdown: self.breakdown,
-            amplification: Amplification::new(self.counts, self.key_reads, self.key_writes),
+            amplification: Amplification::new(&self.counts, self.key_reads, self.key_writes),
             disk_bytes,
             peak_rss_bytes: peak_rss_bytes(),
             bundles: self.outcomes,
@@ -299,8 +299,7 @@ impl<'a> BundleReplay<'a> {
         let seconds = self.stop(start);
 
         self.root = proposal.root();
-        let counts = self.store.counts() - counts;
-        self.counts = self.counts + counts;
+        self.counts = &self.counts + &(&self.store.counts() - &counts);
         let mut txn = self.kv.begin_write()?;
         let after = self.store.revert(self.base.number, &mut *txn)?;
         txn.commit()?;
