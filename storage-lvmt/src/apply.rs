@@ -1,0 +1,387 @@
+//! One block (paper, Algorithms 1 to 5): versions go up, commitments follow, the block's Merkle tree
+//! is built, the root binds both.
+//!
+//! ```text
+//!  delta --> place: slot and version of each key --> increments of every AMT on the way
+//!                          |                                   | one batch of additions
+//!                          v                                   v
+//!                   tuples of keys                     tuples of sub-AMTs
+//!                          '---------> Merkle tree <-----------'
+//!                                          | its leaf of the range
+//!            root = H(root AMT's commitment || range) --> rows, the child's structure
+//! ```
+//!
+//! That a sub-AMT changes is known before its new commitment: only versions enter the AMT above. So
+//! all additions of all levels are one batch, with shared inversions.
+
+use crate::{
+    backend::NAME,
+    cache::State,
+    hash, merkle,
+    params::Params,
+    point::{Point, sum},
+    record::{
+        AMTS, Amt, BLOCKS, BlockRow, KEY_SLOTS, KEYS, META, META_KEY, Meta, Position, RANGE,
+        Record, SLOTS, TREES, VERSION_END, Way, amt_key, check_way, corrupt, group_key, range_key,
+        slot_key,
+    },
+    shard::ProofShard,
+    tree::Bump,
+};
+use alloy_primitives::{B256, Bytes};
+use hashbrown::HashMap;
+use retrie_state::{ApplyContext, Change, EncodedKey, NodeWrite, StateDelta, StateError, StateKey};
+use std::{convert::Infallible, sync::Arc};
+
+/// Applies `delta` to the state `parent`: the new root and structure.
+pub(crate) fn apply(
+    params: &Arc<Params>,
+    shard: ProofShard,
+    context: &ApplyContext<'_>,
+    view: &mut dyn NodeWrite,
+    parent: &State,
+    delta: &StateDelta,
+) -> Result<(B256, State), StateError> {
+    let number = context.number;
+    let mut meta = parent.meta;
+    if meta.blocks == 0 {
+        meta.first = number;
+    }
+    meta.blocks += 1;
+
+    let mut amts = Touched::new(params, parent);
+    let mut tuples = hash::Batch::with_capacity(delta.changes().len());
+    let mut writes = Vec::with_capacity(delta.changes().len());
+    for change in delta.changes() {
+        let write = place(view, parent, &mut amts, &mut meta, change)?;
+        tuples.key_tuple(
+            (write.way.len() - 1) as u8,
+            write.slot,
+            write.version,
+            &write.key,
+            change.next.as_ref().map(|value| &value[..]),
+        );
+        writes.push(write);
+    }
+    let Touched { ways, before, mut points, mut terms, bumps, .. } = amts;
+    let (keys, own) = (writes.len(), points.len());
+    let count = u32::try_from(keys + own - 1).map_err(|_| StateError::Exhausted {
+        backend: NAME,
+        what: format!("the number of changes of block {number}"),
+        limit: u32::MAX.into(),
+    })?;
+
+    // The proof tree's nodes are added to in the same batch.
+    let growth = parent.tree.as_ref().and_then(|tree| tree.growth(params, &bumps));
+    if let Some(growth) = &growth {
+        terms.extend(growth.terms.iter().map(|(node, point)| (own as u32 + node, *point)));
+        points.extend(growth.nodes.iter().map(|node| *growth.base(*node)));
+    }
+    let keep = shard.keeps_tree(number);
+    let compute = || {
+        let mut leaves = tuples.finish();
+        sum(&mut points, &mut terms);
+        let amts = changed(&ways, &before, &points, number, keys);
+        let mut tuples = hash::Batch::with_capacity(amts.len());
+        for (at, amt) in &amts {
+            tuples.amt_tuple(&ways[*at], amt.version, &amt.commitment.to_bytes());
+        }
+        leaves.extend(tuples.finish());
+        let mut groups = Vec::with_capacity(leaves.len() / 16);
+        let top = merkle::build(&leaves, |level, group, row| {
+            if keep {
+                // A tree has fewer groups than leaves.
+                groups.push((group_key(number, level, group as u32), row));
+            }
+            Ok::<_, Infallible>(())
+        });
+        let Ok(top) = top;
+        (amts, groups, top)
+    };
+    // Records need the positions of their tuples, and these follow from the order alone.
+    let records = || {
+        let mut rows = Rows::with_capacity(keys);
+        for (leaf, (write, change)) in writes.iter().zip(delta.changes()).enumerate() {
+            let position = Position { block: number, leaf: leaf as u32 };
+            let value = change.next.as_ref().map(|value| &value[..]);
+            rows.add(|row| {
+                Record::encode(write.slot, write.version, position, &write.way, value, row);
+            });
+        }
+        let rows = rows.finish();
+        writes
+            .into_iter()
+            .zip(rows)
+            .try_for_each(|(write, row)| view.replace(KEYS, &write.key, write.row, Some(row)))
+    };
+    let ((amts, groups, top), written) = rayon::join(compute, records);
+    written?;
+    meta.commitment = points[0];
+
+    let mut second = parent.second.clone();
+    let (mut rows, mut old) = (Rows::with_capacity(amts.len()), Rows::with_capacity(amts.len()));
+    for (at, amt) in &amts {
+        if let [entry] = ways[*at][..] {
+            second.set(entry.into(), *amt);
+        }
+        rows.add(|row| amt.encode(row));
+        old.add(|row| before[*at].encode(row));
+        meta.amts += u64::from(before[*at].version == 0);
+    }
+    for ((at, _), (row, old)) in amts.iter().zip(rows.finish().into_iter().zip(old.finish())) {
+        let old = (before[*at].version > 0).then_some(old);
+        view.replace(AMTS, &amt_key(&ways[*at]), old, Some(row))?;
+    }
+    for (key, row) in groups {
+        view.replace(TREES, &key, None, Some(row.into()))?;
+    }
+    if count > 0 {
+        let row = BlockRow { leaves: count, top, kept: if keep { count } else { 0 } };
+        view.replace(BLOCKS, &number.to_be_bytes(), None, Some(row.encode().into()))?;
+        meta.leaves += u64::from(row.kept);
+    }
+    let mut range = parent.range.clone();
+    let range_top = range.append(hash::block(number, count, &top), |level, group, row| {
+        view.put(RANGE, &range_key(level, group), row.into())
+    })?;
+
+    let collection = parent.collection.step(context, view, &mut meta, count)?;
+    let old = (parent.meta.blocks > 0).then(|| parent.meta.encode().into());
+    view.replace(META, META_KEY, old, Some(meta.encode().into()))?;
+    parent.memo.clear();
+
+    let root = root_of(&meta, &range_top);
+    let tree = parent.tree.as_ref().map(|tree| {
+        let growth = growth.map(|growth| (growth, &points[own..]));
+        tree.grown(params, growth, bumps, context, view.as_read())
+    });
+    let memo = Default::default();
+    Ok((root, State { meta, second, range, tree, collection, memo }))
+}
+
+/// The sub-AMTs that change, with their new content: deepest level first, within a level by way.
+/// Their tuples come after those of `keys` keys. The first of `ways` is the root AMT, which has none.
+fn changed(
+    ways: &[Way],
+    before: &[Amt],
+    points: &[Point],
+    block: u64,
+    keys: usize,
+) -> Vec<(usize, Amt)> {
+    let mut order: Vec<usize> = (1..ways.len()).collect();
+    order.sort_unstable_by(|a, b| {
+        let (a, b) = (&ways[*a], &ways[*b]);
+        b.len().cmp(&a.len()).then_with(|| a.cmp(b))
+    });
+    let amt = |(n, at): (usize, usize)| {
+        let position = Position { block, leaf: (keys + n) as u32 };
+        (at, Amt { version: before[at].version + 1, position, commitment: points[at] })
+    };
+    order.into_iter().enumerate().map(amt).collect()
+}
+
+/// The root of a state with these counts, whose range has this top.
+pub(crate) fn root_of(meta: &Meta, range_top: &B256) -> B256 {
+    hash::root(&meta.commitment.to_bytes(), meta.first, meta.blocks, range_top)
+}
+
+/// A key that changes: where its version is, and which one is new.
+struct Write {
+    key: EncodedKey,
+    /// Its record so far.
+    row: Option<Bytes>,
+    way: Way,
+    slot: u8,
+    version: u64,
+}
+
+/// Finds the slot of a key, or gives it one, and raises its version (Algorithms 2 and 3).
+fn place(
+    view: &mut dyn NodeWrite,
+    parent: &State,
+    amts: &mut Touched<'_>,
+    meta: &mut Meta,
+    change: &Change,
+) -> Result<Write, StateError> {
+    let key = change.key.encode();
+    let row = match parent.memo.get(&change.key) {
+        Some(row) => row,
+        None => view.get(KEYS, &key)?,
+    };
+    let write = match &row {
+        Some(row) => {
+            let record = Record::decode(&change.key, row)?;
+            check_way(amts.params.height(), &record.way, KEYS)?;
+            match (record.value.is_some(), change.next.is_some()) {
+                (true, false) => meta.dead += 1,
+                (false, true) => {
+                    meta.dead = meta.dead.checked_sub(1).ok_or_else(|| {
+                        corrupt(META, format!("{} is dead, but no key is counted", change.key))
+                    })?;
+                }
+                _ => {}
+            }
+            let version = next_version(record.version, || change.key.to_string())?;
+            Write { key, way: record.way, slot: record.slot, version, row: Some(row.clone()) }
+        }
+        None => {
+            let (way, slot) = allocate(view, amts, &change.key, &key)?;
+            meta.keys += 1;
+            meta.dead += u64::from(change.next.is_none());
+            Write { key, row, way, slot, version: 1 }
+        }
+    };
+    if let Some((entry, above)) = write.way.split_last() {
+        let amt = amts.touch(view, above)?;
+        amts.bump(amt, entry, write.slot);
+    }
+    Ok(write)
+}
+
+/// The first vacant slot on the way of a key: always the lowest of the highest entry that has one,
+/// since slots are never freed. Absence proofs rest on this.
+fn allocate(
+    view: &mut dyn NodeWrite,
+    amts: &mut Touched<'_>,
+    key: &StateKey,
+    encoded: &[u8],
+) -> Result<(Way, u8), StateError> {
+    let location = hash::location(encoded);
+    let height = amts.params.height();
+    let mut way = Way::root();
+    for level in 0.. {
+        let entry =
+            hash::entry_of(&location, height, level).ok_or_else(|| StateError::Exhausted {
+                backend: NAME,
+                what: format!("the number of levels on the way of {key}"),
+                limit: level as u64,
+            })?;
+        // Entries of a height of 16 at most.
+        way.push(entry as u16);
+        // Where there is a sub-AMT the entry is full.
+        if level == 0 && amts.has_second(entry as u16) {
+            continue;
+        }
+        for slot in KEY_SLOTS {
+            let at = slot_key(&way, slot);
+            if view.get(SLOTS, &at)?.is_none() {
+                view.replace(SLOTS, &at, None, Some(Bytes::copy_from_slice(encoded)))?;
+                return Ok((way, slot));
+            }
+        }
+    }
+    unreachable!("levels end with the hash")
+}
+
+fn next_version(version: u64, of: impl Fn() -> String) -> Result<u64, StateError> {
+    let next = version + 1;
+    if next >= VERSION_END {
+        let what = format!("the version of {}", of());
+        return Err(StateError::Exhausted { backend: NAME, what, limit: VERSION_END - 1 });
+    }
+    Ok(next)
+}
+
+/// The AMTs that a block changes, the root AMT first.
+struct Touched<'a> {
+    params: &'a Params,
+    parent: &'a State,
+    index: HashMap<Way, u32>,
+    ways: Vec<Way>,
+    before: Vec<Amt>,
+    /// Their commitments.
+    points: Vec<Point>,
+    /// What is added to which of `points`.
+    terms: Vec<(u32, Point)>,
+    /// What changes in the root AMT.
+    bumps: Vec<Bump>,
+}
+
+impl<'a> Touched<'a> {
+    fn new(params: &'a Params, parent: &'a State) -> Self {
+        Self {
+            params,
+            parent,
+            index: HashMap::from([(Way::root(), 0)]),
+            ways: vec![Way::root()],
+            before: vec![Amt::NONE],
+            points: vec![parent.meta.commitment],
+            terms: Vec::new(),
+            bumps: Vec::new(),
+        }
+    }
+
+    /// Whether there is a sub-AMT below this entry of the root AMT.
+    fn has_second(&self, entry: u16) -> bool {
+        self.parent.second.get(entry.into()).version > 0 || self.index.contains_key(&[entry][..])
+    }
+
+    /// The AMT at `way`. The first time, its version goes up: the slot 0 above it.
+    fn touch(&mut self, view: &dyn NodeWrite, way: &[u16]) -> Result<u32, StateError> {
+        if let Some(at) = self.index.get(way) {
+            return Ok(*at);
+        }
+        let at = self.ways.len() as u32;
+        let amt = self.parent.amt(view.as_read(), way)?;
+        let way = Way::new(way);
+        next_version(amt.version, || format!("the AMT {way}"))?;
+        self.index.insert(way.clone(), at);
+        self.before.push(amt);
+        self.points.push(amt.commitment);
+        self.ways.push(way.clone());
+        if let Some((entry, above)) = way.split_last() {
+            let above = self.touch(view, above)?;
+            self.bump(above, entry, 0);
+        }
+        Ok(at)
+    }
+
+    /// Raises a version of the AMT `at` by one (paper, section 5: no multiplication).
+    fn bump(&mut self, at: u32, entry: u16, slot: u8) {
+        self.terms.push((at, *self.params.increment(entry.into(), slot.into())));
+        if at == 0 {
+            self.bumps.push(Bump { entry, slot });
+        }
+    }
+}
+
+/// Rows written one behind the other, a few in one piece of memory: an allocation for each would
+/// take longer, and one for all would stay as long as any of them does.
+#[derive(Default)]
+struct Rows {
+    bytes: Vec<u8>,
+    ends: Vec<usize>,
+    done: Vec<Bytes>,
+}
+
+/// Rows in one piece of memory.
+const ROWS_A_PIECE: usize = 8;
+
+impl Rows {
+    fn with_capacity(rows: usize) -> Self {
+        Self { done: Vec::with_capacity(rows), ..Self::default() }
+    }
+
+    fn add(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
+        write(&mut self.bytes);
+        self.ends.push(self.bytes.len());
+        if self.ends.len() == ROWS_A_PIECE {
+            self.cut();
+        }
+    }
+
+    fn cut(&mut self) {
+        let next = Vec::with_capacity(self.bytes.len());
+        let bytes = Bytes::from(std::mem::replace(&mut self.bytes, next));
+        let mut start = 0;
+        for end in self.ends.drain(..) {
+            self.done.push(bytes.slice(start..end));
+            start = end;
+        }
+    }
+
+    fn finish(mut self) -> Vec<Bytes> {
+        self.cut();
+        self.done
+    }
+}

@@ -1,0 +1,298 @@
+//! The contract over the rows and structures of this crate.
+
+use crate::{
+    apply, bulk,
+    cache::{self, Memo, Shared, State},
+    check,
+    collect::{self, Collection},
+    merkle::{Group, Range},
+    params::Params,
+    proof,
+    record::{
+        AMTS, Amt, BLOCKS, KEYS, META, Meta, RANGE, Record, SLOTS, TREES, corrupt, range_key,
+    },
+    shard::ProofShard,
+    tree::ProofTree,
+    verify,
+};
+use alloy_primitives::{Address, B256, Bytes};
+use retrie_state::{
+    Applied, ApplyContext, Backend, BackendStats, BulkSink, Cache, Capabilities, Direction, HashId,
+    Identity, Jobs, KeyRange, NodeRead, NodeWrite, ProofError, ProofShards, StateDelta, StateError,
+    StateKey, Table, Value, prefix_end,
+};
+use std::{fmt, sync::Arc};
+
+/// Name of the backend.
+pub(crate) const NAME: &str = "lvmt";
+
+/// Why the backend cannot be set up.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LvmtError {
+    /// A proof shard needs the tables of quotients.
+    #[error(
+        "the parameters have no tables for proofs, which proof shard {0} needs; make them again \
+         with `retrie params lvmt`, without --without-proofs"
+    )]
+    NoQuotients(ProofShard),
+    /// There are fewer entries, or fewer shards of this size.
+    #[error("there is no proof shard {shard}: an AMT of height {height} has {} entries", 1u32 << height)]
+    NoSuchShard {
+        /// The shard asked for.
+        shard: ProofShard,
+        /// Height of the AMTs.
+        height: u8,
+    },
+}
+
+/// Multi-layer versioned multipoint trie.
+pub struct Lvmt {
+    identity: Identity,
+    params: Arc<Params>,
+    shard: ProofShard,
+    slack: u64,
+    empty_root: B256,
+}
+
+impl fmt::Debug for Lvmt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lvmt")
+            .field("identity", &self.identity)
+            .field("shard", &self.shard)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Lvmt {
+    /// The backend with these public parameters. It proves what `shard` says.
+    pub fn new(params: Arc<Params>, shard: ProofShard) -> Result<Self, LvmtError> {
+        let height = params.height();
+        let is_beyond = |(bits, index)| bits > u32::from(height) || index >> bits != 0;
+        if shard.prefix().is_some_and(is_beyond) {
+            return Err(LvmtError::NoSuchShard { shard, height });
+        }
+        if shard != ProofShard::None && !params.has_quotients() {
+            return Err(LvmtError::NoQuotients(shard));
+        }
+        let identity =
+            Identity { name: NAME, version: 1, hash: HashId::Blake2b256, params: params.digest() };
+        let empty_root = apply::root_of(&Meta::EMPTY, &B256::ZERO);
+        Ok(Self { identity, params, shard, slack: collect::SLACK, empty_root })
+    }
+
+    /// As it is, but collecting garbage once there are `slack` stale leaves more than live ones.
+    pub const fn with_slack(mut self, slack: u64) -> Self {
+        self.slack = slack;
+        self
+    }
+
+    /// The public parameters.
+    pub fn params(&self) -> &Arc<Params> {
+        &self.params
+    }
+
+    fn state<'a>(&self, cache: &'a Cache) -> Result<&'a State, StateError> {
+        let foreign = || corrupt(META, "the structure in memory belongs to another backend");
+        cache.downcast_ref::<State>().ok_or_else(foreign)
+    }
+
+    fn open_state(&self, view: &dyn NodeRead) -> Result<State, StateError> {
+        let meta = Meta::get(view)?;
+        let height = self.params.height();
+        let (second, range) = if meta.blocks == 0 {
+            (Shared::new(1 << height, Amt::NONE), Range::default())
+        } else {
+            let range = Range::open(meta.blocks, |level, group, size| {
+                let row = view.get(RANGE, &range_key(level, group))?;
+                Ok(row.and_then(|row| Group::decode(&row, size)))
+            })?;
+            let range = range.ok_or_else(|| {
+                corrupt(RANGE, "the last groups are missing or contradict each other")
+            })?;
+            (cache::second_level(view, height)?, range)
+        };
+        let tree = ProofTree::new(height, self.shard, meta.keys == 0);
+        let collection = Collection::new(self.slack, self.shard);
+        Ok(State { meta, second, range, tree, collection, memo: Memo::default() })
+    }
+
+    fn entries_in<'a>(
+        &self,
+        view: &'a dyn NodeRead,
+        range: KeyRange<'_>,
+    ) -> Result<impl Iterator<Item = Result<(StateKey, Value), StateError>> + 'a, StateError> {
+        let rows = view.scan(KEYS, range, Direction::Forward)?;
+        Ok(rows.filter_map(|row| {
+            let entry = row.and_then(|(key, row)| {
+                let key = StateKey::decode(&key)
+                    .ok_or_else(|| corrupt(KEYS, format!("row {key} is not a state key")))?;
+                Ok(Record::value_of(&key, &row)?.map(|value| (key, value)))
+            });
+            entry.transpose()
+        }))
+    }
+}
+
+impl Backend for Lvmt {
+    fn identity(&self) -> &Identity {
+        &self.identity
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            proofs: true,
+            absence_proofs: true,
+            state_determined_root: false,
+            ethereum_root: false,
+            history: false,
+        }
+    }
+
+    fn tables(&self) -> Vec<Table> {
+        vec![KEYS, SLOTS, AMTS, TREES, BLOCKS, RANGE, META]
+    }
+
+    fn empty_root(&self) -> B256 {
+        self.empty_root
+    }
+
+    fn open(&self, view: &dyn NodeRead, _: &Jobs) -> Result<Cache, StateError> {
+        Ok(Arc::new(self.open_state(view)?))
+    }
+
+    fn apply(
+        &self,
+        context: &ApplyContext<'_>,
+        view: &mut dyn NodeWrite,
+        cache: &Cache,
+        delta: &StateDelta,
+    ) -> Result<Applied, StateError> {
+        let parent = self.state(cache)?;
+        let (root, state) = apply::apply(&self.params, self.shard, context, view, parent, delta)?;
+        Ok(Applied { root, cache: Arc::new(state) })
+    }
+
+    fn hint(&self, view: &dyn NodeRead, cache: &Cache, keys: &[StateKey]) {
+        // What cannot be read now will be reported when it is needed.
+        keys.iter().for_each(|key| drop(self.read(view, cache, key)));
+    }
+
+    fn read(
+        &self,
+        view: &dyn NodeRead,
+        cache: &Cache,
+        key: &StateKey,
+    ) -> Result<Option<Value>, StateError> {
+        let memo = &self.state(cache)?.memo;
+        let row = match memo.get(key) {
+            Some(row) => row,
+            None => {
+                let row = view.get(KEYS, &key.encode())?;
+                memo.put(key, &row);
+                row
+            }
+        };
+        row.map_or(Ok(None), |row| Record::value_of(key, &row))
+    }
+
+    fn slots_of(
+        &self,
+        view: &dyn NodeRead,
+        _: &Cache,
+        address: &Address,
+    ) -> Result<Vec<(B256, Value)>, StateError> {
+        let start = StateKey::Slot(*address, B256::ZERO).encode();
+        let end = prefix_end(&start[..21]);
+        self.entries_in(view, KeyRange { start: &start[..21], end: end.as_deref() })?
+            .map(|entry| match entry? {
+                (StateKey::Slot(_, slot), value) => Ok((slot, value)),
+                (key, _) => Err(corrupt(KEYS, format!("{key} among slots"))),
+            })
+            .collect()
+    }
+
+    fn entries(
+        &self,
+        view: &dyn NodeRead,
+        _: &Cache,
+        start: Option<&StateKey>,
+        limit: usize,
+    ) -> Result<Vec<(StateKey, Value)>, StateError> {
+        let start = start.map(StateKey::encode);
+        let range = KeyRange::from(start.as_deref().unwrap_or(&[]));
+        self.entries_in(view, range)?.take(limit).collect()
+    }
+
+    fn bulk_load(
+        &self,
+        number: u64,
+        entries: &mut dyn Iterator<Item = Result<(StateKey, Value), StateError>>,
+        sink: &mut dyn BulkSink,
+    ) -> Result<B256, StateError> {
+        bulk::load(&self.params, self.shard, number, entries, sink)
+    }
+
+    fn prove(
+        &self,
+        view: &dyn NodeRead,
+        cache: &Cache,
+        keys: &[StateKey],
+    ) -> Result<Bytes, StateError> {
+        proof::prove(&self.params, self.shard, view, self.state(cache)?, keys)
+    }
+
+    fn verify(
+        &self,
+        root: B256,
+        keys: &[StateKey],
+        proof: &[u8],
+    ) -> Result<Vec<Option<Value>>, ProofError> {
+        verify::verify(self.params.verifier(), root, keys, proof)
+    }
+
+    fn stats(&self, view: &dyn NodeRead, _: &Cache) -> Result<BackendStats, StateError> {
+        let count = |table: Table| {
+            let rows = view.scan(table, KeyRange::ALL, Direction::Forward)?;
+            Ok((table.name, rows.map(|row| row.map(|_| 1u64)).sum::<Result<u64, _>>()?))
+        };
+        let tables = self.tables().into_iter().map(count).collect::<Result<_, StateError>>()?;
+        let Meta { keys, dead, .. } = Meta::get(view)?;
+        Ok(BackendStats { tables, live_keys: keys.saturating_sub(dead), dead_keys: dead })
+    }
+
+    fn check(
+        &self,
+        view: &dyn NodeRead,
+        cache: &Cache,
+        root: B256,
+        _: Option<&dyn NodeRead>,
+        report: &mut dyn FnMut(StateError),
+    ) -> Result<(), StateError> {
+        check::check(&self.params, view, self.state(cache)?, root, report)
+    }
+
+    fn proof_shards(&self) -> Option<&dyn ProofShards> {
+        Some(self)
+    }
+}
+
+impl ProofShards for Lvmt {
+    fn shard(&self) -> String {
+        self.shard.to_string()
+    }
+
+    fn prove_part(
+        &self,
+        view: &dyn NodeRead,
+        cache: &Cache,
+        keys: &[StateKey],
+    ) -> Result<Bytes, StateError> {
+        let state = self.state(cache)?;
+        let (parts, _) = proof::parts(&self.params, view, state, keys)?;
+        Ok(parts.encode().into())
+    }
+
+    fn combine(&self, parts: &[Bytes]) -> Result<Bytes, ProofError> {
+        proof::combine(parts).map(Bytes::from)
+    }
+}

@@ -1,0 +1,130 @@
+//! The decoded in-memory structure of one block's state.
+//!
+//! As in section 5 of the paper the commitments of the root AMT and of the second level are in
+//! memory. They belong to one block: a child's are a copy that shares what did not change.
+
+use crate::{
+    collect::Collection,
+    merkle::Range,
+    record::{AMTS, Amt, Meta, amts_below, corrupt, read_amt_key},
+    tree::ProofTree,
+};
+use alloy_primitives::Bytes;
+use hashbrown::HashMap;
+use parking_lot::Mutex;
+use retrie_state::{Direction, KeyRange, NodeRead, StateError, StateKey, prefix_end};
+use std::sync::Arc;
+
+/// Entries of a chunk of a [`Shared`] array.
+const CHUNK: usize = 8;
+
+/// An array whose copies share what they have in common, in chunks of eight.
+#[derive(Clone, Debug)]
+pub(crate) struct Shared<T> {
+    chunks: Vec<Arc<[T; CHUNK]>>,
+}
+
+impl<T: Copy> Shared<T> {
+    /// `len` times `of`.
+    pub(crate) fn new(len: usize, of: T) -> Self {
+        let chunk = Arc::new([of; CHUNK]);
+        Self { chunks: vec![chunk; len.div_ceil(CHUNK)] }
+    }
+
+    /// What `items` holds; `filler` up to the end of its last chunk.
+    pub(crate) fn from_slice(items: &[T], filler: T) -> Self {
+        let chunks = items.chunks(CHUNK).map(|items| {
+            let mut chunk = [filler; CHUNK];
+            chunk[..items.len()].copy_from_slice(items);
+            Arc::new(chunk)
+        });
+        Self { chunks: chunks.collect() }
+    }
+
+    /// The item at `index`, which is within the array.
+    pub(crate) fn get(&self, index: usize) -> &T {
+        &self.chunks[index / CHUNK][index % CHUNK]
+    }
+
+    pub(crate) fn set(&mut self, index: usize, item: T) {
+        Arc::make_mut(&mut self.chunks[index / CHUNK])[index % CHUNK] = item;
+    }
+}
+
+/// The structure of one block.
+pub(crate) struct State {
+    pub(crate) meta: Meta,
+    /// Sub-AMTs right below the root AMT, by their entry there.
+    pub(crate) second: Shared<Amt>,
+    /// Right edge of the tree over all blocks.
+    pub(crate) range: Range,
+    /// The root AMT's proof tree, as far as this node keeps it.
+    pub(crate) tree: Option<ProofTree>,
+    /// Garbage collection under way.
+    pub(crate) collection: Collection,
+    /// Rows read from this very state.
+    pub(crate) memo: Memo,
+}
+
+impl State {
+    /// The sub-AMT at `way`.
+    pub(crate) fn amt(&self, view: &dyn NodeRead, way: &[u16]) -> Result<Amt, StateError> {
+        match way {
+            [entry] => Ok(*self.second.get(*entry as usize)),
+            _ => Amt::get(view, way),
+        }
+    }
+}
+
+/// The second level's commitments, from their rows.
+pub(crate) fn second_level(view: &dyn NodeRead, height: u8) -> Result<Shared<Amt>, StateError> {
+    let len = 1 << height;
+    let start = amts_below(&[]);
+    let end = prefix_end(&start);
+    let range = KeyRange { start: &start, end: end.as_deref() };
+    let mut second = vec![Amt::NONE; len];
+    for row in view.scan(AMTS, range, Direction::Forward)? {
+        let (key, row) = row?;
+        let way = read_amt_key(&key).filter(|way| usize::from(way[0]) < len);
+        let way = way.ok_or_else(|| corrupt(AMTS, format!("row {key} names no AMT")))?;
+        second[usize::from(way[0])] = Amt::decode(&way, &row)?;
+    }
+    Ok(Shared::from_slice(&second, Amt::NONE))
+}
+
+/// Most rows that a memo holds.
+const MEMO_ROWS: usize = 1 << 16;
+const MEMO_PARTS: usize = 16;
+
+/// Records read from a state: what a block changes it has mostly read before, and the record that
+/// is read for the value is needed again for version and slot. Bounded; belongs to one state, so it
+/// is never wrong.
+#[derive(Default)]
+pub(crate) struct Memo([Mutex<HashMap<StateKey, Option<Bytes>>>; MEMO_PARTS]);
+
+impl Memo {
+    fn part(&self, key: &StateKey) -> &Mutex<HashMap<StateKey, Option<Bytes>>> {
+        let byte = match key {
+            StateKey::Account(address) => address[19],
+            StateKey::Slot(address, slot) => address[19] ^ slot[31],
+        };
+        &self.0[usize::from(byte) % MEMO_PARTS]
+    }
+
+    /// The row of `key`, if it was read before.
+    pub(crate) fn get(&self, key: &StateKey) -> Option<Option<Bytes>> {
+        self.part(key).lock().get(key).cloned()
+    }
+
+    pub(crate) fn put(&self, key: &StateKey, row: &Option<Bytes>) {
+        let mut part = self.part(key).lock();
+        if part.len() < MEMO_ROWS / MEMO_PARTS {
+            part.insert(*key, row.clone());
+        }
+    }
+
+    /// Forgets everything.
+    pub(crate) fn clear(&self) {
+        self.0.iter().for_each(|part| *part.lock() = HashMap::default());
+    }
+}

@@ -1,0 +1,297 @@
+//! The check of all rows, for `db verify`: against each other, and up to the root.
+//!
+//! Records name slots, slots name keys; versions give every commitment again; every tuple that is
+//! live hashes to its leaf, every group to its leaf above, every block's tree to its leaf of the
+//! range, and commitment and range to the root.
+
+use crate::{
+    amt,
+    apply::root_of,
+    cache::State,
+    hash,
+    merkle::{GROUP, Group, group_size, levels},
+    params::Params,
+    point::Point,
+    record::{
+        AMTS, Amt, BLOCKS, BlockRow, KEY_SLOTS, KEYS, META, Meta, Position, RANGE, Record, SLOTS,
+        TREES, Way, check_way, corrupt, group_key, range_key, read_amt_key, read_slot_key,
+        slot_key,
+    },
+    tree,
+};
+use alloy_primitives::B256;
+use retrie_state::{Direction, KeyRange, NodeRead, StateError, StateKey, Table};
+use std::fmt::Display;
+
+/// Checks the state that `view` shows, whose recorded root is `root`.
+pub(crate) fn check(
+    params: &Params,
+    view: &dyn NodeRead,
+    state: &State,
+    root: B256,
+    report: &mut dyn FnMut(StateError),
+) -> Result<(), StateError> {
+    let meta = Meta::get(view)?;
+    let mut check = Check { params, view, meta, report, leaves: 0 };
+    if root_of(&meta, &state.range.top()) != root {
+        check.bad(META, "commitment and range do not make up the recorded root");
+    }
+    check.keys()?;
+    check.slots()?;
+    check.amts(state)?;
+    check.trees()?;
+    check.groups(RANGE, "the range", meta.blocks, Some(state.range.top()), &|level, group| {
+        range_key(level, group).to_vec()
+    })?;
+    if check.leaves != meta.leaves {
+        check.bad(META, format!("{} leaves are kept, {} counted", check.leaves, meta.leaves));
+    }
+    Ok(())
+}
+
+struct Check<'a> {
+    params: &'a Params,
+    view: &'a dyn NodeRead,
+    meta: Meta,
+    report: &'a mut dyn FnMut(StateError),
+    /// Leaves kept.
+    leaves: u64,
+}
+
+impl Check<'_> {
+    fn bad(&mut self, table: Table, what: impl Into<String>) {
+        (self.report)(corrupt(table, what));
+    }
+
+    fn keys(&mut self) -> Result<(), StateError> {
+        let (mut keys, mut dead) = (0, 0);
+        for row in self.view.scan(KEYS, KeyRange::ALL, Direction::Forward)? {
+            let (encoded, row) = row?;
+            let Some(key) = StateKey::decode(&encoded) else {
+                self.bad(KEYS, format!("row {encoded} is not a state key"));
+                continue;
+            };
+            let record = match Record::decode(&key, &row) {
+                Ok(record) => record,
+                Err(fault) => {
+                    (self.report)(fault);
+                    continue;
+                }
+            };
+            keys += 1;
+            dead += u64::from(record.value.is_none());
+            let location = hash::location(&encoded);
+            let entry = |level| hash::entry_of(&location, self.params.height(), level);
+            let leads = |(level, at): (usize, &u16)| entry(level) == Some((*at).into());
+            if !record.way.iter().enumerate().all(leads) {
+                self.bad(KEYS, format!("{key} does not belong to entry {}", record.way));
+            }
+            let slot = self.view.get(SLOTS, &slot_key(&record.way, record.slot))?;
+            if slot.is_none_or(|slot| slot != encoded) {
+                let what =
+                    format!("slot {} of entry {} is not that of {key}", record.slot, record.way);
+                self.bad(SLOTS, what);
+            }
+            let value = record.value.as_ref().map(|value| &value[..]);
+            let tuple =
+                hash::key_tuple(record.level(), record.slot, record.version, &encoded, value);
+            self.leaf(record.position, tuple, &key)?;
+        }
+        if (keys, dead) != (self.meta.keys, self.meta.dead) {
+            let Meta { keys: all, dead: gone, .. } = self.meta;
+            self.bad(META, format!("{keys} keys ({dead} without value), {all} ({gone}) counted"));
+        }
+        Ok(())
+    }
+
+    /// Every slot has a key that says so itself.
+    fn slots(&mut self) -> Result<(), StateError> {
+        for row in self.view.scan(SLOTS, KeyRange::ALL, Direction::Forward)? {
+            let (at, row) = row?;
+            let Some((way, slot)) = read_slot_key(&at) else {
+                self.bad(SLOTS, format!("row {at} names no slot"));
+                continue;
+            };
+            // Absence proofs rest on this.
+            if slot > 1 && self.view.get(SLOTS, &slot_key(&way, slot - 1))?.is_none() {
+                self.bad(
+                    SLOTS,
+                    format!("slot {slot} of entry {way} is taken, the one before free"),
+                );
+            }
+            match tree::occupant(self.view, &row) {
+                Ok((_, record)) if (&record.way, record.slot) == (&way, slot) => {}
+                Ok((key, _)) => self.bad(SLOTS, format!("{key} has not slot {slot} of {way}")),
+                Err(fault) => (self.report)(fault),
+            }
+        }
+        Ok(())
+    }
+
+    fn amts(&mut self, state: &State) -> Result<(), StateError> {
+        self.commitment(&Way::root(), self.meta.commitment)?;
+        let mut amts = 0;
+        for row in self.view.scan(AMTS, KeyRange::ALL, Direction::Forward)? {
+            let (at, row) = row?;
+            let Some(way) = read_amt_key(&at) else {
+                self.bad(AMTS, format!("row {at} names no AMT"));
+                continue;
+            };
+            let amt = match Amt::decode(&way, &row) {
+                Ok(amt) => amt,
+                Err(fault) => {
+                    (self.report)(fault);
+                    continue;
+                }
+            };
+            amts += 1;
+            if self.view.get(SLOTS, &slot_key(&way, *KEY_SLOTS.end()))?.is_none() {
+                self.bad(AMTS, format!("there is an AMT below entry {way}, which is not full"));
+            }
+            if let Err(fault) = check_way(self.params.height(), &way, AMTS) {
+                (self.report)(fault);
+                continue;
+            }
+            if state.amt(self.view, &way)? != amt {
+                self.bad(AMTS, format!("AMT {way} is not what is in memory"));
+            }
+            self.commitment(&way, amt.commitment)?;
+            let tuple = hash::amt_tuple(&way, amt.version, &amt.commitment.to_bytes());
+            self.leaf(amt.position, tuple, &way)?;
+        }
+        if amts != self.meta.amts {
+            self.bad(META, format!("{amts} AMTs, {} counted", self.meta.amts));
+        }
+        Ok(())
+    }
+
+    fn commitment(&mut self, way: &Way, commitment: Point) -> Result<(), StateError> {
+        // A slot that is wrong has been reported.
+        let Ok(entries) = tree::entries_of(self.params.height(), self.view, way, &|| Ok(())) else {
+            return Ok(());
+        };
+        if amt::commit(self.params, &entries) != commitment {
+            self.bad(AMTS, format!("the commitment of AMT {way} is not that of its versions"));
+        }
+        Ok(())
+    }
+
+    /// The tuple of `of` is the leaf at `position`, if that block's tree is kept.
+    fn leaf(
+        &mut self,
+        position: Position,
+        tuple: B256,
+        of: &dyn Display,
+    ) -> Result<(), StateError> {
+        let Position { block, leaf } = position;
+        let Some(row) = self.view.get(BLOCKS, &block.to_be_bytes())? else {
+            self.bad(BLOCKS, format!("block {block}, which has the tuple of {of}, has no row"));
+            return Ok(());
+        };
+        let Ok(row) = BlockRow::decode(block, &row) else { return Ok(()) };
+        if row.kept == 0 {
+            // A tree of another shard.
+            return Ok(());
+        }
+        let group = leaf / GROUP as u32;
+        let found = self.view.get(TREES, &group_key(block, 0, group))?.and_then(|bytes| {
+            let group = Group::decode(&bytes, group_size(row.leaves.into(), 0, group.into()))?;
+            group.leaf((leaf % GROUP as u32) as u8)
+        });
+        if found != Some(tuple) {
+            self.bad(TREES, format!("leaf {leaf} of block {block} is not the tuple of {of}"));
+        }
+        Ok(())
+    }
+
+    fn trees(&mut self) -> Result<(), StateError> {
+        for row in self.view.scan(BLOCKS, KeyRange::ALL, Direction::Forward)? {
+            let (key, row) = row?;
+            let Ok(block) = key[..].try_into().map(u64::from_be_bytes) else {
+                self.bad(BLOCKS, format!("row {key} is not a block number"));
+                continue;
+            };
+            let row = match BlockRow::decode(block, &row) {
+                Ok(row) => row,
+                Err(fault) => {
+                    (self.report)(fault);
+                    continue;
+                }
+            };
+            self.leaves += u64::from(row.kept);
+            let what = format!("block {block}");
+            let groups = |level, group| group_key(block, level, group as u32).to_vec();
+            let kept = self.groups(TREES, &what, row.leaves.into(), Some(row.top), &groups)?;
+            if kept != u64::from(row.kept) {
+                self.bad(BLOCKS, format!("{what} keeps {kept} leaves, not {}", row.kept));
+            }
+            let Some(ordinal) = block.checked_sub(self.meta.first) else {
+                self.bad(BLOCKS, format!("{what} comes before the first one"));
+                continue;
+            };
+            let leaf = hash::block(block, row.leaves, &row.top);
+            let (group, at) = (ordinal / GROUP as u64, (ordinal % GROUP as u64) as u8);
+            let found = self.view.get(RANGE, &range_key(0, group))?.and_then(|bytes| {
+                Group::decode(&bytes, group_size(self.meta.blocks, 0, group))?.leaf(at)
+            });
+            if found != Some(leaf) {
+                self.bad(RANGE, format!("the leaf of {what} is not that of its tree"));
+            }
+        }
+        Ok(())
+    }
+
+    /// All groups of a tree hash to their leaves above; returns how many leaves are kept.
+    fn groups(
+        &mut self,
+        table: Table,
+        what: &str,
+        leaves: u64,
+        top: Option<B256>,
+        key: &dyn Fn(u8, u64) -> Vec<u8>,
+    ) -> Result<u64, StateError> {
+        let read = |level: u8, number: u64| -> Result<Option<Group>, StateError> {
+            let size = group_size(leaves, level, number);
+            let row = self.view.get(table, &key(level, number))?;
+            let Some(row) = row else { return Ok(None) };
+            Group::decode(&row, size).map(Some).ok_or_else(|| {
+                corrupt(table, format!("group {number} of level {level} of {what} is malformed"))
+            })
+        };
+        let (mut kept, mut faults) = (0, Vec::new());
+        let last = levels(leaves).checked_sub(1);
+        for level in 0..levels(leaves) {
+            let mut number = 0;
+            while group_size(leaves, level, number) > 0 {
+                let group = match read(level, number) {
+                    Ok(group) => group,
+                    Err(fault) => {
+                        faults.push(fault);
+                        number += 1;
+                        continue;
+                    }
+                };
+                if let Some(group) = group {
+                    if level == 0 {
+                        kept += u64::from(group.kept().count_ones());
+                    }
+                    let above = if Some(level) == last {
+                        top
+                    } else {
+                        let above = read(level + 1, number / GROUP as u64).ok().flatten();
+                        above.and_then(|above| above.leaf((number % GROUP as u64) as u8))
+                    };
+                    if above.is_some_and(|above| above != group.top()) {
+                        let what = format!(
+                            "group {number} of level {level} of {what} does not hash to the one above"
+                        );
+                        faults.push(corrupt(table, what));
+                    }
+                }
+                number += 1;
+            }
+        }
+        faults.into_iter().for_each(|fault| (self.report)(fault));
+        Ok(kept)
+    }
+}

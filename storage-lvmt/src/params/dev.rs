@@ -1,0 +1,217 @@
+//! **Insecure** development parameters: their tau is public, so everybody can open anything to
+//! anything. With tau known, every point of the tables is a scalar times the generator.
+
+use super::{
+    Params, ParamsError, Phase, Progress, VerifierParams,
+    tables::{Meter, Table},
+};
+use crate::{
+    amt::{MAX_HEIGHT, SLOTS, VERSION_BITS, reverse_bits, root_of_unity},
+    hash,
+    point::{Point, Summer},
+};
+use ark_bn254::{Fr, G1Projective, G2Affine, G2Projective};
+use ark_ec::{AffineRepr, CurveGroup, PrimeGroup};
+use ark_ff::{AdditiveGroup, Field, One, PrimeField, batch_inversion};
+use rayon::prelude::*;
+
+/// tau is the hash of this sentence.
+const PUBLIC_TAU: &[u8] = b"retrie lvmt: this tau is public, secure nothing with it";
+
+impl Params {
+    /// **Insecure** parameters for development, tests and benchmarks, of height 1 to 16: their tau
+    /// is the hash of a public sentence. The same on every machine. Without quotients there are no
+    /// proofs, and it takes a sixteenth of time and memory.
+    ///
+    /// # Errors
+    /// The height is out of range, or `progress` said to stop.
+    pub fn insecure_dev(
+        height: u8,
+        with_quotients: bool,
+        progress: Progress<'_>,
+    ) -> Result<Self, ParamsError> {
+        Self::of_tau(height, insecure_dev_tau(), with_quotients, progress)
+    }
+
+    /// The parameters of a known tau, which is not in the domain.
+    pub(crate) fn of_tau(
+        height: u8,
+        tau: Fr,
+        with_quotients: bool,
+        progress: Progress<'_>,
+    ) -> Result<Self, ParamsError> {
+        if !(1..=MAX_HEIGHT).contains(&height) {
+            return Err(ParamsError::Height(height));
+        }
+        let powers = std::iter::successors(Some(tau), |power| Some(power.square()));
+        let tau_g2 = powers.take(height.into()).map(|power| G2Affine::generator() * power);
+        let tau_g2 = G2Projective::normalize_batch(&tau_g2.collect::<Vec<_>>());
+        let verifier = VerifierParams::new(tau_g2).ok_or(ParamsError::Height(height))?;
+
+        let scalars = Scalars::new(height, tau);
+        let base = FixedBase::new(SLOTS << height);
+        let table = |depths: usize, phase, scalars_at: &(dyn Fn(&At) -> Vec<Fr> + Sync)| {
+            let meter = Meter::new(progress, phase, (SLOTS * depths) << height);
+            let mut points = vec![Point::INFINITY; (SLOTS * depths) << height];
+            let entries = (8192 / (SLOTS * depths)).max(1);
+            let chunks = points.par_chunks_mut(entries * SLOTS * depths).enumerate();
+            chunks.try_for_each(|(chunk, points)| {
+                let first = (chunk * entries) as u32;
+                let count = (points.len() / (SLOTS * depths)) as u32;
+                let at = scalars.at(first..first + count);
+                let scalars: Vec<Fr> = at.iter().flat_map(|at| by_slot(&scalars_at(at))).collect();
+                base.multiply(&scalars, points);
+                meter.add(points.len())
+            })?;
+            Ok(Table::Owned(points))
+        };
+        let increments = table(1, Phase::Commitments, &|at| vec![scalars.increment(at)])?;
+        let quotients = with_quotients
+            .then(|| table(height.into(), Phase::Quotients, &|at| scalars.quotients(at)))
+            .transpose()?;
+        Ok(Self::from_tables(verifier, increments, quotients))
+    }
+}
+
+/// The tau of [`insecure_dev`](Params::insecure_dev), for models to compare with.
+pub fn insecure_dev_tau() -> Fr {
+    Fr::from_be_bytes_mod_order(&hash::parts(&[PUBLIC_TAU])[..])
+}
+
+/// Is this \[tau\] for the public tau?
+pub(super) fn is_public(tau_g2: &G2Affine) -> bool {
+    *tau_g2 == G2Affine::generator() * insecure_dev_tau()
+}
+
+/// Each scalar times 2^(40 j), for slots j = 0..6 one after the other.
+fn by_slot(scalars: &[Fr]) -> Vec<Fr> {
+    let shift = Fr::from(1u64 << VERSION_BITS);
+    let mut all = scalars.to_vec();
+    for i in 0..(SLOTS - 1) * scalars.len() {
+        all.push(all[i] * shift);
+    }
+    all
+}
+
+/// The polynomials behind the tables, at tau.
+struct Scalars {
+    height: u8,
+    tau: Fr,
+    root: Fr,
+    half: Fr,
+    /// (tau^n - 1) / n.
+    common: Fr,
+}
+
+/// What the polynomials of entry e are made of.
+struct At {
+    /// 1 / x_e.
+    y: Fr,
+    /// tau / x_e.
+    q: Fr,
+    /// 1 / (tau / x_e - 1).
+    inverse: Fr,
+}
+
+impl Scalars {
+    fn new(height: u8, tau: Fr) -> Self {
+        let half = Fr::from(2u64).inverse().expect("two is not zero");
+        let common = (tau.pow([1 << height]) - Fr::one()) * half.pow([u64::from(height)]);
+        Self { height, tau, root: root_of_unity(height), half, common }
+    }
+
+    fn at(&self, entries: std::ops::Range<u32>) -> Vec<At> {
+        let n = 1 << self.height;
+        let y = |entry| self.root.pow([u64::from(n - reverse_bits(self.height, entry))]);
+        let ys: Vec<Fr> = entries.map(y).collect();
+        let mut inverses: Vec<Fr> = ys.iter().map(|y| self.tau * y - Fr::one()).collect();
+        batch_inversion(&mut inverses);
+        let at = ys.into_iter().zip(inverses);
+        at.map(|(y, inverse)| At { y, q: self.tau * y, inverse }).collect()
+    }
+
+    /// I_e(tau) = (tau^n - 1) / (n (tau / x_e - 1)).
+    fn increment(&self, at: &At) -> Fr {
+        self.common * at.inverse
+    }
+
+    /// u_(d,e)(tau) = ((tau / x_e)^m - 1) / (2 m x_e^m (tau / x_e - 1)) with m = 2^(h-1-d), for
+    /// d in 0..h.
+    fn quotients(&self, at: &At) -> Vec<Fr> {
+        let (mut q_m, mut y_m, mut scale) = (at.q, at.y, at.inverse * self.half);
+        let mut scalars = Vec::with_capacity(self.height.into());
+        for _ in 0..self.height {
+            scalars.push((q_m - Fr::one()) * y_m * scale);
+            q_m.square_in_place();
+            y_m.square_in_place();
+            scale *= self.half;
+        }
+        scalars.reverse();
+        scalars
+    }
+}
+
+/// Multiples of the generator, for many multiplications of it at a time.
+struct FixedBase {
+    /// Bits of a digit.
+    bits: u32,
+    /// `windows[k][i]` is (i + 1) 2^(bits k) times the generator.
+    windows: Vec<Vec<Point>>,
+}
+
+impl FixedBase {
+    /// Suits `count` multiplications.
+    fn new(count: usize) -> Self {
+        // With digits of 14 bits a window of the table just fits into a second-level cache.
+        let bits = count.ilog2().saturating_sub(2).clamp(4, 14);
+        // A bit more than scalars have, for the last carry.
+        let windows = (Fr::MODULUS_BIT_SIZE + 1).div_ceil(bits);
+        let mut base = G1Projective::generator();
+        let mut bases = Vec::with_capacity(windows as usize);
+        for _ in 0..windows {
+            bases.push(base);
+            for _ in 0..bits {
+                base.double_in_place();
+            }
+        }
+        let bases = G1Projective::normalize_batch(&bases);
+        let window = |base: &_| {
+            let (mut multiples, mut summer) = (vec![Point::from(*base)], Summer::default());
+            while multiples.len() < 1 << (bits - 1) {
+                let last = multiples[multiples.len() - 1];
+                let mut next = multiples.clone();
+                let mut terms = (0..next.len() as u32).map(|i| (i, last)).collect();
+                summer.sum(&mut next, &mut terms);
+                multiples.extend(next);
+            }
+            multiples
+        };
+        Self { bits, windows: bases.par_iter().map(window).collect() }
+    }
+
+    /// Sets each of `points`, which are infinity, to its scalar times the generator. In every
+    /// window, digits are above -2^(bits - 1) and at most 2^(bits - 1).
+    fn multiply(&self, scalars: &[Fr], points: &mut [Point]) {
+        let mut rest: Vec<[u64; 4]> = scalars.iter().map(|scalar| scalar.into_bigint().0).collect();
+        let mut carries = vec![0; scalars.len()];
+        let (mut terms, mut summer) = (Vec::with_capacity(scalars.len()), Summer::default());
+        for window in &self.windows {
+            for (i, (rest, carry)) in rest.iter_mut().zip(&mut carries).enumerate() {
+                let mut digit = (rest[0] & ((1 << self.bits) - 1)) as usize + *carry;
+                for limb in 0..4 {
+                    let above = if limb < 3 { rest[limb + 1] } else { 0 };
+                    rest[limb] = rest[limb] >> self.bits | above << (64 - self.bits);
+                }
+                *carry = usize::from(digit > window.len());
+                if *carry == 1 {
+                    digit = (1 << self.bits) - digit;
+                }
+                if digit > 0 {
+                    let point = window[digit - 1];
+                    terms.push((i as u32, if *carry == 1 { -point } else { point }));
+                }
+            }
+            summer.sum(points, &mut terms);
+        }
+    }
+}

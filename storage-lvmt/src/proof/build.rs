@@ -1,0 +1,235 @@
+//! Building proofs (paper, Algorithms 6, 8, 9 and 10), for many keys at once: an entry, a sub-AMT's
+//! commitment or a block that several keys need is there once.
+
+use super::wire::{self, Entry, Occupant, Place, Proof, Tree, Tuple};
+use crate::{
+    amt,
+    cache::State,
+    hash,
+    merkle::{self, Group},
+    params::Params,
+    point::Point,
+    record::{
+        BLOCKS, BlockRow, KEY_SLOTS, KEYS, Position, RANGE, Record, SLOTS, TREES, Way, corrupt,
+        group_key, range_key, slot_key,
+    },
+    shard::ProofShard,
+    tree::{entries_of, occupant},
+};
+use alloy_primitives::{B256, Bytes};
+use retrie_state::{NodeRead, StateError, StateKey};
+use std::collections::BTreeMap;
+
+/// The proof of the values of `keys`.
+///
+/// # Errors
+/// [`StateError::OutsideShard`] if this node keeps but a part of it.
+pub(crate) fn prove(
+    params: &Params,
+    shard: ProofShard,
+    view: &dyn NodeRead,
+    state: &State,
+    keys: &[StateKey],
+) -> Result<Bytes, StateError> {
+    let (proof, ways) = parts(params, view, state, keys)?;
+    let missing = proof.missing();
+    let outside = |what: String, needed: ProofShard| StateError::OutsideShard {
+        what,
+        needed: needed.to_string(),
+        kept: shard.to_string(),
+    };
+    if let Some(way) = missing.entries.first().and_then(|at| ways.get(*at)) {
+        let key = keys.iter().find(|key| {
+            let location = hash::location(&key.encode());
+            hash::entry_of(&location, params.height(), 0) == Some(way[0].into())
+        });
+        let what = key.map_or_else(|| format!("entry {way}"), ToString::to_string);
+        return Err(outside(what, shard.of_entry(params.height(), way[0].into())));
+    }
+    if let Some(block) = missing.blocks.first() {
+        let what = format!("the Merkle tree of block {block}, which wrote what is to be proven,");
+        return Err(if shard.keeps_tree(*block) {
+            // Another shard was kept when the block came.
+            let needed = format!("{shard}, kept since before that block");
+            StateError::OutsideShard { what, needed, kept: shard.to_string() }
+        } else {
+            outside(what, shard.of_block(*block))
+        });
+    }
+    Ok(proof.encode().into())
+}
+
+/// A key that is asked for.
+struct Asked {
+    location: B256,
+    key: StateKey,
+    record: Option<Record>,
+}
+
+/// As much of the proof as this node has, and the ways of its entries.
+pub(crate) fn parts(
+    params: &Params,
+    view: &dyn NodeRead,
+    state: &State,
+    keys: &[StateKey],
+) -> Result<(Proof, Vec<Way>), StateError> {
+    let height = params.height();
+    let mut asked = Vec::with_capacity(keys.len());
+    for key in keys {
+        let encoded = key.encode();
+        let row = view.get(KEYS, &encoded)?;
+        let record = row.map(|row| Record::decode(key, &row)).transpose()?;
+        asked.push(Asked { location: hash::location(&encoded), key: *key, record });
+    }
+    asked.sort_unstable_by_key(|asked| asked.location);
+    asked.dedup_by_key(|asked| asked.location);
+
+    let next_entry = |asked: &Asked, way: &Way| {
+        let entry = hash::entry_of(&asked.location, height, way.len());
+        // Entries of a height of 16 at most.
+        entry.map(|entry| way.entry(entry as u16)).ok_or_else(|| {
+            corrupt(KEYS, format!("the way of {} is longer than its hash", asked.key))
+        })
+    };
+    let mut coming = BTreeMap::<Way, Vec<&Asked>>::new();
+    for asked in &asked {
+        coming.entry(next_entry(asked, &Way::root())?).or_default().push(asked);
+    }
+    let (mut ways, mut entries) = (Vec::new(), Vec::new());
+    while let Some((way, here)) = coming.pop_first() {
+        let mut entry = Entry {
+            versions: [0; amt::SLOTS],
+            quotients: None,
+            tuples: Default::default(),
+            amt: None,
+        };
+        let mut down = Vec::new();
+        let mut shows = [false; amt::SLOTS];
+        for asked in &here {
+            match &asked.record {
+                Some(record) if record.way == way => shows[usize::from(record.slot)] = true,
+                Some(_) => down.push(*asked),
+                None => shows = [true; amt::SLOTS],
+            }
+        }
+        for slot in KEY_SLOTS {
+            let Some(row) = view.get(SLOTS, &slot_key(&way, slot))? else { break };
+            let (key, record) = occupant(view, &row)?;
+            if record.way != way || record.slot != slot {
+                return Err(corrupt(SLOTS, format!("{key} has not slot {slot} of entry {way}")));
+            }
+            entry.versions[usize::from(slot)] = record.version;
+            if shows[usize::from(slot)] {
+                let at = here.iter().position(|asked| asked.key == key);
+                entry.tuples[usize::from(slot) - 1] = Some(Tuple {
+                    occupant: at.map_or(Occupant::Other(key), |at| Occupant::Asked(at as u32)),
+                    value: record.value,
+                    place: place(record.position),
+                });
+            }
+        }
+        if entry.occupied() == amt::SLOTS - 1 {
+            let below = state.amt(view, &way)?;
+            entry.versions[0] = below.version;
+            if below.version > 0 {
+                down.extend(here.iter().filter(|asked| asked.record.is_none()));
+            }
+            if !down.is_empty() {
+                entry.amt = Some(wire::Amt {
+                    commitment: below.commitment.to_compressed(),
+                    place: place(below.position),
+                });
+            }
+        }
+        down.sort_unstable_by_key(|asked| asked.location);
+        for asked in down {
+            coming.entry(next_entry(asked, &way)?).or_default().push(asked);
+        }
+        entries.push(entry);
+        ways.push(way);
+    }
+    open(params, view, state, &ways, &mut entries)?;
+
+    let mut proof = Proof {
+        height,
+        commitment: state.meta.commitment.to_compressed(),
+        first: state.meta.first,
+        blocks: state.meta.blocks,
+        entries,
+        trees: Vec::new(),
+        range: Vec::new(),
+    };
+    let mut shown = Vec::new();
+    for (block, positions) in proof.positions() {
+        proof.trees.push(tree(view, block, &positions)?);
+        shown.push(block.saturating_sub(state.meta.first));
+    }
+    let range = merkle::prove(state.meta.blocks, &shown, |level, group, size| {
+        let row = view.get(RANGE, &range_key(level, group))?;
+        Ok(row.and_then(|row| Group::decode(&row, size)))
+    })?;
+    proof.range = range.ok_or_else(|| {
+        corrupt(RANGE, format!("a hash on the ways of blocks {shown:?} is missing"))
+    })?;
+    Ok((proof, ways))
+}
+
+const fn place(position: Position) -> Place {
+    Place { block: position.block, position: position.leaf }
+}
+
+/// Fills in the quotients, as far as this node has them.
+fn open(
+    params: &Params,
+    view: &dyn NodeRead,
+    state: &State,
+    ways: &[Way],
+    entries: &mut [Entry],
+) -> Result<(), StateError> {
+    let mut by_amt = BTreeMap::<Way, Vec<(u16, usize)>>::new();
+    for (at, way) in ways.iter().enumerate() {
+        if let Some((entry, above)) = way.split_last() {
+            by_amt.entry(Way::new(above)).or_default().push((entry, at));
+        }
+    }
+    let compress = |points: Vec<Point>| points.iter().map(Point::to_compressed).collect::<Vec<_>>();
+    for (way, asked) in by_amt {
+        if way.is_empty() {
+            let Some(tree) = &state.tree else { continue };
+            let roots: Vec<u16> = asked.iter().map(|(entry, _)| *entry).collect();
+            let opened = tree.quotients(params, view, &roots)?;
+            for ((_, at), quotients) in asked.iter().zip(opened) {
+                entries[*at].quotients = quotients.map(compress);
+            }
+        } else if params.has_quotients() {
+            let all = entries_of(params.height(), view, &way, &|| Ok(()))?;
+            for (entry, at) in asked {
+                let quotients = amt::open_sparse(params, &all, entry.into());
+                entries[at].quotients = Some(compress(quotients));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What is shown of a block's tree; a hole if its shard is not kept here.
+fn tree(view: &dyn NodeRead, block: u64, positions: &[u64]) -> Result<Tree, StateError> {
+    let row = view
+        .get(BLOCKS, &block.to_be_bytes())?
+        .ok_or_else(|| corrupt(BLOCKS, format!("the row of block {block} is missing")))?;
+    let row = BlockRow::decode(block, &row)?;
+    if row.kept == 0 {
+        return Ok(Tree { leaves: row.leaves, siblings: None });
+    }
+    let siblings = merkle::prove(row.leaves.into(), positions, |level, group, size| {
+        let row = view.get(TREES, &group_key(block, level, group as u32))?;
+        Ok(row.and_then(|row| Group::decode(&row, size)))
+    })?;
+    let missing = || {
+        corrupt(
+            TREES,
+            format!("a hash on the ways of leaves {positions:?} of block {block} is missing"),
+        )
+    };
+    Ok(Tree { leaves: row.leaves, siblings: Some(siblings.ok_or_else(missing)?) })
+}

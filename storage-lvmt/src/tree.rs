@@ -1,0 +1,317 @@
+//! The root AMT's proof tree, as far as this node keeps it.
+//!
+//! It follows from the state, so it is in memory alone: the first block after the store was opened
+//! starts a job that makes it (some seconds of one thread at height 16, however large the state: the
+//! root AMT has 65,536 entries), and blocks move it on. What blocks do meanwhile is noted and made
+//! up for. A proof that is asked for earlier makes it in place.
+//!
+//! Sub-AMTs need no tree: they are sparse, and an opening of one is computed from its few entries
+//! when it is asked for ([`amt::open_sparse`]).
+
+use crate::{
+    amt,
+    cache::Shared,
+    hash,
+    params::Params,
+    point::{Point, sum},
+    record::{
+        AMTS, Amt, KEYS, Record, SLOTS, amts_below, check_way, corrupt, read_amt_key,
+        read_slot_key, slots_of_amt,
+    },
+    shard::ProofShard,
+};
+use alloy_primitives::B256;
+use retrie_state::{
+    ApplyContext, Direction, Job, JobHandle, KeyRange, NodeRead, StateError, StateKey, prefix_end,
+};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, OnceLock},
+};
+
+/// Six versions of an entry: that of its sub-AMT, then those of its keys.
+pub(crate) type Versions = [u64; 6];
+
+/// A version of the root AMT that went up by one.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bump {
+    pub(crate) entry: u16,
+    pub(crate) slot: u8,
+}
+
+/// The proof tree of a shard at one block.
+#[derive(Clone)]
+pub(crate) struct ProofTree {
+    bits: u32,
+    prefix: u32,
+    nodes: Nodes,
+}
+
+#[derive(Clone)]
+enum Nodes {
+    Ready(Shared<Point>),
+    /// Not there yet.
+    Due {
+        /// Under way: the tree of an earlier block.
+        job: Option<JobHandle>,
+        /// What has happened since that block.
+        since: Vec<Arc<[Bump]>>,
+        /// The tree of this block, if a proof has asked for it meanwhile.
+        made: Arc<OnceLock<Shared<Point>>>,
+        /// So many blocks' worth of changes a block makes up for itself; more are another job.
+        /// Doubles with each, so that it comes to an end however fast blocks come.
+        at_once: usize,
+    },
+}
+
+/// At first a block makes up for the changes of so many others.
+const AT_ONCE: usize = 4;
+
+/// A job that takes longer than so many blocks is given up, and one begun at a later block.
+const PATIENCE: usize = 4096;
+
+/// What a block adds to the nodes of a tree.
+pub(crate) struct Growth {
+    base: Shared<Point>,
+    /// The nodes that change, in the order of their first change.
+    pub(crate) nodes: Vec<u32>,
+    /// Which of `nodes`, and what is added.
+    pub(crate) terms: Vec<(u32, Point)>,
+}
+
+impl Growth {
+    /// Node `node` before the block.
+    pub(crate) fn base(&self, node: u32) -> &Point {
+        self.base.get(node as usize)
+    }
+}
+
+impl ProofTree {
+    /// The tree of a state that is in the rows only. It is made once a block or a proof asks.
+    pub(crate) fn new(height: u8, shard: ProofShard, is_empty: bool) -> Option<Self> {
+        let (bits, prefix) = shard.prefix()?;
+        let nodes = if is_empty {
+            Nodes::Ready(Shared::new(amt::node_count(height, bits), Point::INFINITY))
+        } else {
+            Nodes::Due { job: None, since: Vec::new(), made: Arc::default(), at_once: AT_ONCE }
+        };
+        Some(Self { bits, prefix, nodes })
+    }
+
+    /// What the next block adds with `bumps`; `None` while the tree is being made.
+    pub(crate) fn growth(&self, params: &Params, bumps: &[Bump]) -> Option<Growth> {
+        let (base, earlier) = match &self.nodes {
+            Nodes::Ready(nodes) => (nodes.clone(), &[][..]),
+            Nodes::Due { job, since, made, at_once } => match made.get() {
+                Some(nodes) => (nodes.clone(), &[][..]),
+                None if since.len() > *at_once => return None,
+                None => (Shared::from_slice(&finished(job)?, Point::INFINITY), &since[..]),
+            },
+        };
+        let mut at = vec![u32::MAX; amt::node_count(params.height(), self.bits)];
+        let mut growth = Growth { base, nodes: Vec::new(), terms: Vec::new() };
+        for bump in earlier.iter().flat_map(|bumps| &bumps[..]).chain(bumps) {
+            for (node, add) in additions(params, self.bits, self.prefix, *bump) {
+                if at[node] == u32::MAX {
+                    at[node] = growth.nodes.len() as u32;
+                    growth.nodes.push(node as u32);
+                }
+                growth.terms.push((at[node], *add));
+            }
+        }
+        Some(growth)
+    }
+
+    /// The tree after `growth`, whose nodes now are `points`. While it is being made: the same with
+    /// `bumps` to be made up for; a job is started that makes the tree of the parent, which `view`
+    /// shows below what it was given.
+    pub(crate) fn grown(
+        &self,
+        params: &Arc<Params>,
+        growth: Option<(Growth, &[Point])>,
+        bumps: Vec<Bump>,
+        context: &ApplyContext<'_>,
+        view: &dyn NodeRead,
+    ) -> Self {
+        let nodes = match (growth, &self.nodes) {
+            (Some((growth, points)), _) => {
+                let mut nodes = growth.base;
+                for (node, point) in growth.nodes.iter().zip(points) {
+                    nodes.set(*node as usize, *point);
+                }
+                Nodes::Ready(nodes)
+            }
+            (None, Nodes::Due { job, since, at_once, .. }) => {
+                let mut at_once = *at_once;
+                let has_failed = job.as_ref().is_none_or(JobHandle::has_failed);
+                let (job, mut since) = match finished(job) {
+                    Some(nodes) => {
+                        at_once *= 2;
+                        (Some(self.catch_up(params, nodes, since, context)), Vec::new())
+                    }
+                    None if has_failed || since.len() > PATIENCE => {
+                        (self.start(params, context, view), Vec::new())
+                    }
+                    None => (job.clone(), since.clone()),
+                };
+                since.push(bumps.into());
+                Nodes::Due { job, since, made: Arc::default(), at_once }
+            }
+            // A tree that is ready always grows.
+            (None, Nodes::Ready(nodes)) => Nodes::Ready(nodes.clone()),
+        };
+        Self { nodes, ..*self }
+    }
+
+    fn start(
+        &self,
+        params: &Arc<Params>,
+        context: &ApplyContext<'_>,
+        view: &dyn NodeRead,
+    ) -> Option<JobHandle> {
+        let (params, view, bits, prefix) = (params.clone(), view.detach()?, self.bits, self.prefix);
+        let id = hash::parts(&[b"lvmt proof tree", &context.parent_root[..]]);
+        Some(context.jobs.start(Job::new(id, "lvmt proof tree", move |context| {
+            let nodes = make(&params, bits, prefix, &*view, &|| context.pause_point())?;
+            Ok(Arc::new(nodes))
+        })))
+    }
+
+    /// A job that moves `nodes` on by what has happened `since`: to the tree of the parent.
+    fn catch_up(
+        &self,
+        params: &Arc<Params>,
+        nodes: Arc<Vec<Point>>,
+        since: &[Arc<[Bump]>],
+        context: &ApplyContext<'_>,
+    ) -> JobHandle {
+        let (params, since, bits, prefix) =
+            (params.clone(), since.to_vec(), self.bits, self.prefix);
+        let id = hash::parts(&[b"lvmt proof tree, caught up", &context.parent_root[..]]);
+        context.jobs.start(Job::new(id, "lvmt proof tree", move |context| {
+            let mut nodes = nodes.to_vec();
+            for bumps in &since {
+                context.pause_point()?;
+                let add = |bump: &Bump| {
+                    let additions = additions(&params, bits, prefix, *bump);
+                    additions.map(|(node, add)| (node as u32, *add)).collect::<Vec<_>>()
+                };
+                sum(&mut nodes, &mut bumps.iter().flat_map(add).collect());
+            }
+            Ok(Arc::new(nodes))
+        }))
+    }
+
+    /// The quotients on the ways of some entries, the root's first; `None` of those outside of the
+    /// shard. Makes the tree of the state that `view` shows if nobody has done so yet.
+    pub(crate) fn quotients(
+        &self,
+        params: &Params,
+        view: &dyn NodeRead,
+        entries: &[u16],
+    ) -> Result<Vec<Option<Vec<Point>>>, StateError> {
+        let height = params.height();
+        let nodes = match &self.nodes {
+            Nodes::Ready(nodes) => nodes,
+            Nodes::Due { made, .. } => match made.get() {
+                Some(nodes) => nodes,
+                None => {
+                    let nodes = make(params, self.bits, self.prefix, view, &|| Ok(()))?;
+                    made.get_or_init(|| Shared::from_slice(&nodes, Point::INFINITY))
+                }
+            },
+        };
+        let node = |depth, entry: &u16| {
+            let index = amt::node_index(height, self.bits, self.prefix, depth, (*entry).into())?;
+            Some(*nodes.get(index))
+        };
+        let way = |entry| (0..u32::from(height)).map(|depth| node(depth, entry)).collect();
+        Ok(entries.iter().map(way).collect())
+    }
+}
+
+/// The output of a job, if it is done.
+fn finished(job: &Option<JobHandle>) -> Option<Arc<Vec<Point>>> {
+    job.as_ref()?.output()?.downcast().ok()
+}
+
+/// What `bump` adds to which nodes of a shard's tree.
+fn additions(
+    params: &Params,
+    bits: u32,
+    prefix: u32,
+    bump: Bump,
+) -> impl Iterator<Item = (usize, &Point)> {
+    let (height, entry) = (params.height(), u32::from(bump.entry));
+    let increments = params.quotient_increments(entry, bump.slot.into());
+    // Below the first node outside of the shard all are.
+    (0..).zip(increments).map_while(move |(depth, add)| {
+        Some((amt::node_index(height, bits, prefix, depth, entry)?, add))
+    })
+}
+
+fn make(
+    params: &Params,
+    bits: u32,
+    prefix: u32,
+    view: &dyn NodeRead,
+    pause: &dyn Fn() -> Result<(), StateError>,
+) -> Result<Vec<Point>, StateError> {
+    let entries = entries_of(params.height(), view, &[], pause)?;
+    amt::proof_tree(params, &entries, bits, prefix, &mut || pause())
+}
+
+/// The entries of the AMT at `way` that are not zero, in order.
+pub(crate) fn entries_of(
+    height: u8,
+    view: &dyn NodeRead,
+    way: &[u16],
+    pause: &dyn Fn() -> Result<(), StateError>,
+) -> Result<Vec<(u32, Versions)>, StateError> {
+    let mut entries = BTreeMap::<u32, Versions>::new();
+    let start = slots_of_amt(way);
+    let end = prefix_end(&start);
+    let range = KeyRange { start: &start, end: end.as_deref() };
+    for (n, row) in view.scan(SLOTS, range, Direction::Forward)?.enumerate() {
+        if n % 1024 == 0 {
+            pause()?;
+        }
+        let (key, row) = row?;
+        let (way, slot) = read_slot_key(&key)
+            .ok_or_else(|| corrupt(SLOTS, format!("row {key} names no slot")))?;
+        check_way(height, &way, SLOTS)?;
+        let Some((entry, _)) = way.split_last() else { continue };
+        let record = occupant(view, &row)?.1;
+        entries.entry(entry.into()).or_default()[usize::from(slot)] = record.version;
+    }
+    let start = amts_below(way);
+    let end = prefix_end(&start);
+    let range = KeyRange { start: &start, end: end.as_deref() };
+    for row in view.scan(AMTS, range, Direction::Forward)? {
+        let (key, row) = row?;
+        let below =
+            read_amt_key(&key).ok_or_else(|| corrupt(AMTS, format!("row {key} names no AMT")))?;
+        check_way(height, &below, AMTS)?;
+        if let Some((entry, _)) = below.split_last() {
+            entries.entry(entry.into()).or_default()[0] = Amt::decode(&below, &row)?.version;
+        }
+    }
+    Ok(entries.into_iter().collect())
+}
+
+/// The key that a row of [`SLOTS`] names, and its record.
+pub(crate) fn occupant(view: &dyn NodeRead, row: &[u8]) -> Result<(StateKey, Record), StateError> {
+    let key = StateKey::decode(row).ok_or_else(|| {
+        corrupt(
+            SLOTS,
+            format!(
+                "a row holds {}, which is no state key",
+                B256::right_padding_from(&row[..row.len().min(32)])
+            ),
+        )
+    })?;
+    let record = view
+        .get(KEYS, &key.encode())?
+        .ok_or_else(|| corrupt(KEYS, format!("the record of {key} is missing")))?;
+    Ok((key, Record::decode(&key, &record)?))
+}

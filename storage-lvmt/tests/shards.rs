@@ -1,0 +1,152 @@
+//! Proof shards: what a node without a part says, several nodes' parts put together, a shard made
+//! again while blocks go on.
+
+mod common;
+
+use common::chain::{Chain, key};
+use rand::{Rng, SeedableRng, rngs::StdRng};
+use retrie_state::{At, ProofError, StateError};
+use retrie_storage_lvmt::{Lvmt, LvmtError, ProofShard};
+use std::time::Duration;
+
+const HEIGHT: u8 = 3;
+const KEYS: u64 = 150;
+
+fn shards() -> Vec<ProofShard> {
+    (0..4).map(|index| format!("{index}/4").parse().unwrap()).collect()
+}
+
+/// The same chain on nodes with these shards.
+fn nodes(shards: &[ProofShard], blocks: usize) -> Vec<Chain> {
+    let node = |shard: &ProofShard| {
+        let mut chain = Chain::new(common::lvmt(HEIGHT, *shard), 16);
+        let mut random = StdRng::seed_from_u64(5);
+        for _ in 0..blocks {
+            chain.random_block(&mut random, KEYS, 20, 5);
+        }
+        chain
+    };
+    shards.iter().map(node).collect()
+}
+
+#[test]
+fn all_nodes_have_the_same_root_and_together_the_same_proofs() {
+    let mut all = shards();
+    all.extend([ProofShard::None, ProofShard::All]);
+    let nodes = nodes(&all, 40);
+    let (whole, parts) = nodes.split_last().unwrap();
+    let root = whole.store.tip().unwrap().root;
+    assert!(parts.iter().all(|node| node.store.tip().unwrap().root == root));
+    let mut random = StdRng::seed_from_u64(6);
+    let combine = |parts: &[_]| whole.store.backend().proof_shards().unwrap().combine(parts);
+    let mut alone = 0;
+    for count in [1, 1, 1, 2, 5, 30] {
+        for _ in 0..10 {
+            let keys: Vec<_> = (0..count).map(|_| key(random.random_range(0..2 * KEYS))).collect();
+            let expected = whole.prove(&keys);
+            let mut given: Vec<_> = parts
+                .iter()
+                .map(|node| node.store.prove_part(At::Tip, &keys).unwrap().bytes)
+                .collect();
+            assert_eq!(combine(&given).unwrap(), expected.bytes);
+            given.rotate_left(3);
+            assert_eq!(combine(&given).unwrap(), expected.bytes);
+            for (node, part) in parts.iter().zip(&given) {
+                match node.store.prove(At::Tip, &keys) {
+                    Ok(proof) => {
+                        alone += 1;
+                        assert_eq!(proof.bytes, expected.bytes);
+                    }
+                    Err(StateError::OutsideShard { what, needed, kept }) => {
+                        let shard = node.store.backend().proof_shards().unwrap().shard();
+                        assert_eq!(kept, shard);
+                        assert_ne!(needed, kept, "{what}");
+                        assert!(needed.ends_with("/4") || needed == "all");
+                    }
+                    Err(error) => panic!("{error}"),
+                }
+                let shown = whole.store.backend().verify(root, &keys, part);
+                assert!(shown.is_err() || *part == expected.bytes, "a part passes for a whole");
+            }
+        }
+    }
+    assert!(alone > 0, "no node proved anything alone");
+    // Parts of different proofs do not fit together.
+    let one = parts[0].store.prove_part(At::Tip, &[key(1)]).unwrap().bytes;
+    let two = parts[1].store.prove_part(At::Tip, &[key(2), key(3)]).unwrap().bytes;
+    assert!(matches!(combine(&[one, two]), Err(ProofError::Malformed { .. })));
+    assert!(matches!(combine(&[]), Err(ProofError::Missing { .. })));
+    let none = parts[4].store.prove_part(At::Tip, &[key(1)]).unwrap().bytes;
+    assert!(matches!(combine(&[none]), Err(ProofError::Missing { .. })));
+}
+
+#[test]
+fn a_shard_is_made_again_while_blocks_go_on() {
+    let reference = &nodes(&[ProofShard::All], 60)[0];
+    let keys: Vec<_> = (0..KEYS).map(key).collect();
+    let expected = reference.prove(&keys);
+    // How long the job takes, and whether somebody asks for proofs meanwhile.
+    for (delay, asks) in [(0, false), (3_000, false), (20_000, false), (20_000, true)] {
+        // A node without proofs for 20 blocks, then one with all of them.
+        let first = nodes(&[ProofShard::None], 20).remove(0);
+        let (kv, values) = (first.kv.clone(), first.values.clone());
+        drop(first);
+        let mut chain = Chain::on(kv, common::lvmt(HEIGHT, ProofShard::All), 16);
+        chain.values = values;
+        chain.store.jobs().set_delay(Duration::from_micros(delay));
+        let mut random = StdRng::seed_from_u64(5);
+        let mut skipped = Chain::new(common::lvmt(HEIGHT, ProofShard::None), 16);
+        for _ in 0..20 {
+            skipped.random_block(&mut random, KEYS, 20, 5);
+        }
+        for n in 0..40 {
+            chain.random_block(&mut random, KEYS, 20, 5);
+            std::thread::sleep(Duration::from_millis(1));
+            if asks && n % 10 == 5 {
+                chain.prove(&[key(n), key(n + 200)]);
+            }
+        }
+        assert_eq!(chain.prove(&keys).bytes, expected.bytes, "{delay} us a slice");
+        // Reverted to where the job was still under way.
+        let tip = chain.store.tip().unwrap();
+        let values = chain.values.clone();
+        chain.block(&[(key(1), None)]);
+        chain.revert(tip.block.number, values);
+        assert_eq!(chain.prove(&keys).bytes, expected.bytes);
+    }
+}
+
+#[test]
+fn another_shard_lacks_the_trees_of_the_time_before() {
+    let (one, other) = (shards()[0], shards()[1]);
+    let first = nodes(&[one], 30).remove(0);
+    let (kv, values) = (first.kv.clone(), first.values.clone());
+    drop(first);
+    let mut chain = Chain::on(kv, common::lvmt(HEIGHT, other).with_slack(20), 16);
+    chain.values = values;
+    let keys: Vec<_> = (0..KEYS).map(key).collect();
+    let error = chain.store.prove(At::Tip, &keys).unwrap_err().to_string();
+    assert!(error.contains("proof shard 1/4"), "{error}");
+    let mut random = StdRng::seed_from_u64(9);
+    for _ in 0..300 {
+        chain.random_block(&mut random, KEYS, 20, 5);
+        // Collected or not, what lacks is another shard's and no damage.
+        match chain.store.prove_part(At::Tip, &keys) {
+            Ok(_) => {}
+            Err(error) => panic!("{error}"),
+        }
+    }
+    assert_eq!(chain.faults(), [""; 0]);
+}
+
+#[test]
+fn shards_that_cannot_be_are_refused() {
+    let params = common::params(HEIGHT);
+    let shard = "5/16".parse().unwrap();
+    let error = Lvmt::new(params, shard).unwrap_err();
+    assert_eq!(error, LvmtError::NoSuchShard { shard, height: HEIGHT });
+    let bare = common::params_without_proofs(HEIGHT);
+    assert!(Lvmt::new(bare.clone(), ProofShard::None).is_ok());
+    let error = Lvmt::new(bare, ProofShard::All).unwrap_err();
+    assert_eq!(error, LvmtError::NoQuotients(ProofShard::All));
+}
