@@ -4,6 +4,7 @@
 //! could want.
 
 mod commands;
+mod lvmt;
 mod meter;
 mod output;
 mod progress;
@@ -49,6 +50,9 @@ enum Command {
     /// Measure state stores, and make chains to measure with.
     #[command(subcommand)]
     Bench(commands::bench::Command),
+    /// Make public parameters of backends.
+    #[command(subcommand)]
+    Params(commands::params::Command),
     /// Inspect a datadir.
     #[command(subcommand)]
     Db(commands::db::Command),
@@ -77,6 +81,7 @@ fn main() -> ExitCode {
         Command::Download(command) => command.run(&stop),
         Command::Export(args) => args.run(&stop),
         Command::Bench(command) => command.run(&stop),
+        Command::Params(command) => command.run(&stop),
         Command::Db(command) => command.run(),
         Command::Stage(command) => command.run(),
     };

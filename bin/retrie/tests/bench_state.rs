@@ -6,7 +6,7 @@ use common::{Scene, fails_saying, keys, retrie, succeeds, words};
 use serde_json::Value;
 use std::{os::unix::fs::FileExt, process::Command};
 
-const RESULT_KEYS: [&str; 17] = [
+const RESULT_KEYS: [&str; 18] = [
     "backend",
     "disk_bytes",
     "max_us",
@@ -21,6 +21,7 @@ const RESULT_KEYS: [&str; 17] = [
     "reads_per_op",
     "seconds",
     "spread",
+    "tables",
     "workload",
     "write_bytes_per_op",
     "writes_per_op",
@@ -88,7 +89,15 @@ fn report_has_the_documented_fields() {
         assert!(0.0 < p50 && p50 <= p99 && p99 <= p999 && p999 <= max);
         assert!(number(&result["reads_per_op"]) >= 1.0 && number(&result["spread"]) >= 0.0);
         assert!(number(&result["disk_bytes"]) > 0.0);
+        let tables = result["tables"].as_array().unwrap();
+        assert_eq!(tables.len() > 1, result["backend"] == "mpt", "{result}");
+        for total in ["reads_per_op", "writes_per_op", "read_bytes_per_op", "write_bytes_per_op"] {
+            let sum: f64 = tables.iter().map(|table| number(&table[total])).sum();
+            assert!((sum - number(&result[total])).abs() < 1e-6, "{total}: {result}");
+        }
+        assert!(tables.iter().any(|table| table["name"] == "Flat" && keys(table).len() == 5));
     }
+    assert!(printed.contains("mpt by table:") && !printed.contains("raw by table:"), "{printed}");
     assert!(results[1]["writes_per_op"].as_f64() > results[0]["writes_per_op"].as_f64());
 }
 
@@ -130,12 +139,17 @@ fn bad_flags_are_one_line_errors() {
         ("--pairs 1k --commit-every 100 --slices 11", "10, the number of measured commits"),
         ("--backends mptt", "no backend is called `mptt`"),
         ("--backends raw,mpt,raw", "`raw` twice"),
+        ("--backends raw,lvmt@16/16", "16/16"),
+        ("--backends lvmt,raw@1/16", "`raw` has no proof shards"),
+        ("--backends nope@1/16", "no backend is called `nope`"),
     ] {
         fails_saying(&mut race(&scene, flags), &[says]);
     }
     if !cfg!(feature = "peers") {
-        let more = "--backends raw,firewood-ethhash";
-        fails_saying(&mut race(&scene, more), &["firewood-ethhash", "--features peers"]);
+        for peer in ["firewood-ethhash", "nomt"] {
+            let more = format!("--backends raw,{peer}");
+            fails_saying(&mut race(&scene, &more), &[peer, "--features peers"]);
+        }
     }
     // What clap refuses: usage errors, exit code 2.
     for (flags, says) in [

@@ -88,6 +88,9 @@ impl Loop {
         if !referee.is_empty() {
             args.extend(["--referee".to_owned(), referee.to_owned()]);
         }
+        if name == "lvmt" {
+            args.push("--lvmt.insecure-dev".to_owned());
+        }
         let (random, doing) = (Random(seed), String::new());
         let backend = args;
         let straight = chain.iter().any(|arg| arg == "mainnet");
@@ -234,7 +237,7 @@ impl Loop {
 }
 
 fn backends() -> Vec<String> {
-    let names = setting("RETRIE_KILL_BACKENDS", "mpt,mpt-archive,raw,raw+mpt".to_owned());
+    let names = setting("RETRIE_KILL_BACKENDS", "mpt,mpt-archive,raw,raw+mpt,lvmt+mpt".to_owned());
     names.split(',').map(str::to_owned).collect()
 }
 

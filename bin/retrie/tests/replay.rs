@@ -80,7 +80,7 @@ fn real_bundles_pass_every_check_on_every_backend() {
     ]
     .map(|name| bundle(&mainnet, name));
     for (pad, backends) in
-        [("", "mpt,raw"), ("--pad-accounts 2k --pad-slots 3k --state-cache none", "raw,mpt")]
+        [("", "mpt,raw"), ("--pad-accounts 2k --pad-slots 3k --state-cache none", "lvmt,raw,mpt")]
     {
         let more = format!("--state-backend {backends} {pad}");
         let printed = succeeds(&mut replay(&scene, &more, &paths));

@@ -5,8 +5,9 @@ use retrie_state::{
     Backend, KvStore, StateStore,
     testkit::{Kit, Scale, a_key_value_store_matches_a_model, run_all_of},
 };
+use retrie_storage_lvmt::{Lvmt, Params, ProofShard};
 use retrie_storage_mpt::{MptArchive, TrieHash};
-use std::{cell::RefCell, sync::Arc};
+use std::{cell::RefCell, ops::ControlFlow, sync::Arc};
 
 /// Fresh databases, whose folders go at the end.
 #[derive(Default)]
@@ -47,6 +48,14 @@ fn mpt_archive_passes_the_kit_on_mdbx() {
     for hash in [TrieHash::Keccak256, TrieHash::Blake2b256] {
         passes_on_mdbx(&|| Arc::new(MptArchive::new(hash)));
     }
+}
+
+/// AMTs of 16 entries, so that keys reach deep levels.
+#[test]
+fn lvmt_passes_the_kit_on_mdbx() {
+    let params = Params::insecure_dev(4, true, &|_, _, _| ControlFlow::Continue(())).unwrap();
+    let params = Arc::new(params);
+    passes_on_mdbx(&|| Arc::new(Lvmt::new(params.clone(), ProofShard::All).unwrap()));
 }
 
 #[test]

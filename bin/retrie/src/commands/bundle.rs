@@ -69,7 +69,7 @@ impl MakeArgs {
         let maker = BundleMaker {
             client: &client,
             spec,
-            backend: registry::backend("raw")?,
+            backend: registry::plain("raw")?,
             opener: opener.as_ref().and_then(|backend| backend.partial_state()),
         };
         std::fs::create_dir_all(&self.folder)

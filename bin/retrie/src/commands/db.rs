@@ -3,7 +3,7 @@
 use super::{ChainArgs, grouped, open_to_read, verify};
 use crate::{
     output::{Output, say},
-    registry,
+    registry::{self, BackendArgs, Purpose},
 };
 use eyre::OptionExt;
 use retrie_db::{ChainRead, DbStats};
@@ -26,6 +26,8 @@ pub(crate) enum Command {
 pub(crate) struct StatsArgs {
     #[command(flatten)]
     chain: ChainArgs,
+    #[command(flatten)]
+    backends: BackendArgs,
     /// Write the figures as JSON to this file, or `-` for stdout.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -80,7 +82,9 @@ impl StatsArgs {
         let read = Arc::new(db.begin_read()?);
         let metadata =
             read.metadata()?.ok_or_eyre("the datadir is not initialised; run `retrie init`")?;
-        let backend = registry::backend_of(&metadata.backend, &metadata.hash)?;
+        let purpose = Purpose::Existing { datadir: &datadir, params: metadata.params };
+        let backend =
+            registry::backend_of(&metadata.backend, &metadata.hash, &self.backends, purpose)?;
         let options = StoreOptions {
             dir: Some(state_folder(&datadir, false)),
             read_only: true,

@@ -7,14 +7,16 @@ pub(crate) mod download;
 pub(crate) mod export;
 pub(crate) mod import;
 pub(crate) mod init;
+pub(crate) mod params;
 pub(crate) mod replay;
 pub(crate) mod stage;
 pub(crate) mod verify;
 
-use crate::registry;
+use crate::registry::{self, BackendArgs, Purpose};
+use alloy_primitives::B256;
 use eyre::{Context, bail};
 use retrie_chainspec::{ChainSpec, parse_chain};
-use retrie_db::{Db, DbError, OpenOptions, StateRootMode, SyncMode};
+use retrie_db::{ChainRead, Db, DbError, OpenOptions, StateRootMode, SyncMode};
 use retrie_pipeline::ChainOptions;
 use retrie_sources::{Http, HttpOptions};
 use retrie_state::StoreOptions;
@@ -96,6 +98,8 @@ pub(crate) struct StateArgs {
     /// How many blocks can be reverted.
     #[arg(long, value_name = "BLOCKS", default_value_t = 128)]
     pub(crate) retention: u64,
+    #[command(flatten)]
+    pub(crate) backends: BackendArgs,
 }
 
 /// How a server is talked to. Proxies come from the environment (`HTTPS_PROXY`, `ALL_PROXY`).
@@ -197,8 +201,13 @@ impl StateArgs {
         datadir: &Path,
         db: OpenOptions,
     ) -> eyre::Result<ChainOptions> {
+        let stamp = self.params_of(datadir)?;
+        let purpose = match stamp {
+            Some(params) => Purpose::Existing { datadir, params },
+            None => Purpose::New(&spec),
+        };
         let names = std::slice::from_ref(&self.state_backend);
-        let backend = registry::backends(names, self.hash)?.remove(0);
+        let backend = registry::backends(names, self.hash, &self.backends, purpose)?.remove(0);
         let referee = self.referee.as_deref().map(registry::referee).transpose()?;
         let root_mode = match self.state_root {
             Some(StateRootMode::Native) => {
@@ -220,6 +229,26 @@ impl StateArgs {
                 ..StoreOptions::default()
             }),
         })
+    }
+}
+
+impl StateArgs {
+    /// Digest of the parameters that a datadir was made with, for backends that have a choice of
+    /// them; `None` if it does not exist, or cannot be read: opening it will say why.
+    fn params_of(&self, datadir: &Path) -> Result<Option<B256>, DbError> {
+        if !registry::is_configured(&self.state_backend) {
+            return Ok(None);
+        }
+        let read = open_to_read(datadir).and_then(|db| db.begin_read());
+        let Ok(Some(metadata)) = read.and_then(|read| read.metadata()) else { return Ok(None) };
+        if metadata.backend != self.state_backend {
+            return Err(DbError::BackendMismatch {
+                path: datadir.to_owned(),
+                found: metadata.backend,
+                expected: self.state_backend.clone(),
+            });
+        }
+        Ok(Some(metadata.params))
     }
 }
 

@@ -10,7 +10,7 @@ use super::{
 use crate::{
     output::{Output, say},
     progress::Progress,
-    registry,
+    registry::{self, BackendArgs, Purpose},
 };
 use eyre::{Context, bail};
 use retrie_chainspec::{ChainSpec, parse_chain};
@@ -51,6 +51,8 @@ pub(crate) struct Args {
     /// Last block to replay.
     #[arg(long, value_name = "NUMBER", default_value_t = u64::MAX)]
     to: u64,
+    #[command(flatten)]
+    backends: BackendArgs,
     #[command(flatten)]
     pad: padded::PadArgs,
     /// `durable`: each commit is synced to disk. `none`: commits are left to the system.
@@ -122,7 +124,7 @@ impl Args {
             [] => vec!["mpt".into()],
             names => names.to_vec(),
         };
-        let backends = registry::backends(&backends, self.hash)?;
+        let backends = registry::backends(&backends, self.hash, &self.backends, Purpose::Trial)?;
         let out = Output::new(self.json.clone());
         let made = match self.paths.is_empty() {
             true => Some(built_in::make(self.from, self.to, &out, stop)?),

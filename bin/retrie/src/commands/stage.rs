@@ -3,7 +3,7 @@
 use super::{ChainArgs, DbArgs, fold_bytes_of, grouped, open_to_read};
 use crate::{
     output::{Output, say},
-    registry,
+    registry::{self, BackendArgs, Purpose},
 };
 use eyre::{OptionExt, bail};
 use retrie_db::ChainRead;
@@ -24,6 +24,8 @@ pub(crate) struct UnwindArgs {
     chain: ChainArgs,
     #[command(flatten)]
     db: DbArgs,
+    #[command(flatten)]
+    backends: BackendArgs,
     /// The block that becomes the head. It must lie within the retention window.
     #[arg(long, value_name = "NUMBER")]
     to: Option<u64>,
@@ -67,9 +69,12 @@ impl UnwindArgs {
             let referee = referee_name(&read, &metadata)?;
             (metadata, referee)
         };
+        let purpose = Purpose::Existing { datadir: &datadir, params: metadata.params };
+        let backend =
+            registry::backend_of(&metadata.backend, &metadata.hash, &self.backends, purpose)?;
         let chain = Chain::open(ChainOptions {
             spec,
-            backend: registry::backend_of(&metadata.backend, &metadata.hash)?,
+            backend,
             referee: referee.as_deref().map(registry::referee).transpose()?,
             root_mode: metadata.state_root,
             datadir,

@@ -3,7 +3,7 @@
 use super::{ChainArgs, grouped, open_to_read};
 use crate::{
     output::{Output, say},
-    registry,
+    registry::{self, BackendArgs, Purpose},
 };
 use eyre::bail;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -25,6 +25,8 @@ const LINE_EVERY: Duration = Duration::from_secs(5);
 pub(crate) struct Args {
     #[command(flatten)]
     chain: ChainArgs,
+    #[command(flatten)]
+    backends: BackendArgs,
     /// Write what was checked and found as JSON to this file, or `-` for stdout.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -37,9 +39,17 @@ impl Args {
         let datadir = self.chain.datadir(&spec)?;
         let db = open_to_read(&datadir)?;
         let metadata = db.begin_read()?.metadata()?;
-        let backend = |name: &str| match &metadata {
-            Some(of) if of.backend == name => registry::backend_of(name, &of.hash).ok(),
-            _ => registry::backend(name).ok(),
+        let own = match metadata {
+            Some(of) if registry::all().contains(&of.backend) => {
+                let purpose = Purpose::Existing { datadir: &datadir, params: of.params };
+                let own = registry::backend_of(&of.backend, &of.hash, &self.backends, purpose)?;
+                Some((of.backend, own))
+            }
+            _ => None,
+        };
+        let backend = |name: &str| match &own {
+            Some((known, own)) if known == name => Some(own.clone()),
+            _ => registry::plain(name).ok(),
         };
         let options = VerifyOptions { spec, backend: &backend, max_findings: MAX_FINDINGS };
         let mut shown = Shown::new();

@@ -119,7 +119,13 @@ impl Scene {
 
     /// Number and root of the state of a datadir, whatever was last done to it.
     pub fn head(&self, data: &str) -> (u64, String) {
+        self.head_of(data, "")
+    }
+
+    /// The same with more arguments.
+    pub fn head_of(&self, data: &str, more: &str) -> (u64, String) {
         let mut stats = retrie(["db", "stats", "--datadir", &self.at(data), "--json", "-"]);
+        stats.args(words(more));
         let stats: Value = serde_json::from_str(&succeeds(&mut stats)).unwrap();
         let state = &stats["state"];
         (state["block"].as_u64().unwrap(), state["root"].as_str().unwrap().to_owned())

@@ -7,11 +7,12 @@ use crate::{
     },
     output::{Output, say},
     progress::RaceProgress,
-    registry::{self, Hash},
+    registry::{self, BackendArgs, Hash, Purpose},
 };
-use eyre::{OptionExt, bail, eyre};
+use eyre::{bail, eyre};
 use retrie_bench::{
     cache::StateCache,
+    latency::Latency,
     peers,
     report::BenchReport,
     state::{BackendEntrant, Entrant, Keys, Layout, Outcome, Race, Terms, Workload},
@@ -26,13 +27,15 @@ const SLICES: u64 = 25;
 /// Arguments of `retrie bench state`.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The state stores, separated by commas; all of ours by default. Built with the feature
-    /// `peers` there is also `firewood-ethhash`.
+    /// The state stores, separated by commas; all of ours by default. `lvmt@3/16` is `lvmt` with
+    /// that proof shard. Built with the feature `peers` there are also `firewood-ethhash` and `nomt`.
     #[arg(long, value_name = "BACKENDS", value_delimiter = ',')]
     backends: Vec<String>,
     /// Hash function of the state stores that have the choice (`mpt-archive`), for comparison only.
     #[arg(long, value_name = "HASH")]
     hash: Option<Hash>,
+    #[command(flatten)]
+    backend_args: BackendArgs,
     /// Keys preloaded, one race for each: numbers (1000, 50k, 1m), or `fresh` to insert new keys
     /// into an empty state.
     #[arg(long, value_name = "N", default_value = "1m", value_delimiter = ',', value_parser = parse_keys)]
@@ -60,12 +63,17 @@ pub(crate) struct Args {
     sync: SyncMode,
     /// Memory in MiB for what a store holds beside the page cache. Of ours it bounds the rows that
     /// are committed but not yet folded into the tables, and so sets how often they fold; the caches
-    /// of `mpt` (about 128 MiB) and `mpt-archive` (192 MiB) come on top. Firewood's node cache.
+    /// of `mpt` (about 128 MiB) and `mpt-archive` (192 MiB) come on top. Firewood's node cache; NOMT's
+    /// page cache and leaf cache, half each.
     #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..))]
     cache_mb: u32,
     /// How many commits can be reverted; 0 switches undo off.
     #[arg(long, value_name = "COMMITS", default_value_t = 128)]
     retention: u64,
+    /// At the end prove this many keys that have a value and as many that have none, one by one, and
+    /// check the proofs.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    proofs: u64,
     /// Where loaded states are kept between runs, or `none`; by default retrie/bench in the user's
     /// cache directory.
     #[arg(long, value_name = "DIR")]
@@ -99,7 +107,7 @@ pub(crate) fn state_cache(flag: Option<PathBuf>) -> StateCache {
 impl Args {
     /// Runs the command.
     pub(crate) fn run(self, stop: &AtomicBool) -> eyre::Result<()> {
-        let entrants = entrants(&self.backends, self.hash)?;
+        let entrants = entrants(&self.backends, self.hash, &self.backend_args)?;
         let workloads: Vec<_> = self.keys.iter().map(|keys| self.workload(*keys)).collect();
         workloads.iter().try_for_each(Workload::check)?;
         let terms = Terms {
@@ -113,7 +121,8 @@ impl Args {
         say!(out, "{}", report.machine);
         for workload in &workloads {
             print_terms(&out, workload, &terms, &entrants)?;
-            let race = Race { workload, terms: &terms, cache: &cache, stop };
+            let proofs = self.proofs;
+            let race = Race { workload, terms: &terms, cache: &cache, proofs, stop };
             let mut progress = RaceProgress::default();
             let outcomes = race.run(&entrants, &mut |step| progress.update(step));
             progress.finish();
@@ -140,7 +149,11 @@ impl Args {
 }
 
 /// The stores called `names`, or all of ours.
-fn entrants(names: &[String], hash: Option<Hash>) -> eyre::Result<Vec<Box<dyn Entrant>>> {
+fn entrants(
+    names: &[String],
+    hash: Option<Hash>,
+    args: &BackendArgs,
+) -> eyre::Result<Vec<Box<dyn Entrant>>> {
     let all = registry::all();
     let names = if names.is_empty() { &all[..] } else { names };
     if let Some((n, twice)) = names.iter().enumerate().find(|(n, name)| names[..*n].contains(name))
@@ -148,16 +161,23 @@ fn entrants(names: &[String], hash: Option<Hash>) -> eyre::Result<Vec<Box<dyn En
         bail!("--backends names `{twice}` twice (place {})", n + 1);
     }
     let is_peer = |name: &&String| peers::NAMES.contains(&name.as_str());
-    let ours: Vec<_> = names.iter().filter(|name| !is_peer(name)).cloned().collect();
-    let mut ours = registry::backends(&ours, hash)?.into_iter();
+    let kind = |name: &String| name.split('@').next().unwrap_or_default().to_owned();
+    let ours: Vec<_> = names.iter().filter(|name| !is_peer(name)).map(kind).collect();
+    registry::check_names(&ours, hash)?;
     let entrant = |name: &String| -> eyre::Result<Box<dyn Entrant>> {
         if is_peer(&name) {
             return peers::entrant(name).ok_or_else(|| {
                 eyre!("`{name}` is a peer: build with `--features peers` to race against it")
             });
         }
-        let backend = ours.next().ok_or_eyre("a backend is missing")?;
-        Ok(Box::new(BackendEntrant::new(backend)))
+        let backend = match name.split_once('@') {
+            None => registry::backend_with(name, hash, args, Purpose::Trial)?,
+            Some((name, shard)) => {
+                let args = args.with_proof_shard(name, shard)?;
+                registry::backend_with(name, hash, &args, Purpose::Trial)?
+            }
+        };
+        Ok(Box::new(BackendEntrant::new(backend).named(name)))
     };
     names.iter().map(entrant).collect()
 }
@@ -266,6 +286,8 @@ fn print_table(out: &Output, workload: &Workload, outcomes: &[Outcome]) -> eyre:
             mib(outcome.memory_bytes as f64),
         );
     }
+    print_tables(out, outcomes)?;
+    print_proofs(out, outcomes)?;
     say!(
         out,
         "ops/s: median of {} slices; spread: their interquartile range; sustained: with all folds \
@@ -275,6 +297,57 @@ fn print_table(out: &Output, workload: &Workload, outcomes: &[Outcome]) -> eyre:
         grouped(workload.commit_every),
         mib(outcomes.iter().map(|outcome| outcome.peak_rss_bytes).max().unwrap_or(0) as f64)
     );
+    Ok(())
+}
+
+/// What each store did on which table, of those that have several.
+fn print_tables(out: &Output, outcomes: &[Outcome]) -> eyre::Result<()> {
+    for outcome in outcomes {
+        let tables = outcome.tables().unwrap_or_default();
+        if tables.len() < 2 {
+            continue;
+        }
+        say!(out, "  {} by table:", outcome.backend);
+        for table in tables {
+            say!(
+                out,
+                "    {:<16} {:>6.2} reads {:>7.0} B  {:>6.2} writes {:>7.0} B",
+                table.name,
+                table.reads_per_op,
+                table.read_bytes_per_op,
+                table.writes_per_op,
+                table.write_bytes_per_op,
+            );
+        }
+    }
+    Ok(())
+}
+
+/// What proofs cost each store that makes them.
+fn print_proofs(out: &Output, outcomes: &[Outcome]) -> eyre::Result<()> {
+    for outcome in outcomes {
+        for proofs in outcome.proofs.iter().filter(|proofs| proofs.count() > 0) {
+            let micros = |latency: &Latency| {
+                format!(
+                    "{} us (p99 {})",
+                    grouped(latency.micros(0.5)),
+                    grouped(latency.micros(0.99))
+                )
+            };
+            say!(
+                out,
+                "  {}: {} proofs of one {} key: made in {}, checked in {}; {} bytes ({} to {})",
+                outcome.backend,
+                proofs.count(),
+                if proofs.present { "present" } else { "absent" },
+                micros(&proofs.made),
+                micros(&proofs.verified),
+                grouped(proofs.bytes(0.5) as u64),
+                grouped(proofs.bytes(0.0) as u64),
+                grouped(proofs.bytes(1.0) as u64),
+            );
+        }
+    }
     Ok(())
 }
 
