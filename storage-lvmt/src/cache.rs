@@ -16,9 +16,9 @@ use retrie_state::{Direction, KeyRange, NodeRead, StateError, StateKey, prefix_e
 use std::sync::Arc;
 
 /// Entries of a chunk of a [`Shared`] array.
-const CHUNK: usize = 8;
+const CHUNK: usize = 16;
 
-/// An array whose copies share what they have in common, in chunks of eight.
+/// An array whose copies share what they have in common, in chunks of 16.
 #[derive(Clone, Debug)]
 pub(crate) struct Shared<T> {
     chunks: Vec<Arc<[T; CHUNK]>>,
@@ -103,6 +103,12 @@ const MEMO_PARTS: usize = 16;
 pub(crate) struct Memo([Mutex<HashMap<StateKey, Option<Bytes>>>; MEMO_PARTS]);
 
 impl Memo {
+    /// An empty one with room for as many rows as `other` has: blocks are alike.
+    pub(crate) fn like(other: &Self) -> Self {
+        let part = |of: &Mutex<HashMap<_, _>>| Mutex::new(HashMap::with_capacity(of.lock().len()));
+        Self(std::array::from_fn(|at| part(&other.0[at])))
+    }
+
     fn part(&self, key: &StateKey) -> &Mutex<HashMap<StateKey, Option<Bytes>>> {
         let byte = match key {
             StateKey::Account(address) => address[19],

@@ -10,7 +10,7 @@
 //! | [`RANGE`] | level, group | a group of the tree over all blocks |
 //! | [`META`] | `state` | [`Meta`] |
 //!
-//! Numbers are big-endian.
+//! Numbers in keys are big-endian; most in values are varints (LEB128), as they are small.
 
 use crate::point::Point;
 use alloy_primitives::{B256, Bytes};
@@ -188,6 +188,13 @@ pub(crate) struct Position {
     pub(crate) leaf: u32,
 }
 
+impl Position {
+    fn put(self, row: &mut Vec<u8>) {
+        put_varint(row, self.block);
+        put_varint(row, self.leaf.into());
+    }
+}
+
 /// What is stored of a key, in [`KEYS`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Record {
@@ -200,8 +207,9 @@ pub(crate) struct Record {
     pub(crate) value: Option<Bytes>,
 }
 
-/// Bytes of a record before its way.
-const RECORD_HEAD: usize = 1 + 1 + 1 + 5 + 8 + 4;
+/// In the second byte of a record: the slot, and whether there is a value.
+const SLOT: u8 = 0b0111;
+const LIVE: u8 = 0b1000;
 
 impl Record {
     /// Level of the AMT in which its version is.
@@ -217,10 +225,10 @@ impl Record {
         value: Option<&[u8]>,
         row: &mut Vec<u8>,
     ) {
-        row.extend_from_slice(&[(way.len() - 1) as u8, slot, value.is_some() as u8]);
-        row.extend_from_slice(&version.to_be_bytes()[3..]);
-        row.extend_from_slice(&position.block.to_be_bytes());
-        row.extend_from_slice(&position.leaf.to_be_bytes());
+        let live = if value.is_some() { LIVE } else { 0 };
+        row.extend_from_slice(&[(way.len() - 1) as u8, slot | live]);
+        put_varint(row, version);
+        position.put(row);
         way.iter().for_each(|entry| row.extend_from_slice(&entry.to_be_bytes()));
         row.extend_from_slice(value.unwrap_or_default());
     }
@@ -231,33 +239,29 @@ impl Record {
     }
 
     fn parse(row: &Bytes) -> Option<Self> {
-        let [level, slot, live] = *row.first_chunk::<3>()?;
-        let value_at = Self::value_at(row)?;
-        if !KEY_SLOTS.contains(&slot) || live > 1 || (live == 0 && row.len() > value_at) {
-            return None;
-        }
-        let _ = level;
-        let mut head = Reader(&row[3..]);
-        let version = head.version()?;
-        let position = head.position()?;
-        let way = Way::read(&row[RECORD_HEAD..value_at]);
-        let value = (live == 1).then(|| row.slice(value_at..));
-        (version > 0).then_some(Self { slot, version, position, way, value })
-    }
-
-    /// Where the value starts in a row.
-    fn value_at(row: &[u8]) -> Option<usize> {
-        let at = RECORD_HEAD + 2 * (*row.first()? as usize + 1);
-        (row.len() >= at).then_some(at)
+        let ([level, flags], rest) = row.split_first_chunk()?;
+        let (slot, live) = (flags & SLOT, flags & LIVE != 0);
+        let mut head = Reader(rest);
+        let (version, position) = (head.version()?, head.position()?);
+        let way = head.0.split_at_checked(2 * (usize::from(*level) + 1))?.0;
+        let value = row.slice(row.len() - head.0.len() + way.len()..);
+        let right = KEY_SLOTS.contains(&slot) && flags & !(SLOT | LIVE) == 0;
+        let right = right && version > 0 && (live || value.is_empty());
+        let way = Way::read(way);
+        right.then(|| Self { slot, version, position, way, value: live.then_some(value) })
     }
 
     /// The value alone.
     pub(crate) fn value_of(key: &StateKey, row: &Bytes) -> Result<Option<Bytes>, StateError> {
-        let value = Self::value_at(row).filter(|_| row[2] <= 1).map(|at| {
-            let is_live = row[2] == 1;
-            is_live.then(|| row.slice(at..))
-        });
-        value.ok_or_else(|| corrupt(KEYS, format!("the record of {key} is malformed")))
+        let parse = || {
+            let ([level, flags], rest) = row.split_first_chunk()?;
+            let mut head = Reader(rest);
+            head.version()?;
+            head.position()?;
+            let at = row.len() - head.0.len() + 2 * (usize::from(*level) + 1);
+            (row.len() >= at).then(|| (flags & LIVE != 0).then(|| row.slice(at..)))
+        };
+        parse().ok_or_else(|| corrupt(KEYS, format!("the record of {key} is malformed")))
     }
 }
 
@@ -276,9 +280,8 @@ impl Amt {
         Self { version: 0, position: Position { block: 0, leaf: 0 }, commitment: Point::INFINITY };
 
     pub(crate) fn encode(&self, row: &mut Vec<u8>) {
-        row.extend_from_slice(&self.version.to_be_bytes()[3..]);
-        row.extend_from_slice(&self.position.block.to_be_bytes());
-        row.extend_from_slice(&self.position.leaf.to_be_bytes());
+        put_varint(row, self.version);
+        self.position.put(row);
         row.extend_from_slice(&self.commitment.to_bytes());
     }
 
@@ -388,6 +391,14 @@ impl Meta {
     }
 }
 
+fn put_varint(row: &mut Vec<u8>, mut number: u64) {
+    while number >= 0x80 {
+        row.push(number as u8 | 0x80);
+        number >>= 7;
+    }
+    row.push(number as u8);
+}
+
 struct Reader<'a>(&'a [u8]);
 
 impl Reader<'_> {
@@ -405,13 +416,30 @@ impl Reader<'_> {
         self.take().map(u64::from_be_bytes)
     }
 
+    /// Seven bits a byte, the lowest first; in the shortest form only.
+    fn varint(&mut self) -> Option<u64> {
+        let mut number = 0;
+        for shift in (0..64).step_by(7) {
+            let (byte, rest) = self.0.split_first()?;
+            self.0 = rest;
+            let bits = u64::from(byte & 0x7f);
+            if bits << shift >> shift != bits || (*byte == 0 && shift > 0) {
+                return None;
+            }
+            number |= bits << shift;
+            if *byte < 0x80 {
+                return Some(number);
+            }
+        }
+        None
+    }
+
     fn version(&mut self) -> Option<u64> {
-        let [a, b, c, d, e] = self.take()?;
-        Some(u64::from_be_bytes([0, 0, 0, a, b, c, d, e]))
+        self.varint().filter(|version| *version < VERSION_END)
     }
 
     fn position(&mut self) -> Option<Position> {
-        Some(Position { block: self.u64()?, leaf: self.u32()? })
+        Some(Position { block: self.varint()?, leaf: self.varint()?.try_into().ok()? })
     }
 
     fn hash(&mut self) -> Option<B256> {

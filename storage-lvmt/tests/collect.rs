@@ -100,7 +100,7 @@ fn a_collection_that_fails_is_tried_again() {
         txn.put(table, &spoilt, row).unwrap();
         txn.commit().unwrap();
     };
-    set(&row[..9]);
+    set(&row[..3]);
     let mut random = StdRng::seed_from_u64(4);
     let mut blocks = |chain: &mut Chain, count| {
         for n in 0..count {

@@ -234,13 +234,16 @@ impl StateArgs {
 
 impl StateArgs {
     /// Digest of the parameters that a datadir was made with, for backends that have a choice of
-    /// them; `None` if it does not exist, or cannot be read: opening it will say why.
+    /// them; `None` if it does not exist yet.
     fn params_of(&self, datadir: &Path) -> Result<Option<B256>, DbError> {
         if !registry::is_configured(&self.state_backend) {
             return Ok(None);
         }
-        let read = open_to_read(datadir).and_then(|db| db.begin_read());
-        let Ok(Some(metadata)) = read.and_then(|read| read.metadata()) else { return Ok(None) };
+        let db = match open_to_read(datadir) {
+            Err(DbError::NoDatadir { .. }) => return Ok(None),
+            db => db?,
+        };
+        let Some(metadata) = db.begin_read()?.metadata()? else { return Ok(None) };
         if metadata.backend != self.state_backend {
             return Err(DbError::BackendMismatch {
                 path: datadir.to_owned(),
