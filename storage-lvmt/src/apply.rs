@@ -80,14 +80,17 @@ pub(crate) fn apply(
     }
     let keep = shard.keeps_tree(number);
     let compute = || {
-        sum(&mut points, &mut terms);
+        let tuples_of_keys = || {
+            let mut tuples = hash::Batch::with_capacity(keys);
+            for (write, change) in writes.iter().zip(delta.changes()) {
+                let value = change.next.as_ref().map(|value| &value[..]);
+                tuples.key_tuple(write.level(), write.slot, write.version, &write.key, value);
+            }
+            tuples.finish()
+        };
+        // Whoever is done with the records takes the second of these.
+        let ((), mut leaves) = rayon::join(|| sum(&mut points, &mut terms), tuples_of_keys);
         let amts = changed(&ways, &before, &points, number, keys);
-        let mut tuples = hash::Batch::with_capacity(keys);
-        for (write, change) in writes.iter().zip(delta.changes()) {
-            let value = change.next.as_ref().map(|value| &value[..]);
-            tuples.key_tuple(write.level(), write.slot, write.version, &write.key, value);
-        }
-        let mut leaves = tuples.finish();
         let mut tuples = hash::Batch::with_capacity(amts.len());
         let (mut rows, mut old) =
             (Rows::with_capacity(amts.len()), Rows::with_capacity(amts.len()));
