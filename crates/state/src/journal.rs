@@ -497,7 +497,11 @@ struct Slices<'a, P> {
     pause: P,
 }
 
-impl<P: Fn()> Slices<'_, P> {
+impl<'a, P: Fn()> Slices<'a, P> {
+    fn begin(kv: &'a dyn KvStore, pause: P) -> Result<Self, StoreError> {
+        Ok(Self { kv, txn: kv.begin_write()?, opened: Instant::now(), pause })
+    }
+
     fn next_if_due(mut self) -> Result<Self, StoreError> {
         let limit = if self.txn.is_awaited() { SHORT_SLICE } else { SLICE };
         if self.opened.elapsed() > limit {
@@ -519,9 +523,14 @@ pub(crate) fn fold(
     mut retire: impl FnMut(&mut dyn KvWrite) -> Result<bool, StoreError>,
 ) -> Result<usize, StoreError> {
     let mut folded = 0;
-    let mut slices = Slices { kv, txn: kv.begin_write()?, opened: Instant::now(), pause };
     for (table, _) in &generation.tables {
-        for (n, (key, value)) in generation.final_rows(*table).into_iter().enumerate() {
+        // Sorting them takes long: no commit must wait for it.
+        let rows = generation.final_rows(*table);
+        if rows.is_empty() {
+            continue;
+        }
+        let mut slices = Slices::begin(kv, &pause)?;
+        for (n, (key, value)) in rows.into_iter().enumerate() {
             match value {
                 Some(value) => slices.txn.put(*table, &key, &value)?,
                 None => drop(slices.txn.delete(*table, &key)?),
@@ -531,7 +540,9 @@ pub(crate) fn fold(
                 slices = slices.next_if_due()?;
             }
         }
+        slices.txn.commit()?;
     }
+    let mut slices = Slices::begin(kv, &pause)?;
     while retire(&mut *slices.txn)? {
         slices = slices.next_if_due()?;
     }
