@@ -1,4 +1,51 @@
-//! LVMT: multi-layer versioned multipoint trie (Li et al., OSDI 2023).
+//! LVMT, the multi-layer versioned multipoint trie of Li et al. (OSDI 2023), as a backend: a write
+//! raises a version by one, and a commitment to versions follows by adding one precomputed point.
+//!
+//! # Vocabulary
+//!
+//! * **AMT**: authenticated multipoint evaluation tree, a commitment (one point of BN254's G1) to
+//!   2^16 **entries** of six **slots**. A slot holds a **version** of 40 bits: slot 0 that of the
+//!   sub-AMT below the entry, slots 1 to 5 those of keys.
+//! * **Location** of a key: its hash; 16 bits a level choose an entry. **Way**: the entries passed
+//!   from the root AMT down.
+//! * **Tuple**: (key, version, value, level, slot), or (sub-AMT, version, commitment). Tuples are
+//!   the leaves of a block's Merkle tree; the blocks' trees are the leaves of the **range**.
+//! * **Root**: hash of the root AMT's commitment and the range.
+//! * **Opening**: a proof of an entry's six versions, by the **quotients** of the nodes above it in
+//!   the AMT's proof tree.
+//! * **Proof shard**: the part of proof tree and Merkle trees that a node keeps.
+//!
+//! # How a block goes through
+//!
+//! ```text
+//!  delta -> slot and new version of each key -> points to add, for all AMTs of all levels
+//!             |                                      | one batch
+//!             v                                      v
+//!           records (rows)          tuples -> Merkle tree -> range -> root
+//! ```
+//!
+//! What is stored, what a proof shows, and why it is sound: `docs/backends/lvmt.md`.
+//!
+//! # Assumptions
+//!
+//! BLAKE2b-256 is collision resistant. The public parameters come from powers of a tau that nobody
+//! knows, and opening a commitment to two values is infeasible under them. Heights below 16 are for
+//! tests.
+//!
+//! # Rooms
+//!
+//! | module | what |
+//! |---|---|
+//! | `hash` | every hash, by domain |
+//! | `point` | points, and the sum of many |
+//! | `amt` | the mathematics of AMTs: domain, commitments, quotients |
+//! | `params` | public parameters: the verifier's, tables, files, ceremonies |
+//! | `merkle` | trees in groups of 32, pruned groups, multi-proofs, the range |
+//! | `record`, `cache`, `tree` | rows; the structure in memory; the root AMT's proof tree |
+//! | `backend`, `apply`, `bulk` | the backend; one block; loading a state |
+//! | `collect`, `shard`, `check` | garbage collection; proof shards; the check of all rows |
+//! | `proof`, [`verify()`] | building proofs, their bytes; checking them: pure, `no_std` |
+
 #![cfg_attr(not(feature = "std"), no_std)]
 extern crate alloc;
 
