@@ -387,6 +387,11 @@ impl Layout for Rowwise {
 }
 
 impl Backend for Mpt {
+    fn cache_bytes(&self) -> u64 {
+        // About 1 KiB a branch.
+        (MAX_CACHED_BRANCHES as u64) << 10
+    }
+
     fn identity(&self) -> &Identity {
         &self.identity
     }

@@ -1,32 +1,74 @@
-//! Where results go: lines for people, JSON for programs.
+//! Where results go: lines for people, JSON for programs, a page for both.
 
-use eyre::WrapErr;
+use eyre::{WrapErr, bail, eyre};
+use retrie_bench::report::{Document, page};
+use retrie_telemetry::{Metrics, MetricsServer};
 use serde::Serialize;
 use std::{
     fmt::Arguments,
+    fs::{File, OpenOptions, Permissions},
     io::Write,
+    net::SocketAddr,
+    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
 };
+use tempfile::NamedTempFile;
 
-/// Results of a command. Lines go to stdout, or to stderr if the JSON goes to stdout.
+/// Where the figures of a measurement go. Every command that measures flattens it.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub(crate) struct ReportArgs {
+    /// Write the figures as JSON to this file, or `-` for stdout.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Write the figures as one HTML page with plots to this file, or `-` for stdout.
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
+    /// Serve Prometheus metrics on this address while measuring.
+    #[arg(long, value_name = "ADDR:PORT")]
+    metrics: Option<SocketAddr>,
+}
+
+/// Results of a command. Lines go to stdout, or to stderr if results for programs go to stdout.
 #[derive(Debug, Default)]
 pub(crate) struct Output {
-    json: Option<PathBuf>,
+    json: Option<Target>,
+    report: Option<Target>,
+    metrics: Option<(Metrics, MetricsServer)>,
 }
 
 impl Output {
-    /// JSON goes to this file, or to stdout for `-`.
-    pub(crate) const fn new(json: Option<PathBuf>) -> Self {
-        Self { json }
+    /// Opens what the flags name, so that a bad path is found before anything is measured.
+    pub(crate) fn open(args: &ReportArgs) -> eyre::Result<Self> {
+        if args.json.is_some() && args.json == args.report {
+            bail!("--json and --report cannot both go to the same place: give them two names");
+        }
+        let open = |path: &Option<PathBuf>| path.as_deref().map(Target::open).transpose();
+        let serve = |address| {
+            let metrics = Metrics::new().wrap_err("registering the metrics")?;
+            let server = MetricsServer::start(address, metrics.clone())?;
+            eyre::Ok((metrics, server))
+        };
+        let metrics = args.metrics.map(serve).transpose()?;
+        Ok(Self { json: open(&args.json)?, report: open(&args.report)?, metrics })
     }
 
-    fn json_on_stdout(&self) -> bool {
-        self.json.as_deref() == Some(Path::new("-"))
+    /// JSON goes to this file, or to stdout for `-`.
+    pub(crate) fn new(json: Option<PathBuf>) -> eyre::Result<Self> {
+        Self::open(&ReportArgs { json, ..ReportArgs::default() })
+    }
+
+    /// What is served under `--metrics`, if anything is.
+    pub(crate) fn metrics(&self) -> Option<&Metrics> {
+        self.metrics.as_ref().map(|(metrics, _)| metrics)
+    }
+
+    fn takes_stdout(&self) -> bool {
+        [&self.json, &self.report].into_iter().flatten().any(|to| matches!(to, Target::Stdout))
     }
 
     /// Prints a line for people. A closed pipe is an error, not a panic.
     pub(crate) fn line(&self, line: Arguments<'_>) -> eyre::Result<()> {
-        if self.json_on_stdout() {
+        if self.takes_stdout() {
             writeln!(std::io::stderr(), "{line}").wrap_err("writing to stderr")
         } else {
             writeln!(std::io::stdout(), "{line}").wrap_err("writing to stdout")
@@ -34,18 +76,91 @@ impl Output {
     }
 
     /// Writes `value` as JSON, if it was asked for.
-    pub(crate) fn json(&self, value: &impl Serialize) -> eyre::Result<()> {
-        let Some(path) = &self.json else { return Ok(()) };
+    pub(crate) fn json(self, value: &impl Serialize) -> eyre::Result<()> {
+        let Some(target) = self.json else { return Ok(()) };
         let mut json = serde_json::to_string_pretty(value).wrap_err("encoding the results")?;
         json.push('\n');
-        if self.json_on_stdout() {
-            let mut stdout = std::io::stdout();
-            return stdout
-                .write_all(json.as_bytes())
-                .and_then(|()| stdout.flush())
-                .wrap_err("writing to stdout");
+        target.write(&json)
+    }
+
+    /// Writes a report as JSON and as a page, whichever was asked for. One that cannot be written does
+    /// not keep the other from it.
+    pub(crate) fn report<'a, R>(mut self, report: &'a R) -> eyre::Result<()>
+    where
+        R: Serialize,
+        Document: From<&'a R>,
+    {
+        let page = match self.report.take() {
+            Some(target) => target.write(&page("retrie: measured", &[report.into()])),
+            None => Ok(()),
+        };
+        match (self.json(report), page) {
+            (Err(json), Err(page)) => Err(eyre!("{json:#}; and {page:#}")),
+            (json, page) => json.and(page),
         }
-        std::fs::write(path, json).wrap_err_with(|| format!("writing {}", path.display()))
+    }
+}
+
+/// Where a text goes. A file appears under its name only once all of it is written, so what was there
+/// before stays whole if the disk is full or the run is interrupted.
+#[derive(Debug)]
+pub(crate) enum Target {
+    Stdout,
+    /// Pipes and devices, which nothing can be put in the place of.
+    Device(PathBuf, File),
+    /// The file, and one beside it that takes its place; it is removed if it does not.
+    File(PathBuf, NamedTempFile),
+}
+
+impl Target {
+    /// Opens a file for writing; `-` is stdout.
+    pub(crate) fn open(path: &Path) -> eyre::Result<Self> {
+        if path == Path::new("-") {
+            return Ok(Self::Stdout);
+        }
+        Self::open_file(path).wrap_err_with(|| format!("opening {} to write", path.display()))
+    }
+
+    fn open_file(path: &Path) -> std::io::Result<Self> {
+        let (path, mode) = match path.metadata() {
+            // Behind a link the file is replaced, not the link; and it has to be one we may write to.
+            Ok(found) if found.is_file() => {
+                OpenOptions::new().write(true).open(path)?;
+                (path.canonicalize()?, found.permissions().mode() & 0o777)
+            }
+            Ok(_) => {
+                return Ok(Self::Device(path.into(), OpenOptions::new().write(true).open(path)?));
+            }
+            Err(_) => (path.into(), 0o666),
+        };
+        let folder = match path.parent() {
+            Some(folder) if folder != Path::new("") => folder,
+            _ => Path::new("."),
+        };
+        let beside = tempfile::Builder::new()
+            .prefix(".retrie-")
+            .permissions(Permissions::from_mode(mode))
+            .tempfile_in(folder)?;
+        Ok(Self::File(path, beside))
+    }
+
+    /// Writes all of `text`, and nothing else ever.
+    pub(crate) fn write(self, text: &str) -> eyre::Result<()> {
+        let text = text.as_bytes();
+        match self {
+            Self::Stdout => {
+                let mut stdout = std::io::stdout();
+                let written = stdout.write_all(text).and_then(|()| stdout.flush());
+                written.wrap_err("writing to stdout")
+            }
+            Self::Device(path, mut file) => {
+                file.write_all(text).wrap_err_with(|| format!("writing {}", path.display()))
+            }
+            Self::File(path, mut beside) => {
+                let written = beside.write_all(text).and_then(|()| Ok(beside.persist(&path)?));
+                written.map(drop).wrap_err_with(|| format!("writing {}", path.display()))
+            }
+        }
     }
 }
 

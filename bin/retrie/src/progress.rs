@@ -2,8 +2,9 @@
 
 use crate::commands::grouped;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use retrie_bench::state;
+use retrie_bench::{clients, state};
 use retrie_pipeline::report::ImportReport;
+use retrie_telemetry::Metrics;
 use std::{
     io::IsTerminal,
     time::{Duration, Instant},
@@ -92,6 +93,8 @@ impl Progress {
 pub(crate) struct RaceProgress {
     bar: Option<ProgressBar>,
     shown: Instant,
+    /// Where turns are counted, under this workload.
+    metrics: Option<(Metrics, &'static str)>,
 }
 
 impl Default for RaceProgress {
@@ -104,29 +107,65 @@ impl Default for RaceProgress {
             }
             bar
         });
-        Self { bar, shown: Instant::now() }
+        Self { bar, shown: Instant::now(), metrics: None }
     }
 }
 
 impl RaceProgress {
+    /// One that counts turns among `metrics`, if there are any.
+    pub(crate) fn counting(metrics: Option<&Metrics>, workload: &'static str) -> Self {
+        let metrics = metrics.map(|metrics| (metrics.clone(), workload));
+        Self { metrics, ..Self::default() }
+    }
+
     /// Takes note of a step.
     pub(crate) fn update(&mut self, step: state::Progress<'_>) {
-        let (done, total, is_new) = match step {
-            state::Progress::Loading { done, total, .. }
-            | state::Progress::Racing { done, total } => (done, total, done == 0),
-        };
+        match step {
+            state::Progress::Loading { backend, done, total } => {
+                let (count, of) = (grouped(done), grouped(total));
+                self.show(done, total, || format!("{backend}: loading, {count}/{of} entries"));
+            }
+            state::Progress::Racing { done, total } => self.slices(done, total),
+            state::Progress::Turn(done) => self.turn(&done),
+        }
+    }
+
+    /// Takes note of a step of a race between clients.
+    pub(crate) fn update_clients(&mut self, step: clients::Progress<'_>) {
+        match step {
+            clients::Progress::Loading { backend, done, total } => {
+                self.update(state::Progress::Loading { backend, done, total });
+            }
+            clients::Progress::Making { done, total } => {
+                self.show(done, total, || format!("making blocks, {done}/{total}"));
+            }
+            clients::Progress::Racing { done, total } => self.slices(done, total),
+            clients::Progress::Turn(done) => self.turn(&done),
+        }
+    }
+
+    /// Counts a turn among the metrics.
+    fn turn(&self, done: &state::Done<'_>) {
+        let Some((metrics, workload)) = &self.metrics else { return };
+        let labels = [done.backend, *workload];
+        metrics.bench_operations.with_label_values(&labels).inc_by(done.ops);
+        metrics.bench_disk_bytes.with_label_values(&labels).set(done.disk_bytes as i64);
+        let seconds = metrics.bench_commit_seconds.with_label_values(&labels);
+        done.latencies.iter().for_each(|latency| seconds.observe(latency.as_secs_f64()));
+    }
+
+    fn slices(&mut self, done: u64, total: u64) {
+        self.show(done, total, || format!("{}/{} slices", grouped(done), grouped(total)));
+    }
+
+    fn show(&mut self, done: u64, total: u64, line: impl FnOnce() -> String) {
+        let is_new = done == 0;
         let every = if self.bar.is_some() { BAR_EVERY } else { LINE_EVERY };
         if !is_new && self.shown.elapsed() < every {
             return;
         }
         self.shown = Instant::now();
-        let (count, of) = (grouped(done), grouped(total));
-        let line = match step {
-            state::Progress::Loading { backend, .. } => {
-                format!("{backend}: loading, {count}/{of} entries")
-            }
-            state::Progress::Racing { .. } => format!("{count}/{of} slices"),
-        };
+        let line = line();
         match &self.bar {
             Some(bar) => {
                 if is_new {

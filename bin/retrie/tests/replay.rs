@@ -32,7 +32,7 @@ const RESULT_KEYS: [&str; 18] = [
 
 /// Checks the shape that `replay --json` promises; returns its results.
 fn results(report: &Value, bundles: bool) -> &[Value] {
-    assert_eq!(keys(report), ["command", "machine", "results", "version"]);
+    assert_eq!(keys(report), ["command", "complete", "machine", "results", "version"]);
     let results = report["results"].as_array().unwrap();
     for result in results {
         let mut expected = RESULT_KEYS.to_vec();

@@ -46,7 +46,7 @@ pub struct CacheError {
     source: io::Error,
 }
 
-fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> CacheError {
+pub(crate) fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> CacheError {
     let path = path.to_owned();
     move |source| CacheError { action, path, source }
 }
@@ -101,6 +101,17 @@ impl StateCache {
         self.folder.as_deref()
     }
 
+    /// An empty folder for what is thrown away, on the disk of the states.
+    ///
+    /// # Errors
+    /// [`CacheError`] if it cannot be made.
+    pub fn scratch(&self) -> Result<RunFolder, CacheError> {
+        match &self.folder {
+            Some(folder) => RunFolder::new(&folder.join("runs")),
+            None => RunFolder::in_system_temp(),
+        }
+    }
+
     /// A folder of its own holding the state `name`: a copy of the one at hand, or what `build`
     /// leaves in an empty folder. `name` must say all that the content depends on, in characters
     /// that suit a file name.
@@ -113,14 +124,13 @@ impl StateCache {
         build: impl FnOnce(&Path) -> Result<(), E>,
     ) -> Result<RunFolder, E> {
         let Some(folder) = &self.folder else {
-            let run = RunFolder::in_system_temp()?;
+            let run = self.scratch()?;
             build(run.path())?;
             return Ok(run);
         };
-        let runs = folder.join("runs");
-        remove_abandoned(&runs)?;
+        remove_abandoned(&folder.join("runs"))?;
         let cached = folder.join("states").join(name);
-        let run = RunFolder::new(&runs)?;
+        let run = self.scratch()?;
         match copy_state(&cached, name, run.path())? {
             Ok(()) => return Ok(run),
             Err(Unusable::Absent) => {}
@@ -133,11 +143,11 @@ impl StateCache {
             }
         }
         drop(run);
-        let made = RunFolder::new(&runs)?;
+        let made = self.scratch()?;
         build(made.path())?;
         write_manifest(made.path(), name)?;
         keep(made, &cached)?;
-        let run = RunFolder::new(&runs)?;
+        let run = self.scratch()?;
         match copy_state(&cached, name, run.path())? {
             Ok(()) => Ok(run),
             Err(_) => {

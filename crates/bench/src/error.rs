@@ -1,10 +1,11 @@
 //! Why a measurement failed.
 
-use crate::cache::CacheError;
+use crate::{cache::CacheError, chain::MakeChainError, memory::CapError};
 use alloy_primitives::B256;
 use retrie_db::DbError;
+use retrie_pipeline::PipelineError;
 use retrie_state::{StateError, StoreError};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Why a race between state stores failed.
 #[derive(Debug, thiserror::Error)]
@@ -66,6 +67,17 @@ pub enum BenchError {
         /// The cause.
         source: Box<DbError>,
     },
+    /// A whole client failed, or refused a block.
+    #[error("{client}: {source}")]
+    Client {
+        /// Name of its backend.
+        client: String,
+        /// The cause.
+        source: Box<PipelineError>,
+    },
+    /// The blocks could not be made.
+    #[error(transparent)]
+    MakeChain(#[from] MakeChainError),
     /// A contender that is not ours failed.
     #[error("{backend}: {action} failed: {source}")]
     Peer {
@@ -86,9 +98,63 @@ pub enum BenchError {
         /// The cause.
         source: std::io::Error,
     },
+    /// A disk is full.
+    #[error(
+        "the disk of {} is full: free some of it, or give --state-cache another folder (TMPDIR where \
+         that is `none`): {source}",
+        folder.display()
+    )]
+    DiskFull {
+        /// The folder that was written to.
+        folder: PathBuf,
+        /// The failure.
+        source: Box<Self>,
+    },
+    /// Memory cannot be capped, or not so low.
+    #[error(transparent)]
+    Memory(#[from] CapError),
     /// The folder of prepared states failed.
     #[error(transparent)]
     Cache(#[from] CacheError),
+}
+
+impl BenchError {
+    /// Whether a contender has another state than it should: then no figure means anything.
+    pub(crate) const fn is_wrong_state(&self) -> bool {
+        matches!(self, Self::WrongReads { .. } | Self::RootsDiffer { .. })
+    }
+
+    /// Says where, if it is that the disk of `folder`, which was written to, is full.
+    pub(crate) fn on_disk(self, folder: &Path) -> Self {
+        let of_the_disk = matches!(
+            self,
+            Self::State { .. }
+                | Self::Db { .. }
+                | Self::Client { .. }
+                | Self::MakeChain(MakeChainError::Io { .. } | MakeChainError::Pipeline(_))
+                | Self::Peer { .. }
+                | Self::Io { .. }
+                | Self::Cache(_)
+        );
+        if of_the_disk && (says_disk_full(&self) || is_disk_full(folder)) {
+            return Self::DiskFull { folder: folder.into(), source: Box::new(self) };
+        }
+        self
+    }
+}
+
+/// Whether a failure goes back to the system's error for a full disk.
+fn says_disk_full(error: &(dyn std::error::Error + 'static)) -> bool {
+    std::iter::successors(Some(error), |error| error.source()).any(|error| {
+        let io = error.downcast_ref::<std::io::Error>();
+        io.is_some_and(|io| io.kind() == std::io::ErrorKind::StorageFull)
+            || error.to_string().contains("No space left on device")
+    })
+}
+
+/// Whether next to nothing is left: MDBX gives an input/output error for a write that was cut short.
+fn is_disk_full(folder: &Path) -> bool {
+    rustix::fs::statvfs(folder).is_ok_and(|disk| disk.f_bavail * disk.f_frsize < 1 << 20)
 }
 
 /// Gives errors of the layers below the name of the contender they came from.
@@ -111,5 +177,16 @@ impl<T> Of<T> for Result<T, StoreError> {
 impl<T> Of<T> for Result<T, DbError> {
     fn of(self, backend: &str) -> Result<T, BenchError> {
         self.map_err(|e| BenchError::Db { backend: backend.into(), source: Box::new(e) })
+    }
+}
+
+/// The same for whole clients.
+pub(crate) trait OfClient<T> {
+    fn of_client(self, client: &str) -> Result<T, BenchError>;
+}
+
+impl<T> OfClient<T> for Result<T, PipelineError> {
+    fn of_client(self, client: &str) -> Result<T, BenchError> {
+        self.map_err(|e| BenchError::Client { client: client.into(), source: Box::new(e) })
     }
 }

@@ -21,7 +21,8 @@ pub(crate) fn digest(path: &Path) -> io::Result<Digest> {
 
 /// Copies a file and syncs the copy, sharing the blocks where the file system can; holes stay
 /// holes. The digest is that of the source: either way all of it is read, so both kinds of copies
-/// begin with a warm page cache.
+/// begin with a warm page cache. The source leaves it: else the copies of a race push each other
+/// out, and the first ones begin cold.
 pub(crate) fn copy(from: &Path, to: &Path) -> io::Result<Digest> {
     let (source, target) = (File::open(from)?, File::create_new(to)?);
     let digest = if shares_blocks(&source, &target) {
@@ -32,8 +33,21 @@ pub(crate) fn copy(from: &Path, to: &Path) -> io::Result<Digest> {
         digest
     };
     target.sync_all()?;
+    forget(&source);
     Ok(digest)
 }
+
+/// Drops a file's pages from the page cache, where the system lets us.
+#[cfg(target_os = "linux")]
+fn forget(file: &File) {
+    // Only what is on disk can be dropped.
+    if file.sync_data().is_ok() {
+        let _ = rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::DontNeed);
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn forget(_: &File) {}
 
 /// Calls `each` with place and bytes of every chunk that is not all zero.
 fn chunks(file: &File, mut each: impl FnMut(u64, &[u8]) -> io::Result<()>) -> io::Result<Digest> {

@@ -1,6 +1,6 @@
 //! A made chain through the real pipeline: every header valid, every root checked.
 
-use retrie_bench::chain::{CHAIN_FILE, ChainMaker, Fill, GENESIS_FILE, Mix, Recipe, write_chain};
+use retrie_bench::chain::{CHAIN_FILE, ChainMaker, Fill, GENESIS_FILE, Recipe, write_chain};
 use retrie_chainspec::parse_chain;
 use retrie_db::{OpenOptions, StateRootMode, SyncMode};
 use retrie_pipeline::{Chain, ChainOptions, End, ImportOptions, import};
@@ -43,7 +43,7 @@ fn open(
 fn every_block_is_valid_on_every_backend() {
     let dir = tempfile::tempdir().unwrap();
     let recipe =
-        Recipe { fill: Fill::Transactions(25), mix: Mix::default(), seed: 3, accounts: 100 };
+        Recipe { fill: Fill::Transactions(25), seed: 3, accounts: 100, ..Recipe::default() };
     let mut maker = ChainMaker::new(recipe, Arc::new(Mpt::default())).unwrap();
     let run = AtomicBool::new(false);
     let made = write_chain(&mut maker, BLOCKS, dir.path(), &run, &mut |_| {}).unwrap();

@@ -1,27 +1,42 @@
 //! Races between the real backends, on small states.
 
+mod common;
+
 use retrie_bench::{
     BenchError,
     cache::StateCache,
     state::{
-        BackendEntrant, Contender, Entrant, Entries, Keys, Layout, Outcome, Pair, Race, Reads,
-        Terms, Workload,
+        BackendEntrant, Choice, Contender, Corpus, Entrant, Entries, Keys, Layout, Op, Outcome,
+        Progress, ProofFigures, Race, Raced, Reads, Terms, Workload,
     },
 };
 use retrie_db::SyncMode;
-use retrie_state::{BlockRef, Counts, KvStore, MemoryStore, StateStore, StoreOptions};
-use retrie_storage_mpt::Mpt;
+use retrie_pipeline::replay::{BundleReplayOptions, Padding};
+use retrie_state::{BlockRef, Counts, KvStore, MemoryStore, StateKey, StateStore, StoreOptions};
+use retrie_storage_mpt::{Mpt, MptArchive, TrieHash};
 use retrie_storage_raw::Raw;
 use std::{
     cell::Cell,
     collections::BTreeMap,
     path::Path,
     rc::Rc,
-    sync::{Arc, atomic::AtomicBool},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 fn workload(keys: Keys, layout: Layout) -> Workload {
-    Workload { keys, pairs: 450, commit_every: 50, warmup: 120, slices: 4, layout, seed: 3 }
+    Workload {
+        keys,
+        pairs: 450,
+        commit_every: 50,
+        warmup: 120,
+        slices: 4,
+        layout,
+        seed: 3,
+        ..Default::default()
+    }
 }
 
 fn entrants() -> Vec<Box<dyn Entrant>> {
@@ -34,22 +49,30 @@ fn run(
     entrants: &[Box<dyn Entrant>],
     cache: &StateCache,
 ) -> Result<Vec<Outcome>, BenchError> {
+    let Raced { outcomes, ended, .. } = run_to_its_end(workload, entrants, cache)?;
+    ended.map(|()| outcomes)
+}
+
+fn run_to_its_end(
+    workload: &Workload,
+    entrants: &[Box<dyn Entrant>],
+    cache: &StateCache,
+) -> Result<Raced, BenchError> {
     // So little memory that generations fill and fold within the race.
     let terms = Terms { sync: SyncMode::NoSync, cache_bytes: 64 << 10, retention: 4 };
     let stop = AtomicBool::new(false);
-    Race { workload, terms: &terms, cache, proofs: 3, stop: &stop }.run(entrants, &mut |_| ())
+    let race = Race { workload, terms: &terms, cache, proofs: 3, memory_limit: None, stop: &stop };
+    race.run(entrants, &mut |_| ())
 }
 
 /// Root of what the workload leaves, by a plain map and a bulk load.
 fn root_by_a_plain_loop(workload: &Workload) -> alloy_primitives::B256 {
-    let base = workload.base();
-    let keys = base.sorted_keys();
-    let mut state: BTreeMap<_, _> =
-        keys.iter().map(|(key, n)| (*key, base.value(key, *n))).collect();
-    let mut stream = workload.stream();
-    for pairs in [workload.warmup, workload.pairs] {
-        for Pair { key, next } in stream.take(pairs).into_iter().flatten() {
-            state.insert(key, next);
+    let mut state: BTreeMap<_, _> = workload.base().entries().iter().collect();
+    for op in workload.stream().flat_map(|block| block.ops) {
+        match op {
+            Op::Read(_) => {}
+            Op::Write(key, next) => drop(state.insert(key, next)),
+            Op::Delete(key) => drop(state.remove(&key)),
         }
     }
     let kv = Arc::new(MemoryStore::new());
@@ -67,14 +90,22 @@ fn root_by_a_plain_loop(workload: &Workload) -> alloy_primitives::B256 {
 fn every_variant_leaves_the_state_of_a_plain_loop() {
     for keys in [Keys::Preloaded(2000), Keys::Fresh] {
         for layout in [Layout::OneContract, Layout::Accounts] {
-            let workload = workload(keys, layout);
+            let workload = workload(keys.clone(), layout);
             let outcomes = run(&workload, &entrants(), &StateCache::none()).unwrap();
             let [raw, mpt] = &outcomes[..] else { panic!("two outcomes") };
             assert_eq!(mpt.ethereum_root, Some(root_by_a_plain_loop(&workload)), "{workload:?}");
             assert_eq!(raw.ethereum_root, None);
             for outcome in &outcomes {
-                assert_eq!((outcome.pairs, outcome.ops()), (450, 900));
-                assert_eq!((outcome.slice_rates.len(), outcome.latency.count()), (4, 9));
+                assert_eq!((outcome.reads, outcome.writes, outcome.ops()), (450, 450, 900));
+                assert_eq!((outcome.series.len(), outcome.latency.count()), (4, 9));
+                let ops: Vec<_> = outcome.series.iter().map(|slice| slice.ops).collect();
+                assert_eq!(ops, [200, 400, 600, 900]);
+                assert!(outcome.series.iter().all(|slice| slice.disk_bytes > Some(0)));
+                let spent = outcome.breakdown.unwrap();
+                // The time of reads is an estimate: it may be all that there is.
+                assert!(spent.authentication >= 0.0 && spent.storage_io > 0.0, "{spent:?}");
+                let sum = spent.authentication + spent.storage_io + spent.other;
+                assert!((sum - outcome.total().as_secs_f64()).abs() < 1e-6, "{spent:?}");
                 let counts = outcome.counts.as_ref().unwrap();
                 assert!(counts.reads >= 450 && counts.folded_rows > 0, "{counts:?}");
                 assert!(outcome.disk_bytes > 0 && outcome.peak_rss_bytes > 0);
@@ -90,7 +121,7 @@ fn every_variant_leaves_the_state_of_a_plain_loop() {
             let tables = mpt.tables().unwrap();
             assert!(tables.len() > 1 && tables.iter().any(|table| table.name == "Flat"));
             let reads: f64 = tables.iter().map(|table| table.reads_per_op).sum();
-            assert!((reads - mpt.per_pair(|counts| counts.reads).unwrap()).abs() < 1e-9);
+            assert!((reads - mpt.per_read(|counts| counts.reads).unwrap()).abs() < 1e-9);
             assert!(counts.undo_bytes > 0 && counts.journal_bytes > 450 * 60, "{counts:?}");
         }
     }
@@ -107,6 +138,9 @@ struct Spy {
 enum Fault {
     LosesAWrite,
     OtherRoot,
+    /// When the race ends.
+    FailsToFlush,
+    WrongProof,
 }
 
 impl Entrant for Spy {
@@ -128,21 +162,24 @@ impl Entrant for Spy {
     }
 
     fn open(&self, folder: &Path, terms: &Terms) -> Result<Box<dyn Contender>, BenchError> {
-        Ok(Box::new(SpyRace { inner: self.inner.open(folder, terms)?, fault: self.fault }))
+        let inner = self.inner.open(folder, terms)?;
+        Ok(Box::new(SpyRace { inner, fault: self.fault, flushes: 0 }))
     }
 }
 
 struct SpyRace {
     inner: Box<dyn Contender>,
     fault: Option<Fault>,
+    flushes: u32,
 }
 
 impl Contender for SpyRace {
-    fn commit(&mut self, block: &[Pair]) -> Result<Reads, BenchError> {
+    fn commit(&mut self, block: &[Op]) -> Result<Reads, BenchError> {
         match self.fault {
             Some(Fault::LosesAWrite) => {
                 let mut block = block.to_vec();
-                block[0].next = retrie_state::Value::from_static(b"other");
+                let other = retrie_state::Value::from_static(b"other");
+                block[0] = Op::Write(*block[0].key(), other);
                 self.inner.commit(&block)
             }
             _ => self.inner.commit(block),
@@ -154,7 +191,29 @@ impl Contender for SpyRace {
     }
 
     fn flush(&mut self) -> Result<(), BenchError> {
-        self.inner.flush()
+        self.flushes += 1;
+        match self.fault {
+            Some(Fault::FailsToFlush) if self.flushes == 2 => {
+                let source = "it is broken".into();
+                Err(BenchError::Peer { backend: "spy".into(), action: "flushing", source })
+            }
+            _ => self.inner.flush(),
+        }
+    }
+
+    fn prove(
+        &mut self,
+        keys: &[StateKey],
+        present: bool,
+        stop: &AtomicBool,
+    ) -> Result<Option<ProofFigures>, BenchError> {
+        match self.fault {
+            Some(Fault::WrongProof) => {
+                let key = keys[0].to_string();
+                Err(BenchError::WrongProof { backend: "spy".into(), key })
+            }
+            _ => self.inner.prove(keys, present, stop),
+        }
     }
 
     fn counts(&self) -> Option<Counts> {
@@ -194,6 +253,45 @@ fn contender_that_reads_other_values_or_has_another_root_is_named() {
 }
 
 #[test]
+fn error_at_the_end_costs_no_slices() {
+    let workload = workload(Keys::Preloaded(500), Layout::OneContract);
+    let raced = |fault| {
+        let (entrants, _) = with_spy(Some(fault));
+        let raced = run_to_its_end(&workload, &entrants, &StateCache::none()).unwrap();
+        assert!(raced.outcomes.iter().all(|outcome| outcome.series.len() == 4));
+        raced
+    };
+    let Raced { outcomes, ended, .. } = raced(Fault::FailsToFlush);
+    assert!(matches!(ended, Err(BenchError::Peer { action: "flushing", .. })), "{ended:?}");
+    // Two of the three have done it, which could not be held against the third.
+    assert!(outcomes.iter().all(|outcome| outcome.flush.is_none()));
+    let Raced { outcomes, ended, .. } = raced(Fault::WrongProof);
+    assert!(matches!(ended, Err(BenchError::WrongProof { .. })), "{ended:?}");
+    assert!(outcomes.iter().all(|outcome| outcome.flush.is_some()));
+    assert_eq!(outcomes[1].proofs.len(), 2);
+}
+
+#[test]
+fn proofs_stop_when_asked() {
+    let folder = tempfile::tempdir().unwrap();
+    let workload = workload(Keys::Preloaded(500), Layout::OneContract);
+    let entrant = BackendEntrant::new(Arc::new(Mpt::new()));
+    let loads = Rc::default();
+    // Fills the folder.
+    let spy = Spy { inner: entrant.clone(), loads, fault: None };
+    let cache = StateCache::at(folder.path().to_owned());
+    run(&workload, &[Box::new(spy)], &cache).unwrap();
+    let state = std::fs::read_dir(folder.path().join("states")).unwrap().next().unwrap().unwrap();
+    let terms = Terms { sync: SyncMode::NoSync, cache_bytes: 1 << 20, retention: 4 };
+    let mut open = entrant.open(&state.path(), &terms).unwrap();
+    let [present, _] = workload.keys_to_prove(10);
+    let stop = AtomicBool::new(false);
+    assert_eq!(open.prove(&present, true, &stop).unwrap().unwrap().count(), 10);
+    stop.store(true, Ordering::Relaxed);
+    assert!(matches!(open.prove(&present, true, &stop), Err(BenchError::Stopped)));
+}
+
+#[test]
 fn prepared_states_are_kept_by_all_they_depend_on() {
     let folder = tempfile::tempdir().unwrap();
     let cache = StateCache::at(folder.path().to_owned());
@@ -204,29 +302,171 @@ fn prepared_states_are_kept_by_all_they_depend_on() {
     assert_eq!(loads.get(), 1);
     assert_eq!(first[1].ethereum_root, second[1].ethereum_root);
     let others = [
-        Workload { keys: Keys::Preloaded(501), ..workload },
-        Workload { seed: 4, ..workload },
-        Workload { layout: Layout::Accounts, ..workload },
+        Workload { keys: Keys::Preloaded(501), ..workload.clone() },
+        Workload { seed: 4, ..workload.clone() },
+        Workload { layout: Layout::Accounts, ..workload.clone() },
     ];
     for (n, other) in (2..).zip(&others) {
         run(other, &entrants, &cache).unwrap();
         assert_eq!(loads.get(), n, "{other:?}");
     }
     // What is measured is not part of it.
-    run(&Workload { pairs: 100, commit_every: 10, warmup: 0, ..workload }, &entrants, &cache)
-        .unwrap();
+    let measured = Workload {
+        pairs: 100,
+        commit_every: 10,
+        warmup: 0,
+        reads: 0.5,
+        choice: Choice::Zipf,
+        ..workload
+    };
+    run(&measured, &entrants, &cache).unwrap();
     assert_eq!(loads.get(), 4);
 }
 
 #[test]
-fn race_stops_when_asked() {
+fn reads_and_hot_keys_leave_the_state_of_a_plain_loop() {
+    for (reads, choice) in [(0.5, Choice::Uniform), (0.95, Choice::Zipf), (1.0, Choice::Uniform)] {
+        let workload =
+            Workload { reads, choice, ..workload(Keys::Preloaded(2000), Layout::OneContract) };
+        let outcomes = run(&workload, &entrants(), &StateCache::none()).unwrap();
+        let [raw, mpt] = &outcomes[..] else { panic!("two outcomes") };
+        assert_eq!(mpt.ethereum_root, Some(root_by_a_plain_loop(&workload)), "{workload:?}");
+        assert_eq!(raw.reads, 450);
+        let counts = raw.counts.as_ref().unwrap();
+        assert_eq!(counts.reads, 450, "{counts:?}");
+        assert!(counts.writes <= raw.writes, "{counts:?}");
+        assert_eq!(raw.writes == 0, reads == 1.0);
+        assert_eq!(raw.per_write(|counts| counts.writes).is_none(), reads == 1.0);
+    }
+}
+
+#[test]
+fn real_blocks_leave_equal_roots_and_the_state_of_a_plain_loop() {
+    let Some(trace) = common::real_trace() else { return };
+    let figures = trace.figures();
+    // 68 bundles, of which some blocks come twice, and 23 neighbours; thousands of keys.
+    assert!(figures.blocks > 75, "{figures:?}");
+    assert!(figures.reads > 40_000 && figures.writes > 15_000, "{figures:?}");
+    assert!(figures.deletes > 500 && figures.keys > 30_000, "{figures:?}");
+    let all = figures.reads;
+    let workload = Workload {
+        keys: Keys::Real(Arc::new(trace)),
+        // All blocks forth, and half of them back.
+        pairs: all + all / 2 - 3000,
+        warmup: 3000,
+        slices: 5,
+        ..Default::default()
+    };
+    let mut entrants = entrants();
+    entrants.push(Box::new(BackendEntrant::new(Arc::new(MptArchive::new(TrieHash::Keccak256)))));
+    let outcomes = run(&workload, &entrants, &StateCache::none()).unwrap();
+    let [raw, mpt, archive] = &outcomes[..] else { panic!("three outcomes") };
+    let expected = root_by_a_plain_loop(&workload);
+    assert_eq!((mpt.ethereum_root, archive.ethereum_root), (Some(expected), Some(expected)));
+    for outcome in [raw, mpt, archive] {
+        assert!(outcome.reads >= workload.pairs && outcome.writes < outcome.reads);
+        assert_eq!(outcome.latency.count(), workload.commits());
+    }
+    assert_eq!(mpt.proofs.iter().map(ProofFigures::count).sum::<usize>(), 6);
+}
+
+#[test]
+fn missing_real_blocks_are_one_clear_error() {
+    let folder = tempfile::tempdir().unwrap();
+    let spec = retrie_chainspec::ChainSpec::mainnet();
+    let options = BundleReplayOptions { spec, witness_opener: None };
+    let corpus = Corpus::at(folder.path().join("mainnet"));
+    let stop = AtomicBool::new(false);
+    let error = corpus.trace(&options, Padding::default(), &stop).unwrap_err().to_string();
+    assert!(error.contains("RETRIE_DATA") && error.contains("witness"), "{error}");
+    assert_eq!(error.lines().count(), 1);
+}
+
+/// A race that is told to stop when it reports for the `at`th time.
+fn stopped(at: u64, cache: &StateCache) -> Result<Raced, BenchError> {
     let workload = workload(Keys::Preloaded(500), Layout::OneContract);
     let terms = Terms { sync: SyncMode::NoSync, cache_bytes: 1 << 20, retention: 4 };
+    let stop = AtomicBool::new(at == 0);
+    let (terms, workload) = (&terms, &workload);
+    let race = Race { workload, terms, cache, proofs: 3, memory_limit: None, stop: &stop };
+    let mut reports = 0;
+    race.run(&entrants(), &mut |progress| {
+        if let Progress::Racing { .. } = progress {
+            reports += 1;
+            stop.store(reports >= at, Ordering::Relaxed);
+        }
+    })
+}
+
+#[test]
+fn race_stops_when_asked() {
     let folder = tempfile::tempdir().unwrap();
     let cache = StateCache::at(folder.path().to_owned());
-    let stop = AtomicBool::new(true);
-    let race = Race { workload: &workload, terms: &terms, cache: &cache, proofs: 3, stop: &stop };
-    let error = race.run(&entrants(), &mut |_| ()).unwrap_err();
+    let error = stopped(0, &cache).unwrap_err();
     assert!(matches!(error, BenchError::Stopped), "{error}");
     assert!(!folder.path().join("states").exists(), "half a state was kept");
+}
+
+#[test]
+fn stopped_race_gives_the_slices_that_all_have_run() {
+    let cache = StateCache::none();
+    let error = stopped(1, &cache).unwrap_err();
+    assert!(matches!(error, BenchError::Stopped), "no slice was run: {error}");
+    let Raced { outcomes, ended, .. } = stopped(3, &cache).unwrap();
+    assert!(matches!(ended, Err(BenchError::Stopped)), "{ended:?}");
+    for outcome in outcomes {
+        assert_eq!((outcome.series.len(), outcome.reads, outcome.latency.count()), (2, 200, 4));
+        assert_eq!((outcome.ethereum_root, outcome.proofs.len()), (None, 0));
+        assert_eq!(outcome.flush, None);
+        assert!(outcome.median_rate() > 0.0 && outcome.disk_bytes > 0);
+        assert!(outcome.counts.is_some_and(|counts| counts.reads >= 200));
+    }
+}
+
+#[test]
+fn race_runs_under_a_memory_cap_or_says_why_not() {
+    let workload = workload(Keys::Preloaded(500), Layout::OneContract);
+    let terms = Terms { sync: SyncMode::NoSync, cache_bytes: 1 << 20, retention: 4 };
+    let (cache, stop) = (StateCache::none(), AtomicBool::new(false));
+    let run = |entrants: &[Box<dyn Entrant>], limit| {
+        let (memory_limit, stop) = (Some(limit), &stop);
+        let race = Race {
+            workload: &workload,
+            terms: &terms,
+            cache: &cache,
+            proofs: 0,
+            memory_limit,
+            stop,
+        };
+        race.run(entrants, &mut |_| ())
+    };
+    let error = run(&entrants(), 16 << 20).unwrap_err().to_string();
+    assert!(error.contains("a memory limit of 16 MiB is too small"), "{error}");
+    // Its own caches, 1 MiB for rows, and 32 MiB that every store needs.
+    let large = BackendEntrant::new(Arc::new(Mpt::new()));
+    let error = run(&[Box::new(large)], 150 << 20).unwrap_err().to_string();
+    assert!(error.contains("161 MiB are needed"), "{error}");
+    if !cgroup_is_permitted() {
+        // A balloon would take the machine from everybody else.
+        return println!("skipped: no cgroup of memory can be made here");
+    }
+    let group = || std::fs::read_to_string("/proc/self/cgroup").unwrap();
+    let home = group();
+    let raced = run(&entrants(), 1 << 30).unwrap();
+    assert!(raced.ended.is_ok(), "{:?}", raced.ended);
+    assert_eq!(raced.memory, Some((1 << 30, "cgroup")));
+    assert_eq!(raced.params(&workload, &terms)["memory_limit_shared_by"], 2);
+    // The state of a next race is loaded outside.
+    assert_eq!(group(), home);
+    assert_eq!(raced.outcomes[1].ethereum_root, Some(root_by_a_plain_loop(&workload)));
+}
+
+/// Whether this process may make a group below its own: version 1, or 2 with the controller.
+fn cgroup_is_permitted() -> bool {
+    let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let own = groups.lines().find_map(|line| line.split_once(":memory:").map(|(_, path)| path));
+    let Some(own) = own else { return false };
+    let home = Path::new("/sys/fs/cgroup/memory").join(own.trim_start_matches('/'));
+    let probe = home.join(format!("retrie-test-{}", std::process::id()));
+    std::fs::create_dir(&probe).is_ok() && std::fs::remove_dir(&probe).is_ok()
 }

@@ -5,8 +5,12 @@ use alloy_primitives::{B256, Bytes, KECCAK256_EMPTY, keccak256};
 use retrie_chainspec::{ChainSpec, primitives::BlockBody};
 use retrie_db::{ChainRead, Db, Metadata, NewBlock, OpenOptions, StateRootMode, WriteTxn};
 use retrie_state::{
-    Account, At, Backend, BlockRef, DeltaBuilder, Namespace, Proposal, StateDelta, StateError,
-    StateKey, StateStore, StoreOptions, Value, encode_slot,
+    Account, At, Backend, BlockRef, DeltaBuilder, Namespace, Proposal, Sight, StateDelta,
+    StateError, StateKey, StateStore, StoreOptions, TableCounts, Value, encode_slot,
+};
+use retrie_telemetry::{
+    Metrics,
+    state::{StateFigures, TableFigures},
 };
 use std::{
     path::{Path, PathBuf},
@@ -49,11 +53,43 @@ impl std::fmt::Debug for ChainOptions {
     }
 }
 
+/// In the words of the metrics.
+fn figures(sight: Sight) -> StateFigures {
+    let Sight { counts, pending_bytes, disk_bytes, first_retained } = sight;
+    let table = |(table, of): (&'static str, TableCounts)| TableFigures {
+        table,
+        reads: of.reads,
+        read_bytes: of.read_bytes,
+        writes: of.writes,
+        write_bytes: of.write_bytes,
+    };
+    StateFigures {
+        read_seconds: counts.read_time.as_secs_f64(),
+        journal_bytes: counts.journal_bytes,
+        undo_bytes: counts.undo_bytes,
+        folded_rows: counts.folded_rows,
+        tables: counts.tables.into_iter().map(table).collect(),
+        pending_bytes,
+        disk_bytes,
+        first_retained,
+    }
+}
+
 /// The referee: a second state whose root is Ethereum's.
 #[derive(Debug)]
 pub(crate) struct Referee {
     pub(crate) store: StateStore,
     names: Namespace,
+}
+
+/// Where the state of genesis comes from.
+enum Genesis<'a> {
+    /// The specification has it all.
+    Listed,
+    /// So it does, but there is more; header roots do not know of that.
+    Padded(Vec<(StateKey, Value)>),
+    /// These are all.
+    Loaded(&'a mut dyn Iterator<Item = Result<(StateKey, Value), StateError>>),
 }
 
 /// An open datadir.
@@ -74,7 +110,20 @@ impl Chain {
     /// [`PipelineError::NoHeaderRoot`] if header roots shall be checked by a backend that computes
     /// others; errors of database and state store.
     pub fn open(options: ChainOptions) -> Result<Self, PipelineError> {
-        Self::open_with(options, Vec::new())
+        Self::open_with(options, Genesis::Listed)
+    }
+
+    /// Shows the state stores among `metrics`, as long as this datadir is open.
+    pub fn show_in(&self, metrics: &Metrics) {
+        let stores =
+            [("state", Some(&self.store)), ("referee", self.referee.as_ref().map(|r| &r.store))];
+        for (name, store) in stores {
+            if let Some(store) = store {
+                let watch = store.watch();
+                let backend = store.identity().name;
+                metrics.watch_state(name, backend, move || watch.look().map(figures));
+            }
+        }
     }
 
     /// As [`open`](Self::open), with more entries in the genesis state of a new datadir, sorted by
@@ -88,13 +137,25 @@ impl Chain {
         padding: Vec<(StateKey, Value)>,
     ) -> Result<Self, PipelineError> {
         let options = ChainOptions { referee: None, root_mode: StateRootMode::Shadow, ..options };
-        Self::open_with(options, padding)
+        Self::open_with(options, Genesis::Padded(padding))
     }
 
-    fn open_with(
+    /// As [`open`](Self::open) for a new datadir, where `entries`, sorted by key, are the whole state
+    /// of genesis. Its header must be of that state, but the specification need list no accounts
+    /// but those with code. There is no referee.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open). [`PipelineError::StateRoot`] if header roots are checked and genesis
+    /// has another one.
+    pub fn create_loaded(
         options: ChainOptions,
-        padding: Vec<(StateKey, Value)>,
+        entries: &mut dyn Iterator<Item = Result<(StateKey, Value), StateError>>,
     ) -> Result<Self, PipelineError> {
+        let options = ChainOptions { referee: None, ..options };
+        Self::open_with(options, Genesis::Loaded(entries))
+    }
+
+    fn open_with(options: ChainOptions, genesis: Genesis<'_>) -> Result<Self, PipelineError> {
         let ChainOptions { spec, backend, referee, root_mode, datadir, mut db, store } = options;
         let identity = backend.identity().clone();
         if root_mode == StateRootMode::Header && !backend.capabilities().ethereum_root {
@@ -127,10 +188,15 @@ impl Chain {
         };
         let chain = Self { spec, db, store: state, referee, root_mode };
         if chain.db.begin_read()?.tip()?.is_none() {
-            if padding.is_empty() {
-                chain.write_genesis()?;
-            } else {
-                chain.write_padded_genesis(padding)?;
+            match genesis {
+                Genesis::Padded(padding) if !padding.is_empty() => {
+                    chain.write_padded_genesis(padding)?;
+                }
+                Genesis::Listed | Genesis::Padded(_) => chain.write_genesis()?,
+                Genesis::Loaded(entries) => {
+                    let (_, codes) = genesis_delta(&chain.spec);
+                    chain.load_genesis(&codes, entries)?;
+                }
             }
         }
         chain.check_tips()?;
@@ -242,11 +308,25 @@ impl Chain {
         // Stable: where both have a key, genesis stays.
         entries.sort_by_key(|(key, _)| *key);
         entries.dedup_by_key(|(key, _)| *key);
-        let hash = self.spec.genesis_hash();
+        self.load_genesis(&codes, &mut entries.into_iter().map(Ok))
+    }
+
+    /// Writes the genesis block with the state of `entries`, all of it.
+    fn load_genesis(
+        &self,
+        codes: &[(B256, Bytes)],
+        entries: &mut dyn Iterator<Item = Result<(StateKey, Value), StateError>>,
+    ) -> Result<(), PipelineError> {
+        let header = self.spec.genesis_header();
+        let (hash, expected) = (header.hash(), header.state_root);
         let mut txn = self.db.begin_write()?;
-        self.write_genesis_block(&mut txn, &codes)?;
-        let mut entries = entries.into_iter().map(Ok);
-        let (root, after) = self.store.bulk_load(BlockRef::new(0, hash), &mut entries, &mut txn)?;
+        self.write_genesis_block(&mut txn, codes)?;
+        let (root, after) = self.store.bulk_load(BlockRef::new(0, hash), entries, &mut txn)?;
+        if self.root_mode != StateRootMode::Shadow && root != expected {
+            let backend = self.store.identity().name;
+            let source = Box::new(RootMismatch { expected, got: root, backend });
+            return Err(PipelineError::StateRoot { number: 0, hash, source });
+        }
         self.write_roots(&mut txn, hash, root, None)?;
         txn.commit()?;
         Ok(after.run()?)

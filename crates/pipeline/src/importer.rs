@@ -258,13 +258,20 @@ impl<'a> Importer<'a> {
     }
 
     /// Imports one block that is checked by itself, with its senders.
-    pub(crate) fn import_prepared(
+    ///
+    /// # Errors
+    /// As [`import`](Self::import).
+    pub fn import_prepared(
         &mut self,
         PreparedBlock { block, prepare }: PreparedBlock,
     ) -> Result<Imported, PipelineError> {
         self.times.prepare += prepare;
+        self.metrics.prepare_seconds.observe(prepare.as_secs_f64());
         let (number, hash) = (block.number(), block.hash());
-        self.import_block(block).map_err(|error| {
+        let start = Instant::now();
+        let imported = self.import_block(block);
+        self.metrics.block_seconds.observe(start.elapsed().as_secs_f64());
+        imported.map_err(|error| {
             if error.is_invalid_block() {
                 self.metrics.invalid_blocks.inc();
             }
@@ -297,7 +304,7 @@ impl<'a> Importer<'a> {
         self.hand_over()?;
         let start = Instant::now();
         let done = self.committer.wait()?;
-        self.times.commit_wait += start.elapsed();
+        self.waited_for_commit(start);
         self.forget(done)
     }
 
@@ -448,6 +455,10 @@ impl<'a> Importer<'a> {
         self.times.authentication += proposing + proving;
         self.key_reads += outcome.accesses.accounts + outcome.accesses.slots;
         self.key_writes += outcome.delta.len() as u64;
+        self.metrics.roots_checked.inc_by(checked);
+        self.metrics.key_reads.inc_by(outcome.accesses.accounts + outcome.accesses.slots);
+        self.metrics.key_writes.inc_by(outcome.delta.len() as u64);
+        self.metrics.state_read_seconds.inc_by(outcome.timing.storage.as_secs_f64());
         self.metrics.execution_seconds.observe(outcome.timing.total.as_secs_f64());
         self.metrics.propose_seconds.observe(proposing.as_secs_f64());
         let head = parent_chain.child(&chain.spec, hash, header);
@@ -647,8 +658,14 @@ impl<'a> Importer<'a> {
         self.pending_bytes = 0;
         let start = Instant::now();
         let done = self.committer.send(CommitJob { blocks })?;
-        self.times.commit_wait += start.elapsed();
+        self.waited_for_commit(start);
         self.forget(done)
+    }
+
+    fn waited_for_commit(&mut self, since: Instant) {
+        let waited = since.elapsed();
+        self.times.commit_wait += waited;
+        self.metrics.commit_wait_seconds.inc_by(waited.as_secs_f64());
     }
 
     /// Drops durable blocks from the tree, and side blocks that nobody can build on any more.
@@ -670,10 +687,6 @@ impl<'a> Importer<'a> {
 
     fn refresh(&mut self) -> Result<(), PipelineError> {
         self.read = self.chain.db.begin_read()?;
-        let counts = self.chain.store.counts();
-        self.metrics.state_reads.set(counts.reads as i64);
-        self.metrics.state_writes.set(counts.writes as i64);
-        self.metrics.journal_bytes.set(counts.journal_bytes as i64);
         Ok(())
     }
 }

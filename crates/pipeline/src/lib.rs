@@ -33,6 +33,7 @@ pub use chain::{Chain, ChainOptions, genesis_delta, state_folder};
 pub use error::{PipelineError, RootMismatch};
 pub use importer::{ImportOptions, ImportTimes, Imported, Importer};
 pub use recover::recover_senders;
+pub use stream::{BlockStream, PreparedBlock};
 
 use report::{Amplification, Breakdown, ImportReport, ReplayResult, peak_rss_bytes};
 use retrie_sources::BlockSource;
@@ -137,10 +138,11 @@ pub fn chain_replay_result(
     let ImportOutcome { report, times, key_operations, counts, .. } = outcome;
     let mut breakdown = Breakdown {
         execution: times.execution.as_secs_f64(),
-        authentication: times.authentication.as_secs_f64(),
-        storage_io: (times.reads + times.commit_wait).as_secs_f64(),
+        authentication: (times.reads + times.authentication).as_secs_f64(),
+        storage_io: times.commit_wait.as_secs_f64(),
         other: 0.0,
     };
+    breakdown.attribute_reads(counts.read_time);
     breakdown.close(report.seconds);
     let rate = |n: f64| if report.seconds > 0.0 { n / report.seconds } else { 0.0 };
     let failures: Vec<_> =

@@ -3,11 +3,11 @@
 use crate::replay::BundleOutcome;
 use alloy_primitives::B256;
 use retrie_state::Counts;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 /// Report of `retrie replay`.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ReplayReport {
     /// The machine the figures were measured on.
     pub machine: String,
@@ -15,12 +15,19 @@ pub struct ReplayReport {
     pub version: String,
     /// The command line.
     pub command: String,
+    /// Whether all that was asked for was run; `false` if it was stopped before.
+    #[serde(default = "yes")]
+    pub complete: bool,
     /// One result a backend.
     pub results: Vec<ReplayResult>,
 }
 
+const fn yes() -> bool {
+    true
+}
+
 /// What replaying one corpus on one backend gave.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ReplayResult {
     /// Backend name.
     pub backend: String,
@@ -57,19 +64,20 @@ pub struct ReplayResult {
     /// Largest resident set of the process so far, in bytes.
     pub peak_rss_bytes: u64,
     /// Checks of each bundle; absent for chains.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub bundles: Vec<BundleOutcome>,
 }
 
-/// Seconds by kind of work. They add up to the timed seconds on one thread; work that overlaps on
-/// other threads (sender recovery, commits) is counted as far as it was waited for.
-#[derive(Clone, Copy, Debug, Default, Serialize)]
+/// Seconds by kind of work, cut as in the LVMT paper (section 6, Fig. 3). They add up to the timed
+/// seconds on one thread; work that overlaps on other threads (sender recovery, commits) is counted
+/// as far as it was waited for.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct Breakdown {
     /// EVM and sender recovery.
     pub execution: f64,
-    /// The backend's work on a block's delta.
+    /// The authenticated structure: state reads and a block's delta, without the key-value store.
     pub authentication: f64,
-    /// State reads and commits.
+    /// The key-value store: reads of rows, and commits.
     pub storage_io: f64,
     /// The rest: header and body checks, decoding, waiting.
     pub other: f64,
@@ -77,18 +85,26 @@ pub struct Breakdown {
 
 impl Breakdown {
     /// Adds `time` to one field of a breakdown.
-    pub(crate) fn add(field: &mut f64, time: Duration) {
+    pub fn add(field: &mut f64, time: Duration) {
         *field += time.as_secs_f64();
     }
 
+    /// Moves the time in reads of rows, as the state store has counted it, from the structure that
+    /// asked for them to the key-value store. What helper threads read may be more than there is.
+    pub fn attribute_reads(&mut self, rows: Duration) {
+        let rows = rows.as_secs_f64().min(self.authentication);
+        self.authentication -= rows;
+        self.storage_io += rows;
+    }
+
     /// Sets `other` to what is missing to `total` seconds.
-    pub(crate) fn close(&mut self, total: f64) {
+    pub fn close(&mut self, total: f64) {
         self.other = (total - self.execution - self.authentication - self.storage_io).max(0.0);
     }
 }
 
 /// Rows and bytes at the node interface per logical key read or written.
-#[derive(Clone, Copy, Debug, Default, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct Amplification {
     /// Rows read per key read by the EVM.
     pub reads_per_op: f64,
@@ -114,7 +130,7 @@ impl Amplification {
 }
 
 /// Report of `retrie import`.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct ImportReport {
     /// Blocks imported, side blocks included, known ones not.
     pub blocks: u64,
@@ -137,7 +153,7 @@ pub struct ImportReport {
 }
 
 /// A chain head.
-#[derive(Clone, Copy, Debug, Default, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct TipReport {
     /// Height.
     pub number: u64,

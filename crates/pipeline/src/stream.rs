@@ -6,15 +6,19 @@
 //! | `import-prepare` (+ rayon) | hash, check header and body, recover senders | the same | the same |
 //! | the importer | everything that needs the state | | |
 //!
+//! Blocks that are in memory already ([`BlockStream::of_blocks`]) skip the first thread, and are
+//! prepared one by one.
+//!
 //! The last chunk says so: a channel that closes before is a thread that died.
 
 use crate::{PipelineError, recover::recover_senders};
 use alloy_consensus::BlockHeader;
+use alloy_primitives::Address;
 use crossbeam_channel::{Receiver, Sender, bounded};
 use rayon::prelude::*;
 use retrie_chainspec::{
     ChainSpec,
-    primitives::{RecoveredBlock, SealedBlock},
+    primitives::{Block, RecoveredBlock, SealedBlock},
 };
 use retrie_sources::{BlockSource, SourceBlock};
 use std::{
@@ -32,19 +36,28 @@ const CHUNK_BYTES: u64 = 4 << 20;
 
 /// A block that passed every check that needs no other block.
 #[derive(Clone, Debug)]
-pub(crate) struct PreparedBlock {
+pub struct PreparedBlock {
     pub(crate) block: RecoveredBlock,
     /// Time its senders and checks took, on some other thread.
     pub(crate) prepare: Duration,
 }
 
 /// Checks a block by itself and recovers its senders.
-pub(crate) fn prepare(
+pub(crate) fn prepare(spec: &Arc<ChainSpec>, block: Block) -> Result<PreparedBlock, PipelineError> {
+    prepare_with(spec, block, None)
+}
+
+/// The same for a block whose senders may be known.
+fn prepare_with(
     spec: &Arc<ChainSpec>,
-    block: retrie_chainspec::primitives::Block,
+    block: Block,
+    senders: Option<Vec<Address>>,
 ) -> Result<PreparedBlock, PipelineError> {
     let start = Instant::now();
-    let recovered = recover_senders(spec, block)?;
+    let recovered = match senders {
+        Some(senders) => RecoveredBlock::new_unhashed(block, senders),
+        None => recover_senders(spec, block)?,
+    };
     check_alone(spec, recovered.sealed_block())?;
     Ok(PreparedBlock { block: recovered, prepare: start.elapsed() })
 }
@@ -68,7 +81,7 @@ struct Chunk<T> {
 
 /// Blocks of some sources, prepared in order.
 #[derive(Debug)]
-pub(crate) struct BlockStream {
+pub struct BlockStream {
     chunks: Receiver<Chunk<PreparedBlock>>,
     current: std::vec::IntoIter<PreparedBlock>,
     end: Option<Result<(), PipelineError>>,
@@ -87,6 +100,31 @@ impl BlockStream {
         let (ready, chunks) = bounded(CHUNKS);
         spawn("import-read", move || read_chunks(sources, &range, &read))?;
         spawn("import-prepare", move || prepare_chunks(&spec, &raw, &ready))?;
+        Ok(Self { chunks, current: Vec::new().into_iter(), end: None, ended: false })
+    }
+
+    /// Starts preparing `blocks`, each with its senders where they are known; these are believed.
+    ///
+    /// # Errors
+    /// If no thread can be started.
+    pub fn of_blocks(
+        spec: Arc<ChainSpec>,
+        blocks: Vec<(Block, Option<Vec<Address>>)>,
+    ) -> Result<Self, PipelineError> {
+        let (ready, chunks) = bounded(CHUNKS);
+        spawn("import-prepare", move || {
+            for (block, senders) in blocks {
+                let chunk = match prepare_with(&spec, block, senders) {
+                    Ok(block) => Chunk { blocks: vec![block], end: None },
+                    Err(error) => Chunk { blocks: Vec::new(), end: Some(Err(error)) },
+                };
+                let ended = chunk.end.is_some();
+                if ready.send(chunk).is_err() || ended {
+                    return;
+                }
+            }
+            let _ = ready.send(Chunk { blocks: Vec::new(), end: Some(Ok(())) });
+        })?;
         Ok(Self { chunks, current: Vec::new().into_iter(), end: None, ended: false })
     }
 }

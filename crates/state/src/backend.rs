@@ -199,6 +199,12 @@ pub trait Backend: Send + Sync + 'static {
         Ok(())
     }
 
+    /// How large its caches may become, in bytes: what it holds beside the rows that the framework
+    /// bounds. Whoever caps memory has to leave room for it.
+    fn cache_bytes(&self) -> u64 {
+        0
+    }
+
     /// The faculty to keep a part only of what proofs need, where it exists.
     fn proof_shards(&self) -> Option<&dyn ProofShards> {
         None

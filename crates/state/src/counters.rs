@@ -4,7 +4,11 @@ use crate::Table;
 use std::{
     ops::{Add, Sub},
     sync::atomic::{AtomicU64, Ordering::Relaxed},
+    time::{Duration, Instant},
 };
+
+/// One in so many reads is timed. A prime, so that no rhythm of a backend falls in with it.
+const TIMED: u64 = 13;
 
 /// Reads and writes of backends at the node interface since the store was opened, table by table.
 /// Undo and journal are the framework's and counted apart.
@@ -12,6 +16,7 @@ use std::{
 pub struct Counters {
     /// By the id of the table.
     tables: Box<[TableCounters; 256]>,
+    read_nanos: AtomicU64,
     journal_bytes: AtomicU64,
     undo_bytes: AtomicU64,
     folded_rows: AtomicU64,
@@ -36,7 +41,10 @@ pub struct Counts {
     pub writes: u64,
     /// Bytes of keys and values written.
     pub write_bytes: u64,
-    /// The four above of each table that was read or written, by its name, in the order of ids.
+    /// Time in reads of single rows, on all threads together: an estimate, as one in 13 is timed.
+    pub read_time: Duration,
+    /// Reads, writes and their bytes of each table that was touched, by its name, in the order of
+    /// ids.
     pub tables: Vec<(&'static str, TableCounts)>,
     /// Bytes of journal rows.
     pub journal_bytes: u64,
@@ -65,6 +73,7 @@ impl Default for Counters {
     fn default() -> Self {
         Self {
             tables: Box::new(std::array::from_fn(|_| TableCounters::default())),
+            read_nanos: AtomicU64::new(0),
             journal_bytes: AtomicU64::new(0),
             undo_bytes: AtomicU64::new(0),
             folded_rows: AtomicU64::new(0),
@@ -73,6 +82,20 @@ impl Default for Counters {
 }
 
 impl Counters {
+    /// When the next read of `table` begins, if it is one to be timed.
+    pub(crate) fn begin_read(&self, table: Table) -> Option<Instant> {
+        let reads = self.tables[usize::from(table.id)].reads.load(Relaxed);
+        reads.is_multiple_of(TIMED).then(Instant::now)
+    }
+
+    /// A read that was to be timed has ended.
+    pub(crate) fn end_read(&self, begun: Option<Instant>) {
+        if let Some(begun) = begun {
+            let nanos = begun.elapsed().as_nanos() as u64;
+            self.read_nanos.fetch_add(nanos * TIMED, Relaxed);
+        }
+    }
+
     pub(crate) fn read(&self, table: Table, bytes: usize) {
         let counters = &self.tables[usize::from(table.id)];
         counters.reads.fetch_add(1, Relaxed);
@@ -108,6 +131,7 @@ impl Counters {
             read_bytes: sum(|of| of.read_bytes),
             writes: sum(|of| of.writes),
             write_bytes: sum(|of| of.write_bytes),
+            read_time: Duration::from_nanos(self.read_nanos.load(Relaxed)),
             journal_bytes: self.journal_bytes.load(Relaxed),
             undo_bytes: self.undo_bytes.load(Relaxed),
             folded_rows: self.folded_rows.load(Relaxed),
@@ -145,6 +169,7 @@ impl Sub for &Counts {
             read_bytes: self.read_bytes - earlier.read_bytes,
             writes: self.writes - earlier.writes,
             write_bytes: self.write_bytes - earlier.write_bytes,
+            read_time: self.read_time.saturating_sub(earlier.read_time),
             tables: self.tables.iter().map(table).collect(),
             journal_bytes: self.journal_bytes - earlier.journal_bytes,
             undo_bytes: self.undo_bytes - earlier.undo_bytes,
@@ -165,6 +190,7 @@ impl Add for &Counts {
             read_bytes: self.read_bytes + more.read_bytes,
             writes: self.writes + more.writes,
             write_bytes: self.write_bytes + more.write_bytes,
+            read_time: self.read_time + more.read_time,
             tables: known.chain(more.tables.iter().filter(is_new).copied()).collect(),
             journal_bytes: self.journal_bytes + more.journal_bytes,
             undo_bytes: self.undo_bytes + more.undo_bytes,
@@ -222,6 +248,20 @@ mod tests {
         assert_eq!((counts.writes, counts.write_bytes), (1, 7));
         assert_eq!(counts.table("Two"), two);
         assert_eq!(counts.table("Three"), TableCounts::default());
+    }
+
+    #[test]
+    fn one_in_thirteen_reads_is_timed_for_all() {
+        let counters = Counters::default();
+        let timed = (0..26).filter(|_| {
+            let begun = counters.begin_read(ONE);
+            counters.end_read(begun.map(|begun| begun - Duration::from_millis(1)));
+            counters.read(ONE, 1);
+            begun.is_some()
+        });
+        assert_eq!(timed.count(), 2);
+        let time = counters.counts(&[ONE]).read_time;
+        assert!(time >= Duration::from_millis(26), "{time:?}");
     }
 
     #[test]

@@ -71,7 +71,7 @@ mod framework {
         },
         proposal::Proposal,
         session::{Session, StateView},
-        store::{At, StateStore, StoreOptions, StoreStats, Tip},
+        store::{At, Sight, StateStore, StoreOptions, StoreStats, StoreWatch, Tip},
     };
 }
 #[cfg(feature = "std")]
@@ -116,5 +116,7 @@ mod store;
 #[cfg(feature = "std")]
 mod undo;
 
+#[cfg(feature = "benchkit")]
+pub mod benchkit;
 #[cfg(feature = "testkit")]
 pub mod testkit;

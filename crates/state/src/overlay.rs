@@ -238,7 +238,9 @@ impl View {
 
 impl NodeRead for View {
     fn get(&self, table: Table, key: &[u8]) -> Result<Option<Bytes>, StateError> {
+        let begun = self.counters.begin_read(table);
         let value = self.lookup(table, key)?;
+        self.counters.end_read(begun);
         self.counters.read(table, value.as_ref().map_or(0, |value| value.len()));
         Ok(value)
     }

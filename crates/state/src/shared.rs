@@ -84,6 +84,11 @@ const RECENT: usize = 8;
 const OPENED: usize = 4;
 
 impl Inner {
+    /// Memory of rows that are committed but not folded.
+    pub(crate) fn pending_bytes(&self) -> u64 {
+        self.generations.iter().map(|generation| generation.bytes() as u64).sum()
+    }
+
     /// Keeps the structure of a durable block at hand.
     pub(crate) fn remember(&mut self, hash: B256, cache: Cache) {
         self.recent.retain(|(known, _)| *known != hash);

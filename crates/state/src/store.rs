@@ -21,7 +21,7 @@ use std::{
     fmt, fs,
     path::PathBuf,
     sync::{
-        Arc,
+        Arc, Weak,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
 };
@@ -93,6 +93,38 @@ pub struct StoreStats {
     pub file_bytes: u64,
     /// Oldest durable block that can be read, extended or reverted to.
     pub first_retained: Option<u64>,
+}
+
+/// Looks at a [`StateStore`] for as long as it is open.
+#[derive(Clone, Debug)]
+pub struct StoreWatch(Weak<Shared>);
+
+/// What a [`StoreWatch`] sees.
+#[derive(Clone, Debug)]
+pub struct Sight {
+    /// Counts at the node interface since opening.
+    pub counts: Counts,
+    /// Bytes of memory of rows that are committed but not yet folded into the tables.
+    pub pending_bytes: u64,
+    /// Bytes of live pages; immutable files are not counted.
+    pub disk_bytes: u64,
+    /// Oldest durable block that can be read, extended or reverted to.
+    pub first_retained: Option<u64>,
+}
+
+impl StoreWatch {
+    /// What there is to see; `None` once the store is closed.
+    pub fn look(&self) -> Option<Sight> {
+        let shared = self.0.upgrade()?;
+        let disk_bytes = shared.kv.disk_bytes().ok()?;
+        let inner = shared.inner.lock();
+        Some(Sight {
+            counts: shared.counters.counts(&shared.tables),
+            pending_bytes: inner.pending_bytes(),
+            disk_bytes,
+            first_retained: inner.blocks.first_key_value().map(|(number, _)| *number),
+        })
+    }
 }
 
 /// A backend's state in a key-value store: sessions on any block, atomic commits, reverts, proofs.
@@ -239,6 +271,11 @@ impl StateStore {
         self.shared.counters.counts(&self.shared.tables)
     }
 
+    /// A look at the store from outside, for metrics; it does not keep the store open.
+    pub fn watch(&self) -> StoreWatch {
+        StoreWatch(Arc::downgrade(&self.shared))
+    }
+
     /// The job runner (the test-kit slows it down).
     pub fn jobs(&self) -> &Jobs {
         &self.jobs
@@ -341,7 +378,7 @@ impl StateStore {
         let inner = self.shared.inner.lock();
         Ok(StoreStats {
             backend,
-            pending_bytes: inner.generations.iter().map(|g| g.bytes() as u64).sum(),
+            pending_bytes: inner.pending_bytes(),
             journal_rows,
             undo_rows,
             file_bytes,

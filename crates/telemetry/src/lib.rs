@@ -1,10 +1,12 @@
 //! Logs and metrics: the tracing subscriber, one Prometheus registry, and the endpoint that serves it.
 //!
-//! All metrics are declared in [`metrics`], so that one page lists them. Names are
-//! `retrie_<part>_<what>_<unit>`, counters end in `_total`.
+//! All metrics are declared in [`metrics`], those of state stores in [`state`], so that these pages
+//! list them. Names are `retrie_<part>_<what>_<unit>`, counters end in `_total`. A dashboard and
+//! alert rules for them are in `etc/`.
 
 pub mod metrics;
 mod server;
+pub mod state;
 
 pub use metrics::Metrics;
 pub use server::{MetricsServer, ServeError};

@@ -1,9 +1,11 @@
-//! Every metric of the client.
+//! Every metric of the client but those of state stores, which [`state`](crate::state) lists.
 
+use crate::state::{StateFigures, States};
 use prometheus::{
-    Encoder, Histogram, HistogramOpts, IntCounter, IntGauge, Registry, TextEncoder,
-    exponential_buckets,
+    Counter, Encoder, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge,
+    IntGaugeVec, Opts, Registry, TextEncoder, exponential_buckets,
 };
+use std::sync::Arc;
 
 /// The metrics, registered once. Clones share their values.
 #[derive(Clone, Debug)]
@@ -25,29 +27,60 @@ pub struct Metrics {
     pub reorgs: IntCounter,
     /// Blocks refused.
     pub invalid_blocks: IntCounter,
+    /// Header state roots that were compared with a computed one.
+    pub roots_checked: IntCounter,
+    /// Keys read by the EVM.
+    pub key_reads: IntCounter,
+    /// Keys changed by blocks.
+    pub key_writes: IntCounter,
+    /// Seconds from taking up a prepared block until it is accepted.
+    pub block_seconds: Histogram,
+    /// Seconds to recover a block's senders and to check it by itself, on other threads.
+    pub prepare_seconds: Histogram,
     /// Seconds to execute a block, state reads included.
     pub execution_seconds: Histogram,
+    /// Seconds of execution that were spent in state reads.
+    pub state_read_seconds: Counter,
     /// Seconds to compute a block's root and writes.
     pub propose_seconds: Histogram,
     /// Seconds of one commit to disk.
     pub commit_seconds: Histogram,
-    /// Rows read at the node interface of the state store.
-    pub state_reads: IntGauge,
-    /// Rows written at the node interface of the state store.
-    pub state_writes: IntGauge,
-    /// Bytes appended to the state journal.
-    pub journal_bytes: IntGauge,
+    /// Seconds that the import has waited for commits.
+    pub commit_wait_seconds: Counter,
+    /// Operations of `retrie bench`, by backend and workload.
+    pub bench_operations: IntCounterVec,
+    /// Seconds of a commit or block of `retrie bench`, by backend and workload.
+    pub bench_commit_seconds: HistogramVec,
+    /// Bytes on disk of a backend in `retrie bench`, by backend and workload.
+    pub bench_disk_bytes: IntGaugeVec,
+    states: Arc<States>,
 }
 
+/// Labels of the metrics of `retrie bench`.
+const BENCH_LABELS: [&str; 2] = ["backend", "workload"];
+
 impl Metrics {
-    /// All metrics at zero in a registry of their own.
+    /// All metrics at zero in a registry of their own, and those of this process.
     ///
     /// # Errors
     /// If two metrics had one name.
     pub fn new() -> Result<Self, prometheus::Error> {
         let registry = Registry::new();
+        #[cfg(target_os = "linux")]
+        registry.register(Box::new(prometheus::process_collector::ProcessCollector::for_self()))?;
+        let build = IntGauge::with_opts(
+            Opts::new("retrie_build_info", "The version of this program")
+                .const_label("version", env!("CARGO_PKG_VERSION")),
+        )?;
+        build.set(1);
+        registry.register(Box::new(build))?;
         let counter = |name: &str, help: &str| {
             let counter = IntCounter::new(name, help)?;
+            registry.register(Box::new(counter.clone()))?;
+            Ok::<_, prometheus::Error>(counter)
+        };
+        let seconds_total = |name: &str, help: &str| {
+            let counter = Counter::new(name, help)?;
             registry.register(Box::new(counter.clone()))?;
             Ok::<_, prometheus::Error>(counter)
         };
@@ -56,13 +89,30 @@ impl Metrics {
             registry.register(Box::new(gauge.clone()))?;
             Ok::<_, prometheus::Error>(gauge)
         };
+        // 10 µs to about 20 s.
+        let buckets = exponential_buckets(1e-5, 2.0, 22)?;
+        let options =
+            |name: &str, help: &str| HistogramOpts::new(name, help).buckets(buckets.clone());
         let seconds = |name: &str, help: &str| {
-            // 10 µs to about 20 s.
-            let buckets = exponential_buckets(1e-5, 2.0, 22)?;
-            let histogram = Histogram::with_opts(HistogramOpts::new(name, help).buckets(buckets))?;
+            let histogram = Histogram::with_opts(options(name, help))?;
             registry.register(Box::new(histogram.clone()))?;
             Ok::<_, prometheus::Error>(histogram)
         };
+        let bench_operations = IntCounterVec::new(
+            Opts::new("retrie_bench_operations_total", "Operations of retrie bench"),
+            &BENCH_LABELS,
+        )?;
+        let bench_commit_seconds = HistogramVec::new(
+            options("retrie_bench_commit_seconds", "Time of a commit or block of retrie bench"),
+            &BENCH_LABELS,
+        )?;
+        let bench_disk_bytes = IntGaugeVec::new(
+            Opts::new("retrie_bench_disk_bytes", "Bytes on disk of a backend in retrie bench"),
+            &BENCH_LABELS,
+        )?;
+        registry.register(Box::new(bench_operations.clone()))?;
+        registry.register(Box::new(bench_commit_seconds.clone()))?;
+        registry.register(Box::new(bench_disk_bytes.clone()))?;
         Ok(Self {
             blocks: counter("retrie_import_blocks_total", "Blocks imported")?,
             transactions: counter("retrie_import_transactions_total", "Transactions executed")?,
@@ -72,26 +122,59 @@ impl Metrics {
             side_blocks: counter("retrie_chain_side_blocks_total", "Side-chain blocks seen")?,
             reorgs: counter("retrie_chain_reorgs_total", "Reorganisations")?,
             invalid_blocks: counter("retrie_import_invalid_blocks_total", "Blocks refused")?,
+            roots_checked: counter("retrie_import_roots_checked_total", "State roots compared")?,
+            key_reads: counter("retrie_import_key_reads_total", "Keys read by the EVM")?,
+            key_writes: counter("retrie_import_key_writes_total", "Keys changed by blocks")?,
+            block_seconds: seconds(
+                "retrie_import_block_seconds",
+                "Time from taking up a prepared block until it is accepted",
+            )?,
+            prepare_seconds: seconds(
+                "retrie_import_prepare_seconds",
+                "Time to recover a block's senders and to check it by itself",
+            )?,
             execution_seconds: seconds(
                 "retrie_import_execution_seconds",
                 "Time to execute a block, state reads included",
+            )?,
+            state_read_seconds: seconds_total(
+                "retrie_import_state_read_seconds_total",
+                "Time of execution that was spent in state reads",
             )?,
             propose_seconds: seconds(
                 "retrie_state_propose_seconds",
                 "Time to compute a block's root and writes",
             )?,
             commit_seconds: seconds("retrie_db_commit_seconds", "Time of one commit to disk")?,
-            state_reads: gauge("retrie_state_node_reads", "Rows read by the state backend")?,
-            state_writes: gauge("retrie_state_node_writes", "Rows written by the state backend")?,
-            journal_bytes: gauge("retrie_state_journal_bytes", "Bytes appended to the journal")?,
+            commit_wait_seconds: seconds_total(
+                "retrie_import_commit_wait_seconds_total",
+                "Time that the import has waited for commits",
+            )?,
+            bench_operations,
+            bench_commit_seconds,
+            bench_disk_bytes,
+            states: Arc::default(),
             registry,
         })
+    }
+
+    /// Asks `read` for the figures of a state store whenever metrics are encoded, until it gives
+    /// none. `store` is `state` or `referee`; another one of that name is watched no more.
+    pub fn watch_state(
+        &self,
+        store: &'static str,
+        backend: &str,
+        read: impl Fn() -> Option<StateFigures> + Send + Sync + 'static,
+    ) {
+        self.states.watch(store, backend.into(), Box::new(read));
     }
 
     /// The values in Prometheus' text format.
     pub fn encode(&self) -> Result<Vec<u8>, prometheus::Error> {
         let mut text = Vec::new();
-        TextEncoder::new().encode(&self.registry.gather(), &mut text)?;
+        let mut families = self.registry.gather();
+        families.extend(self.states.gather());
+        TextEncoder::new().encode(&families, &mut text)?;
         Ok(text)
     }
 }

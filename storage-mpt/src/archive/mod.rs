@@ -183,6 +183,10 @@ fn account(
 }
 
 impl Backend for MptArchive {
+    fn cache_bytes(&self) -> u64 {
+        self.cache.capacity()
+    }
+
     fn identity(&self) -> &Identity {
         &self.identity
     }

@@ -111,7 +111,7 @@ impl StatsArgs {
                 first_retained: state.first_retained,
             },
         };
-        let out = Output::new(self.json);
+        let out = Output::new(self.json)?;
         print_table(&out, &stats)?;
         out.json(&stats)
     }

@@ -63,6 +63,7 @@ impl Args {
             );
         }
         let chain = Chain::open(options)?;
+        chain.show_in(&metrics);
         if self.state.state_root == Some(retrie_db::StateRootMode::Shadow)
             || !chain.state().backend().capabilities().ethereum_root
         {
@@ -90,7 +91,7 @@ impl Args {
         progress.finish();
         let outcome = outcome?;
         let report = &outcome.report;
-        let out = Output::new(self.json);
+        let out = Output::new(self.json)?;
         say!(
             out,
             "imported {} blocks, {} txs, {:.1} Mgas in {:.2} s ({:.0} blocks/s); {} state roots \

@@ -8,7 +8,7 @@ use super::{
     import::{open_sources, total_blocks},
 };
 use crate::{
-    output::{Output, say},
+    output::{Output, ReportArgs, say},
     progress::Progress,
     registry::{self, BackendArgs, Purpose},
 };
@@ -61,9 +61,8 @@ pub(crate) struct Args {
     /// How many blocks can be reverted; bundles need two at least.
     #[arg(long, value_name = "BLOCKS", default_value_t = 128)]
     retention: u64,
-    /// Write the figures as JSON to this file, or `-` for stdout.
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
+    #[command(flatten)]
+    report: ReportArgs,
     /// Bundles, block files, or folders of either. Without any, a built-in chain is made from a
     /// seed: transfers, ERC-20 calls and swaps.
     #[arg(value_name = "PATH")]
@@ -125,7 +124,7 @@ impl Args {
             names => names.to_vec(),
         };
         let backends = registry::backends(&backends, self.hash, &self.backends, Purpose::Trial)?;
-        let out = Output::new(self.json.clone());
+        let out = Output::open(&self.report)?;
         let made = match self.paths.is_empty() {
             true => Some(built_in::make(self.from, self.to, &out, stop)?),
             false => None,
@@ -143,6 +142,7 @@ impl Args {
             machine: machine(),
             version: env!("CARGO_PKG_VERSION").into(),
             command: command_line(),
+            complete: true,
             results: Vec::new(),
         };
         say!(
@@ -159,13 +159,14 @@ impl Args {
             let result = if chain.paths.is_empty() {
                 self.replay_bundles(&out, &chain.spec, backend, &bundles, sync, stop)?
             } else {
-                self.replay_chain(&chain, backend, sync, stop)?
+                self.replay_chain(&out, &chain, backend, sync, stop)?
             };
             report.results.push(result);
         }
+        report.complete = !stop.load(Ordering::Relaxed);
         print_summary(&out, &report.results)?;
-        out.json(&report)?;
-        if stop.load(Ordering::Relaxed) {
+        out.report(&report)?;
+        if !report.complete {
             bail!("stopped before the end");
         }
         match report.results.iter().flat_map(|result| &result.failures).next() {
@@ -211,6 +212,7 @@ impl Args {
 
     fn replay_chain(
         &self,
+        out: &Output,
         files: &ChainFiles,
         backend: Arc<dyn Backend>,
         sync: SyncMode,
@@ -231,7 +233,11 @@ impl Args {
             store: StoreOptions { retention: self.retention, ..StoreOptions::default() },
         })?;
         let mut sources = open_sources(&files.paths)?;
-        let metrics = Metrics::new().wrap_err("registering the metrics")?;
+        let metrics = match out.metrics() {
+            Some(metrics) => metrics.clone(),
+            None => Metrics::new().wrap_err("registering the metrics")?,
+        };
+        chain.show_in(&metrics);
         import_below(&chain, &mut sources, self.from, &metrics, stop)?;
         let mut progress = Progress::new(files.total.or_else(|| total_blocks(&sources)));
         let outcome = import(

@@ -56,7 +56,7 @@ impl Args {
         let report = verify(&db, &options, &mut |what, count| shown.update(what, count));
         shown.finish();
         let report = report?;
-        let out = Output::new(self.json);
+        let out = Output::new(self.json)?;
         print(&out, &report)?;
         out.json(&report)?;
         if report.count > 0 {

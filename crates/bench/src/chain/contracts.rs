@@ -1,10 +1,11 @@
-//! The contracts of made chains: creation code, and how they are called.
+//! The contracts of made chains: their code, and how they are called.
 //!
 //! Sources and artifacts are in `crates/bench/contracts`; `scripts/compile-contracts` makes the
 //! latter of the former.
 
-use alloy_primitives::Bytes;
-use std::sync::LazyLock;
+use alloy_primitives::{B256, Bytes};
+use serde::Deserialize;
+use std::{collections::BTreeMap, sync::LazyLock};
 
 #[allow(missing_docs, unreachable_pub)]
 mod calls {
@@ -21,31 +22,82 @@ mod calls {
             function addLiquidity(address pair, uint256 amount0, uint256 max1, address to);
             function removeLiquidity(address pair, uint256 shares, address to);
         }
+        /// As Uniswap's Router02 has it.
+        interface IExchange {
+            function swapExactTokensForTokens(uint256 amountIn, uint256 amountOutMin, address[] path, address to, uint256 deadline);
+            function swapTokensForExactTokens(uint256 amountOut, uint256 amountInMax, address[] path, address to, uint256 deadline);
+        }
+        interface ISmallBank {
+            function getBalance(uint256 account);
+            function amalgamate(uint256 from, uint256 to);
+            function updateBalance(uint256 account, int256 amount);
+            function updateSaving(uint256 account, int256 amount);
+            function sendPayment(uint256 from, uint256 to, int256 amount);
+            function writeCheck(uint256 account, int256 amount);
+        }
+        interface IKVStore {
+            function set(uint256 key, uint256 value);
+            function get(uint256 key);
+        }
     }
 }
-pub(crate) use calls::{IRouter, IToken};
+pub(crate) use calls::{IExchange, IKVStore, IRouter, ISmallBank, IToken};
 
-/// Creation code of `Token.sol`; its constructor takes name and symbol.
-pub(crate) static TOKEN: LazyLock<Bytes> =
-    LazyLock::new(|| creation_code(include_str!("../../contracts/Token.json")));
-/// Creation code of `Pair.sol`; its constructor takes both tokens.
-pub(crate) static PAIR: LazyLock<Bytes> =
-    LazyLock::new(|| creation_code(include_str!("../../contracts/Pair.json")));
-/// Creation code of `Router.sol`.
-pub(crate) static ROUTER: LazyLock<Bytes> =
-    LazyLock::new(|| creation_code(include_str!("../../contracts/Router.json")));
+/// `Token.sol`; its constructor takes name and symbol.
+pub(crate) static TOKEN: LazyLock<Artifact> =
+    LazyLock::new(|| artifact(include_str!("../../contracts/Token.json")));
+/// `Pair.sol`; its constructor takes both tokens.
+pub(crate) static PAIR: LazyLock<Artifact> =
+    LazyLock::new(|| artifact(include_str!("../../contracts/Pair.json")));
+/// `Router.sol`.
+pub(crate) static ROUTER: LazyLock<Artifact> =
+    LazyLock::new(|| artifact(include_str!("../../contracts/Router.json")));
+/// `Exchange.sol`; its constructor takes the pair.
+pub(crate) static EXCHANGE: LazyLock<Artifact> =
+    LazyLock::new(|| artifact(include_str!("../../contracts/Exchange.json")));
+/// `SmallBank.sol`.
+pub(crate) static SMALL_BANK: LazyLock<Artifact> =
+    LazyLock::new(|| artifact(include_str!("../../contracts/SmallBank.json")));
+/// `KVStore.sol`.
+pub(crate) static KV_STORE: LazyLock<Artifact> =
+    LazyLock::new(|| artifact(include_str!("../../contracts/KVStore.json")));
 
-/// Creation code with the encoded arguments of its constructor.
-pub(crate) fn with_arguments(code: &Bytes, arguments: &[u8]) -> Bytes {
-    [&code[..], arguments].concat().into()
+/// A compiled contract.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Artifact {
+    /// Creation code.
+    bytecode: Bytes,
+    deployed_bytecode: Bytes,
+    /// Where each immutable stands in the deployed code, in bytes from its start.
+    immutables: BTreeMap<String, Vec<usize>>,
 }
 
-fn creation_code(artifact: &str) -> Bytes {
-    #[derive(serde::Deserialize)]
-    struct Artifact {
-        bytecode: Bytes,
+impl Artifact {
+    /// Creation code of a contract whose constructor takes nothing.
+    pub(crate) fn creation(&self) -> Bytes {
+        self.bytecode.clone()
     }
-    let artifact: Artifact =
-        serde_json::from_str(artifact).expect("compiled into the binary and covered by tests");
-    artifact.bytecode
+
+    /// Creation code with the encoded arguments of its constructor.
+    pub(crate) fn creation_with(&self, arguments: &[u8]) -> Bytes {
+        [&self.bytecode[..], arguments].concat().into()
+    }
+
+    /// The code as it is on the chain once its constructor has set `immutables`: all there are.
+    pub(crate) fn deployed(&self, immutables: &[(&str, B256)]) -> Bytes {
+        let mut code = self.deployed_bytecode.to_vec();
+        for (name, places) in &self.immutables {
+            let value = immutables.iter().find(|(known, _)| known == name);
+            let (_, value) = value.expect("a test deploys each contract");
+            for place in places {
+                code[*place..place + 32].copy_from_slice(value.as_slice());
+            }
+        }
+        code.into()
+    }
+}
+
+fn artifact(json: &str) -> Artifact {
+    serde_json::from_str(json).expect("compiled into the binary and covered by tests")
 }

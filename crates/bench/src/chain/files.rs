@@ -4,11 +4,11 @@ use super::{ChainMaker, MakeChainError};
 use alloy_primitives::B256;
 use retrie_pipeline::PipelineError;
 use retrie_sources::BlockWriter;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::{
     fs,
-    io::Write,
-    path::{Path, PathBuf},
+    io::BufWriter,
+    path::Path,
     sync::atomic::{AtomicBool, Ordering},
 };
 use tempfile::NamedTempFile;
@@ -19,7 +19,7 @@ pub const GENESIS_FILE: &str = "genesis.json";
 pub const CHAIN_FILE: &str = "chain.rlp";
 
 /// What was made.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct MadeChain {
     /// Number of blocks, genesis not counted.
     pub blocks: u64,
@@ -56,7 +56,38 @@ pub fn write_chain(
         }
     }
     fs::create_dir_all(folder).map_err(io("creating folder", folder))?;
-    let mut writer = BlockWriter::create(&chain).map_err(PipelineError::from)?;
+    // Both appear once the blocks are made.
+    let file = NamedTempFile::new_in(folder).map_err(io("creating a file in", folder))?;
+    let (made, writer) = make_blocks(maker, blocks, &chain, stop, progress)?;
+    write_genesis(maker, file, &genesis)?;
+    let bytes = writer.finish().map_err(PipelineError::from)?.rlp_bytes;
+    Ok(MadeChain { bytes, ..made })
+}
+
+/// The blocks alone, into `file`.
+///
+/// # Errors
+/// As [`write_chain`].
+pub fn write_blocks(
+    maker: &mut ChainMaker,
+    blocks: u64,
+    file: &Path,
+    stop: &AtomicBool,
+    progress: &mut dyn FnMut(&MadeChain),
+) -> Result<MadeChain, MakeChainError> {
+    let (made, writer) = make_blocks(maker, blocks, file, stop, progress)?;
+    let bytes = writer.finish().map_err(PipelineError::from)?.rlp_bytes;
+    Ok(MadeChain { bytes, ..made })
+}
+
+fn make_blocks(
+    maker: &mut ChainMaker,
+    blocks: u64,
+    file: &Path,
+    stop: &AtomicBool,
+    progress: &mut dyn FnMut(&MadeChain),
+) -> Result<(MadeChain, BlockWriter), MakeChainError> {
+    let mut writer = BlockWriter::create(file).map_err(PipelineError::from)?;
     let mut made = MadeChain { head: maker.head().hash(), ..Default::default() };
     for number in 1..=blocks {
         if stop.load(Ordering::Relaxed) {
@@ -71,15 +102,19 @@ pub fn write_chain(
         progress(&made);
     }
     made.state_root = maker.head().state_root;
-    write_genesis(maker.genesis_json(), folder, &genesis)?;
-    made.bytes = writer.finish().map_err(PipelineError::from)?.rlp_bytes;
-    Ok(made)
+    Ok((made, writer))
 }
 
-fn write_genesis(json: &str, folder: &Path, target: &PathBuf) -> Result<(), MakeChainError> {
-    let mut file = NamedTempFile::new_in(folder).map_err(io("creating a file in", folder))?;
-    file.write_all(json.as_bytes())
-        .and_then(|()| file.as_file().sync_all())
+fn write_genesis(
+    maker: &ChainMaker,
+    file: NamedTempFile,
+    target: &Path,
+) -> Result<(), MakeChainError> {
+    let mut out = BufWriter::new(file);
+    let file = maker
+        .write_genesis(&mut out)
+        .and_then(|()| out.into_inner().map_err(|error| error.into_error()))
+        .and_then(|file| file.as_file().sync_all().map(|()| file))
         .map_err(io("writing", target))?;
     file.persist_noclobber(target).map_err(|error| io("writing", target)(error.error))?;
     Ok(())

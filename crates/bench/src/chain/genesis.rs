@@ -9,6 +9,7 @@ use alloy_eips::{
 use alloy_primitives::U256;
 use retrie_chainspec::ChainSpec;
 use serde_json::{Map, Value, json};
+use std::io::{self, Write};
 
 /// Chain id of every made chain.
 pub const CHAIN_ID: u64 = 73_317;
@@ -17,7 +18,7 @@ pub(crate) const GAS_LIMIT: u64 = 2 * super::MAX_GAS_TARGET;
 /// First of January 2025: the past, so that no client waits for it.
 const TIMESTAMP: u64 = 1_735_689_600;
 /// Wei that each sender has: a million ether.
-const FUNDS: u128 = 1_000_000 * 1_000_000_000_000_000_000;
+pub(crate) const FUNDS: u128 = 1_000_000 * 1_000_000_000_000_000_000;
 /// Forks by block number, all at genesis.
 const BLOCK_FORKS: [&str; 10] = [
     "homesteadBlock",
@@ -35,6 +36,14 @@ const BLOCK_FORKS: [&str; 10] = [
 /// The genesis file, as geth, reth and `retrie init` take it: Prague and proof of stake from the
 /// start, the system contracts in place, `senders` funded.
 pub(crate) fn genesis_json(seed: u64, senders: &[Sender]) -> String {
+    let funded =
+        |sender: &Sender| (sender.address.to_string(), json!({ "balance": U256::from(FUNDS) }));
+    let genesis = genesis_with(seed, senders.iter().map(funded).collect());
+    format!("{genesis:#}\n")
+}
+
+/// The same with the accounts of `alloc` in place of the senders.
+pub(crate) fn genesis_with(seed: u64, mut alloc: Map<String, Value>) -> Value {
     let mut config = Map::from_iter([("chainId".to_owned(), json!(CHAIN_ID))]);
     config.extend(BLOCK_FORKS.map(|fork| (fork.to_owned(), json!(0))));
     config.extend([
@@ -50,10 +59,6 @@ pub(crate) fn genesis_json(seed: u64, senders: &[Sender]) -> String {
             }),
         ),
     ]);
-    let mut alloc = Map::new();
-    for sender in senders {
-        alloc.insert(sender.address.to_string(), json!({ "balance": U256::from(FUNDS) }));
-    }
     let system = [
         BEACON_ROOTS_ADDRESS,
         HISTORY_STORAGE_ADDRESS,
@@ -68,7 +73,7 @@ pub(crate) fn genesis_json(seed: u64, senders: &[Sender]) -> String {
         }
         alloc.insert(address.to_string(), fields);
     }
-    let genesis = json!({
+    json!({
         "config": Value::Object(config),
         "nonce": "0x0",
         "timestamp": format!("{TIMESTAMP:#x}"),
@@ -77,6 +82,22 @@ pub(crate) fn genesis_json(seed: u64, senders: &[Sender]) -> String {
         "difficulty": "0x0",
         "baseFeePerGas": "0x3b9aca00",
         "alloc": alloc,
-    });
-    format!("{genesis:#}\n")
+    })
+}
+
+/// Writes `genesis` with what `alloc` writes, accounts separated by commas, as its accounts.
+pub(crate) fn write_with_alloc(
+    out: &mut dyn Write,
+    genesis: &Value,
+    alloc: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+) -> io::Result<()> {
+    write!(out, "{{")?;
+    for (name, value) in genesis.as_object().into_iter().flatten() {
+        if name != "alloc" {
+            write!(out, "\n  {}: {value},", json!(name))?;
+        }
+    }
+    write!(out, "\n  \"alloc\": {{")?;
+    alloc(out)?;
+    writeln!(out, "\n  }}\n}}")
 }

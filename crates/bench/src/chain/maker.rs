@@ -1,12 +1,13 @@
 //! Makes the blocks of a chain, one after the other, with their states on a store of their own.
 
 use super::{
-    Fill, MAX_GAS_TARGET, MakeChainError, Recipe,
+    Base, Fill, MAX_GAS_TARGET, MakeChainError, Recipe,
     genesis::{GAS_LIMIT, genesis_json},
     plan::{Call, Planner, receiver},
-    random::derive,
+    preloaded::Preloaded,
     sign::Sender,
 };
+use crate::random::derive;
 use alloy_primitives::{Address, B256, Bytes, U256, map::HashMap};
 use rayon::prelude::*;
 use retrie_chainspec::{
@@ -18,12 +19,21 @@ use retrie_execution::CodeCache;
 use retrie_pipeline::{
     BlockAttributes, BlockBuilder, BuildParent, BuiltBlock, PipelineError, genesis_delta,
 };
-use retrie_state::{At, Backend, KvStore, Proposal, StateStore, StoreOptions};
-use std::sync::Arc;
+use retrie_state::{
+    At, Backend, BlockRef, KvStore, Proposal, StateStore, StoreError, StoreOptions,
+};
+use std::{
+    io::{self, Write},
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
 use tempfile::TempDir;
 
-/// Accounts that sign.
-pub(crate) const SENDERS: u64 = 256;
+/// Accounts that sign, unless the recipe says otherwise.
+const SENDERS: u64 = 256;
 /// Seconds between two blocks.
 const SLOT: u64 = 12;
 /// Withdrawals in each block.
@@ -37,11 +47,11 @@ const BATCH_ROWS: usize = 200_000;
 /// order of a hash map.
 pub struct ChainMaker {
     recipe: Recipe,
-    genesis_json: String,
+    genesis: Genesis,
     spec: Arc<ChainSpec>,
     senders: Vec<Sender>,
     nonces: Vec<u64>,
-    planner: Planner,
+    plan: Plan,
     /// Gas of a transaction of the mix, as the block before had it.
     mean_gas: u64,
     head: SealedHeader,
@@ -53,7 +63,20 @@ pub struct ChainMaker {
     // In the order in which they close.
     store: StateStore,
     kv: Arc<dyn KvStore>,
-    _folder: TempDir,
+    /// `None` if the caller has it.
+    _folder: Option<TempDir>,
+}
+
+/// Where genesis comes from.
+enum Genesis {
+    Json(String),
+    Base(Base),
+}
+
+/// What chooses the calls.
+enum Plan {
+    FromNothing(Box<Planner>),
+    Preloaded(Box<Preloaded>),
 }
 
 impl std::fmt::Debug for ChainMaker {
@@ -70,64 +93,124 @@ impl ChainMaker {
     /// [`MakeChainError::Recipe`]; [`PipelineError::NoHeaderRoot`] if the backend's roots are not
     /// Ethereum's; errors of the store.
     pub fn new(recipe: Recipe, backend: Arc<dyn Backend>) -> Result<Self, MakeChainError> {
-        recipe.check()?;
-        if !backend.capabilities().ethereum_root {
-            let backend = backend.identity().name;
-            return Err(PipelineError::NoHeaderRoot { backend }.into());
-        }
-        let senders: Vec<_> =
-            (0..SENDERS).into_par_iter().map(|n| Sender::new(recipe.seed, n)).collect();
-        let genesis_json = genesis_json(recipe.seed, &senders);
-        let spec = ChainSpec::from_genesis_json(&genesis_json).expect("a genesis of our own");
-        let spec = Arc::new(spec);
+        Self::start(recipe, backend, &AtomicBool::new(false), &mut |_, _| {})
+    }
 
+    /// The same, which takes minutes where millions of entries are preloaded: `progress` is told how
+    /// many of them are in, and how many there are.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new); [`MakeChainError::Stopped`] once `stop` is set.
+    pub fn start(
+        recipe: Recipe,
+        backend: Arc<dyn Backend>,
+        stop: &AtomicBool,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<Self, MakeChainError> {
         let folder = tempfile::Builder::new().prefix("retrie-make-chain-").tempdir();
         let folder = folder.map_err(|source| MakeChainError::Io {
             action: "creating a temporary folder (set TMPDIR to choose where)".into(),
             source,
         })?;
+        let mut maker = Self::start_in(folder.path(), recipe, backend, stop, progress)?;
+        maker._folder = Some(folder);
+        Ok(maker)
+    }
+
+    /// The same with the states in `folder`, which is empty, and left to the caller.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start).
+    pub fn start_in(
+        folder: &Path,
+        recipe: Recipe,
+        backend: Arc<dyn Backend>,
+        stop: &AtomicBool,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<Self, MakeChainError> {
+        recipe.check()?;
+        if !backend.capabilities().ethereum_root {
+            let backend = backend.identity().name;
+            return Err(PipelineError::NoHeaderRoot { backend }.into());
+        }
+        let senders = recipe.preload.as_ref().map_or(SENDERS, |preload| preload.senders);
+        let senders: Vec<_> =
+            (0..senders).into_par_iter().map(|n| Sender::new(recipe.seed, n)).collect();
+        let addresses: Vec<_> = senders.iter().map(|sender| sender.address).collect();
+        let (plan, genesis) = match &recipe.preload {
+            None => {
+                let json = genesis_json(recipe.seed, &senders);
+                let planner = Planner::new(recipe.clone(), addresses);
+                (Plan::FromNothing(planner.into()), Genesis::Json(json))
+            }
+            Some(preload) => {
+                let base = Base::new(recipe.clone(), preload.clone(), addresses.clone());
+                let plan = Preloaded::new(&recipe, preload, addresses);
+                (Plan::Preloaded(plan.into()), Genesis::Base(base))
+            }
+        };
+        let spec = match &genesis {
+            Genesis::Json(json) => ChainSpec::from_genesis_json(json).expect("of our own"),
+            Genesis::Base(base) => base.spec(),
+        };
+
         let options = OpenOptions {
             // A store that is thrown away.
             sync: SyncMode::NoSync,
             state_tables: StateStore::tables(&*backend),
             ..OpenOptions::default()
         };
-        let db = Db::create(folder.path(), &options).map_err(PipelineError::from)?;
+        let db = Db::create(folder, &options).map_err(PipelineError::from)?;
         let kv = db.state_store();
-        let files = folder.path().join("state");
+        let files = folder.join("state");
         let options = StoreOptions { retention: 0, dir: Some(files), ..StoreOptions::default() };
         let store = StateStore::open(backend, kv.clone(), options).map_err(PipelineError::from)?;
 
         let (delta, codes) = genesis_delta(&spec);
-        let head = spec.genesis_header().clone();
-        let genesis = store
-            .begin(At::Tip)
-            .and_then(|session| session.finish_as(0, &delta))
-            .map_err(PipelineError::from)?;
-        store.seal(&genesis, head.hash());
-        let planner = Planner::new(recipe, &senders);
+        let mut pending = Vec::new();
+        let spec = match &genesis {
+            Genesis::Base(base) => {
+                let root = load(&store, &*kv, base, stop, progress)?;
+                spec.with_genesis_state_root(root)
+            }
+            Genesis::Json(_) => {
+                let genesis = store
+                    .begin(At::Tip)
+                    .and_then(|session| session.finish_as(0, &delta))
+                    .map_err(PipelineError::from)?;
+                store.seal(&genesis, spec.genesis_hash());
+                pending.push(genesis);
+                spec
+            }
+        };
         Ok(Self {
             mean_gas: typical_gas(&recipe),
             nonces: vec![0; senders.len()],
-            planner,
+            plan,
             senders,
             recipe,
-            genesis_json,
-            spec,
-            head,
-            pending: vec![genesis],
+            genesis,
+            head: spec.genesis_header().clone(),
+            spec: Arc::new(spec),
+            pending,
             codes: codes.into_iter().collect(),
             code_cache: CodeCache::default(),
             reverted: 0,
             store,
             kv,
-            _folder: folder,
+            _folder: None,
         })
     }
 
-    /// The genesis file.
-    pub fn genesis_json(&self) -> &str {
-        &self.genesis_json
+    /// Writes the genesis file.
+    ///
+    /// # Errors
+    /// Those of `out`.
+    pub fn write_genesis(&self, out: &mut dyn Write) -> io::Result<()> {
+        match &self.genesis {
+            Genesis::Json(json) => out.write_all(json.as_bytes()),
+            Genesis::Base(base) => base.write_genesis(out),
+        }
     }
 
     /// Rules and genesis.
@@ -142,15 +225,23 @@ impl ChainMaker {
 
     /// Transactions that reverted so far: how many were chosen to, and how many did.
     pub const fn reverts(&self) -> (u64, u64) {
-        (self.planner.reverts(), self.reverted)
+        let planned = match &self.plan {
+            Plan::FromNothing(planner) => planner.reverts(),
+            Plan::Preloaded(_) => 0,
+        };
+        (planned, self.reverted)
     }
 
     /// Makes the next block.
     ///
     /// # Errors
-    /// Those of execution and store; none is expected but a full disk.
+    /// Those of execution and store; none is expected but a full disk. [`MakeChainError::Reverted`]
+    /// on a preload, if a code is not what it was taken for.
     pub fn next_block(&mut self) -> Result<RecoveredBlock, MakeChainError> {
-        let mut calls = self.planner.next_setup(MAX_GAS_TARGET);
+        let mut calls = match &mut self.plan {
+            Plan::FromNothing(planner) => planner.next_setup(MAX_GAS_TARGET),
+            Plan::Preloaded(_) => Vec::new(),
+        };
         let is_mixed = calls.is_empty();
         if is_mixed {
             calls = self.mix();
@@ -160,8 +251,12 @@ impl ChainMaker {
             let transactions = built.block.body().transactions.len() as u64;
             self.mean_gas = (built.outcome.gas_used / transactions).max(21_000);
         }
-        self.reverted +=
-            built.outcome.receipts.iter().filter(|receipt| !receipt.success).count() as u64;
+        let failed = built.outcome.receipts.iter().filter(|receipt| !receipt.success);
+        let count = failed.count() as u64;
+        if count > 0 && matches!(self.plan, Plan::Preloaded(_)) {
+            return Err(MakeChainError::Reverted { number: self.head.number, count });
+        }
+        self.reverted += count;
         Ok(built.block)
     }
 
@@ -176,7 +271,10 @@ impl ChainMaker {
         let mut calls = Vec::new();
         let mut gas = 0;
         while (calls.len() as u64) < wanted && gas + MAX_CALL_GAS <= GAS_LIMIT {
-            let call = self.planner.next();
+            let call = match &mut self.plan {
+                Plan::FromNothing(planner) => planner.next(),
+                Plan::Preloaded(plan) => plan.next(),
+            };
             gas += call.gas_limit;
             calls.push(call);
         }
@@ -234,8 +332,11 @@ impl ChainMaker {
 
     /// Where the contracts are, or will be.
     #[cfg(test)]
-    pub(crate) const fn contracts(&self) -> &super::plan::Contracts {
-        self.planner.contracts()
+    pub(crate) fn contracts(&self) -> &super::plan::Contracts {
+        match &self.plan {
+            Plan::FromNothing(planner) => planner.contracts(),
+            Plan::Preloaded(_) => panic!("a preload has contracts of its own"),
+        }
     }
 
     /// The state of the head.
@@ -274,12 +375,52 @@ impl ChainMaker {
     }
 }
 
+/// Lays the entries of `base` down; returns the root.
+fn load(
+    store: &StateStore,
+    kv: &dyn KvStore,
+    base: &Base,
+    stop: &AtomicBool,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<B256, MakeChainError> {
+    let entries = base.entries();
+    let total = entries.len() as u64;
+    let mut entries = entries.into_iter().zip(0..).map(|(entry, done): (_, u64)| {
+        if done.is_multiple_of(4096) {
+            progress(done, total);
+            if stop.load(Ordering::Relaxed) {
+                return Err(StoreError::new("loading", io::Error::other("stopped")).into());
+            }
+        }
+        Ok(entry)
+    });
+    let mut load = || -> Result<B256, PipelineError> {
+        let mut txn = kv.begin_write()?;
+        // No block names the hash: genesis is the tip.
+        let (root, after) = store.bulk_load(BlockRef::default(), &mut entries, &mut *txn)?;
+        txn.commit()?;
+        after.run()?;
+        Ok(root)
+    };
+    let loaded = load();
+    match stop.load(Ordering::Relaxed) {
+        true => Err(MakeChainError::Stopped { number: 0 }),
+        false => Ok(loaded?),
+    }
+}
+
 /// Above the gas limit of any call of the mix.
 const MAX_CALL_GAS: u64 = 400_000;
 
 /// Mean gas of a transaction of the mix, for the first block of it.
 fn typical_gas(recipe: &Recipe) -> u64 {
     let mix = recipe.mix;
-    let parts = [(mix.transfers, 21_000), (mix.erc20, 40_000), (mix.swaps, 75_000)];
+    let parts = [
+        (mix.transfers, 21_000),
+        (mix.erc20, 40_000),
+        (mix.swaps, 75_000),
+        (mix.smallbank, 40_000),
+        (mix.kvstore, 40_000),
+    ];
     parts.iter().map(|(share, gas)| u64::from(*share) * gas).sum::<u64>() / mix.sum()
 }

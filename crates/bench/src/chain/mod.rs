@@ -5,32 +5,39 @@
 //!    '-----> genesis.json                                 '--> state (temporary store)
 //! ```
 //!
-//! Prague from genesis on, proof of stake. The first blocks deploy tokens, pairs and a router
-//! (`crates/bench/contracts`), give every sender tokens and every pair liquidity. All others hold
-//! the mix that the [`Recipe`] asks for. About one call in a hundred of tokens, and one in two
-//! hundred of pairs, reverts.
+//! Prague from genesis on, proof of stake. Without a [`Preload`], genesis holds little more than the
+//! senders: the first blocks deploy what the mix needs (`crates/bench/contracts`), give every sender
+//! tokens and every pair liquidity, and about one call in a hundred of tokens, and one in two hundred
+//! of pairs, reverts. With one, the state that calls need is there from genesis on, none reverts, and
+//! each kind of transaction is the workload of a paper.
 //!
 //! # Vocabulary
-//! * **sender**: one of 256 funded accounts whose keys follow from the seed. One of them, the owner,
+//! * **sender**: one of the funded accounts whose keys follow from the seed. One of them, the owner,
 //!   deploys and mints.
 //! * **receiver**: an account without a key that ether and tokens are sent to.
-//! * **mix**: shares of plain transfers, token calls, and calls of pairs.
+//! * **mix**: shares of plain transfers, token calls, calls of pairs, of banks, of a key-value store.
+//! * **lot**: the most of a token that a swap moves.
 
+mod base;
 mod contracts;
 mod files;
 mod genesis;
+mod ledgers;
 mod maker;
 mod plan;
-mod random;
+mod preloaded;
 mod recipe;
+mod set;
 mod sign;
 #[cfg(test)]
 mod tests;
 
-pub use files::{CHAIN_FILE, GENESIS_FILE, MadeChain, write_chain};
+pub use base::Base;
+pub use files::{CHAIN_FILE, GENESIS_FILE, MadeChain, write_blocks, write_chain};
 pub use genesis::CHAIN_ID;
 pub use maker::ChainMaker;
-pub use recipe::{Fill, MAX_GAS_TARGET, Mix, Recipe};
+pub use recipe::{Fill, KeyChoice, MAX_GAS_TARGET, Mix, Preload, Recipe};
+pub use set::ContractSet;
 
 use retrie_pipeline::PipelineError;
 use std::path::PathBuf;
@@ -56,6 +63,26 @@ pub enum MakeChainError {
     Stopped {
         /// The first block not made.
         number: u64,
+    },
+    /// The real contracts are not there.
+    #[error(
+        "the real contracts in {} cannot be used: {why}; `--contracts own` takes contracts of this \
+         program, RETRIE_DATA names the folder of the data",
+        file.display()
+    )]
+    Contracts {
+        /// The file of their codes.
+        file: PathBuf,
+        /// Why.
+        why: String,
+    },
+    /// Transactions that should succeed did not: they would measure nothing.
+    #[error("block {number}: {count} transactions reverted that should not")]
+    Reverted {
+        /// The block.
+        number: u64,
+        /// How many.
+        count: u64,
     },
     /// A folder or file could not be made.
     #[error("{action} failed: {source}")]

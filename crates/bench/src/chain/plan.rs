@@ -5,10 +5,12 @@
 
 use super::{
     Recipe,
-    contracts::{IRouter, IToken, PAIR, ROUTER, TOKEN, with_arguments},
-    random::{Random, derive},
-    sign::{EnvelopeKind, Sender},
+    contracts::{IRouter, IToken, KV_STORE, PAIR, ROUTER, SMALL_BANK, TOKEN},
+    ledgers::{BANKS, Ledgers},
+    recipe::{Kind, Mix},
+    sign::EnvelopeKind,
 };
+use crate::random::{Random, derive};
 use alloy_primitives::{Address, Bytes, TxKind, U256};
 use alloy_sol_types::{SolCall, SolValue};
 use std::collections::{HashSet, VecDeque};
@@ -24,6 +26,8 @@ const UNIT: u64 = 1_000_000_000_000_000_000;
 const AIRDROP: u64 = 1_000_000_000;
 /// Tokens of each kind that a pair starts with.
 const LIQUIDITY: u64 = 100_000_000;
+/// Gas limit of calls of banks and store, the first write of a slot included.
+pub(crate) const LEDGER_GAS: u64 = 120_000;
 /// Senders per airdrop.
 const AIRDROP_CHUNK: usize = 64;
 
@@ -50,16 +54,23 @@ pub(crate) struct Contracts {
     pub(crate) tokens: [Address; TOKENS],
     pub(crate) pairs: [Address; PAIRS],
     pub(crate) router: Address,
+    pub(crate) banks: [Address; BANKS],
+    pub(crate) store: Address,
 }
 
 impl Contracts {
-    /// The addresses that the owner's first creations get, in the order of [`Planner::setup`].
-    fn of(owner: Address) -> Self {
+    /// The addresses that the owner's first creations get, in the order of [`Planner::setup`]. What
+    /// the mix does not call is not created.
+    fn of(owner: Address, mix: Mix) -> Self {
         let created = |nonce: usize| owner.create(nonce as u64);
+        let banks = if mix.smallbank > 0 { BANKS } else { 0 };
+        let ledgers = banks + usize::from(mix.kvstore > 0);
         Self {
-            tokens: std::array::from_fn(created),
-            router: created(TOKENS),
-            pairs: std::array::from_fn(|pair| created(TOKENS + 1 + pair)),
+            banks: std::array::from_fn(created),
+            store: created(banks),
+            tokens: std::array::from_fn(|token| created(ledgers + token)),
+            router: created(ledgers + TOKENS),
+            pairs: std::array::from_fn(|pair| created(ledgers + TOKENS + 1 + pair)),
         }
     }
 }
@@ -71,6 +82,7 @@ pub(crate) struct Planner {
     random: Random,
     senders: Vec<Address>,
     contracts: Contracts,
+    ledgers: Ledgers,
     setup: VecDeque<Call>,
     /// Whose tokens and shares the router may spend: sender, token or pair.
     approved: HashSet<(usize, Address)>,
@@ -83,12 +95,14 @@ pub(crate) struct Planner {
 }
 
 impl Planner {
-    pub(crate) fn new(recipe: Recipe, senders: &[Sender]) -> Self {
-        let senders: Vec<_> = senders.iter().map(|sender| sender.address).collect();
+    pub(crate) fn new(recipe: Recipe, senders: Vec<Address>) -> Self {
+        let contracts = Contracts::of(senders[OWNER], recipe.mix);
+        let Contracts { banks, store, .. } = contracts;
         let mut planner = Self {
-            recipe,
             random: Random::new(recipe.seed),
-            contracts: Contracts::of(senders[OWNER]),
+            contracts,
+            ledgers: Ledgers::new(banks, store, recipe.accounts, recipe.keys),
+            recipe,
             senders,
             setup: VecDeque::new(),
             approved: HashSet::new(),
@@ -96,9 +110,7 @@ impl Planner {
             deposits: Vec::new(),
             reverts: 0,
         };
-        if recipe.mix.has_calls() {
-            planner.setup = planner.setup();
-        }
+        planner.setup = planner.setup();
         planner
     }
 
@@ -126,18 +138,20 @@ impl Planner {
     /// The next call of the mix.
     pub(crate) fn next(&mut self) -> Call {
         let mix = self.recipe.mix;
-        let (transfers, erc20) = (u64::from(mix.transfers), u64::from(mix.erc20));
-        let call = match self.random.below(mix.sum()) {
-            n if n < transfers => self.transfer(),
-            n if n < transfers + erc20 => self.erc20(),
-            _ => self.exchange(),
+        let call = match mix.choose(self.random.below(mix.sum())) {
+            Kind::Transfer => self.transfer(),
+            Kind::Erc20 => self.erc20(),
+            Kind::Swap => self.exchange(),
+            Kind::SmallBank => {
+                let (bank, input) = self.ledgers.bank(&mut self.random);
+                call(self.sender(), bank, input, LEDGER_GAS)
+            }
+            Kind::KvStore => {
+                let (store, input) = self.ledgers.store(&mut self.random);
+                call(self.sender(), store, input, LEDGER_GAS)
+            }
         };
-        let kind = match self.random.below(100) {
-            0..90 => EnvelopeKind::DynamicFee,
-            90..97 => EnvelopeKind::Legacy,
-            _ => EnvelopeKind::AccessList,
-        };
-        Call { kind, ..call }
+        Call { kind: EnvelopeKind::any(&mut self.random), ..call }
     }
 
     // -- the mix ----------------------------------------------------------------------------------
@@ -272,18 +286,28 @@ impl Planner {
 
     /// Deployments in the order of [`Contracts::of`], tokens for all senders, first liquidity.
     fn setup(&mut self) -> VecDeque<Call> {
-        let Contracts { tokens, pairs, router } = self.contracts;
+        let Contracts { tokens, pairs, router, .. } = self.contracts;
+        let mix = self.recipe.mix;
         let create =
             |code: Bytes, gas| Call { to: TxKind::Create, ..call(OWNER, router, code, gas) };
         let mut calls = VecDeque::new();
+        if mix.smallbank > 0 {
+            calls.extend((0..BANKS).map(|_| create(SMALL_BANK.creation(), 1_000_000)));
+        }
+        if mix.kvstore > 0 {
+            calls.push_back(create(KV_STORE.creation(), 500_000));
+        }
+        if !mix.has_tokens() {
+            return calls;
+        }
         for symbol in ["AAA", "BBB", "CCC", "DDD"] {
             let names = (format!("Token {symbol}"), symbol.to_owned());
-            let code = with_arguments(&TOKEN, &names.abi_encode_params());
+            let code = TOKEN.creation_with(&names.abi_encode_params());
             calls.push_back(create(code, 1_500_000));
         }
-        calls.push_back(create(ROUTER.clone(), 1_500_000));
+        calls.push_back(create(ROUTER.creation(), 1_500_000));
         for pair in tokens.windows(2) {
-            let code = with_arguments(&PAIR, &(pair[0], pair[1]).abi_encode_params());
+            let code = PAIR.creation_with(&(pair[0], pair[1]).abi_encode_params());
             calls.push_back(create(code, 2_500_000));
         }
         for token in tokens {

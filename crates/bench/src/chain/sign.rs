@@ -1,6 +1,7 @@
 //! Keys, and signed transactions of three types.
 
-use super::{genesis::CHAIN_ID, plan::Call, random::derive};
+use super::{genesis::CHAIN_ID, plan::Call};
+use crate::random::{Random, derive};
 use alloy_consensus::{SignableTransaction, TxEip1559, TxEip2930, TxLegacy};
 use alloy_eips::eip2930::{AccessList, AccessListItem};
 use alloy_primitives::{Address, B256, Signature, keccak256};
@@ -101,4 +102,15 @@ pub(crate) enum EnvelopeKind {
     AccessList,
     /// Before EIP-2718, with chain id.
     Legacy,
+}
+
+impl EnvelopeKind {
+    /// Nine of ten EIP-1559, seven of a hundred legacy.
+    pub(crate) const fn any(random: &mut Random) -> Self {
+        match random.below(100) {
+            0..90 => Self::DynamicFee,
+            90..97 => Self::Legacy,
+            _ => Self::AccessList,
+        }
+    }
 }

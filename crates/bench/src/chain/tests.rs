@@ -27,8 +27,9 @@ sol! {
 const SMALL: Recipe = Recipe {
     seed: 7,
     fill: Fill::Transactions(30),
-    mix: Mix { transfers: 1, erc20: 1, swaps: 1 },
+    mix: Mix { transfers: 1, erc20: 1, swaps: 1, ..Mix::NOTHING },
     accounts: 40,
+    ..Recipe::BUILT_IN
 };
 const UNIT: u64 = 1_000_000_000_000_000_000;
 
@@ -110,7 +111,7 @@ fn gas_target_is_met() {
 
 #[test]
 fn transfers_alone_need_no_contracts() {
-    let mix = Mix { transfers: 1, erc20: 0, swaps: 0 };
+    let mix = Mix { transfers: 1, ..Mix::NOTHING };
     let block = maker(Recipe { mix, ..SMALL }).next_block().unwrap();
     assert_eq!(block.header().gas_used, 30 * 21_000);
 }
@@ -340,7 +341,7 @@ fn liquidity_comes_back_and_gifts_are_synced() {
 
 #[test]
 fn receivers_get_what_is_sent() {
-    let mix = Mix { transfers: 1, erc20: 0, swaps: 0 };
+    let mix = Mix { transfers: 1, ..Mix::NOTHING };
     let mut maker = maker(Recipe { mix, accounts: 1, ..SMALL });
     let made = blocks(&mut maker, 3);
     let to = receiver(SMALL.seed, 0);

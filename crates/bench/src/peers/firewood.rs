@@ -13,12 +13,13 @@
 //! [`SyncMode::Durable`] adds an `fdatasync` of the file after each commit; the newest revision may
 //! still be on its way then. That is less than our stores do, in Firewood's favour.
 
+use super::ethereum::{HashedAddress, account_leaf, read_value, slot_leaf};
 use crate::{
     BenchError,
-    state::{Contender, Entrant, Entries, Pair, Reads, Terms},
+    state::{Contender, Entrant, Entries, Op, Reads, Terms},
 };
-use alloy_primitives::{Address, B256, keccak256};
-use alloy_rlp::{Encodable, Header};
+use alloy_consensus::EMPTY_ROOT_HASH;
+use alloy_primitives::{B256, keccak256};
 use firewood::{
     api::{Db as _, DbView, Proposal as _},
     db::{BatchOp, Db, DbConfig},
@@ -26,7 +27,7 @@ use firewood::{
 };
 use firewood_storage::NodeHashAlgorithm;
 use retrie_db::SyncMode;
-use retrie_state::{Account, Counts, StateKey};
+use retrie_state::{Account, Counts, StateKey, Value};
 use std::{
     fs::{self, File},
     num::NonZero,
@@ -81,7 +82,7 @@ impl Entrant for Firewood {
             let entry = entries.next().transpose()?;
             let is_last = entry.is_none();
             if let Some((key, value)) = entry {
-                batch.push((hashed.trie_key(&key), trie_value(&key, &value)));
+                batch.push((trie_key(&mut hashed, &key), Some(trie_value(&key, &value))));
             }
             if is_last || batch.len() == LOAD_BATCH {
                 store.put(batch.drain(..))?;
@@ -120,8 +121,15 @@ impl Store {
         Db::new(folder, config).map(Self).map_err(failed("opening"))
     }
 
-    fn put(&self, entries: impl Iterator<Item = (Vec<u8>, Vec<u8>)>) -> Result<(), BenchError> {
-        let operations = entries.map(|(key, value)| BatchOp::Put { key, value });
+    /// Puts or removes entries in one revision.
+    fn put(
+        &self,
+        entries: impl Iterator<Item = (Vec<u8>, Option<Vec<u8>>)>,
+    ) -> Result<(), BenchError> {
+        let operations = entries.map(|(key, value)| match value {
+            Some(value) => BatchOp::Put { key, value },
+            None => BatchOp::Delete { key },
+        });
         let proposal = self.0.propose(operations).map_err(failed("proposing"))?;
         proposal.commit().map_err(failed("committing"))
     }
@@ -151,21 +159,28 @@ impl Race {
 }
 
 impl Contender for Race {
-    fn commit(&mut self, block: &[Pair]) -> Result<Reads, BenchError> {
+    fn commit(&mut self, block: &[Op]) -> Result<Reads, BenchError> {
         let mut hashed = std::mem::take(&mut self.hashed);
         let store = self.store()?;
-        let root = store.0.root_hash().ok_or_else(|| failed("reading")("it has no root"))?;
-        let view = store.0.revision(root).map_err(failed("opening a revision"))?;
+        // An empty trie has no revision to read.
+        let view = match store.0.root_hash() {
+            Some(root) => Some(store.0.revision(root).map_err(failed("opening a revision"))?),
+            None => None,
+        };
         let mut reads = Reads::default();
         let mut writes = Vec::with_capacity(block.len());
-        for pair in block {
-            let key = hashed.trie_key(&pair.key);
-            let value = view.val(&key).map_err(failed("reading"))?;
-            match value {
-                None => reads.note(None),
-                Some(value) => reads.note(Some(slot_value(&value)?)),
+        for op in block {
+            let key = trie_key(&mut hashed, op.key());
+            let leaf = match &view {
+                Some(view) => view.val(&key).map_err(failed("reading"))?,
+                None => None,
+            };
+            let value = leaf.map(|leaf| read_value(op.key(), &leaf)).transpose();
+            let value = value.map_err(failed("decoding a leaf"))?;
+            reads.note(value.as_ref().map(|value| &value[..]));
+            if let Some(next) = op.next() {
+                writes.push((key, next.map(|value| trie_value(op.key(), value))));
             }
-            writes.push((key, trie_value(&pair.key, &pair.next)));
         }
         drop(view);
         store.put(writes.into_iter())?;
@@ -205,41 +220,18 @@ impl Drop for Race {
     }
 }
 
-/// The hash of the address asked for last: neighbours share it.
-#[derive(Debug, Default)]
-struct HashedAddress(Option<(Address, B256)>);
-
-impl HashedAddress {
-    fn trie_key(&mut self, key: &StateKey) -> Vec<u8> {
-        let address = *key.address();
-        let hash = match self.0 {
-            Some((known, hash)) if known == address => hash,
-            _ => keccak256(address),
-        };
-        self.0 = Some((address, hash));
-        match key {
-            StateKey::Account(_) => hash.to_vec(),
-            StateKey::Slot(_, slot) => [hash, keccak256(slot)].concat(),
-        }
+fn trie_key(hashed: &mut HashedAddress, key: &StateKey) -> Vec<u8> {
+    let owner = hashed.of(key.address());
+    match key {
+        StateKey::Account(_) => owner.to_vec(),
+        StateKey::Slot(_, slot) => [owner, keccak256(slot)].concat(),
     }
 }
 
 /// The leaf of Ethereum's trie. Firewood itself puts the root of an account's storage in its place.
-fn trie_value(key: &StateKey, value: &[u8]) -> Vec<u8> {
-    let mut leaf = Vec::with_capacity(40);
+fn trie_value(key: &StateKey, value: &Value) -> Vec<u8> {
     match (key, Account::decode(value)) {
-        (StateKey::Account(_), Some(Account { nonce, balance, code_hash })) => {
-            let fields: [&dyn Encodable; 4] = [&nonce, &balance, &B256::ZERO, &code_hash];
-            let payload_length = fields.iter().map(|field| field.length()).sum();
-            Header { list: true, payload_length }.encode(&mut leaf);
-            fields.iter().for_each(|field| field.encode(&mut leaf));
-        }
-        _ => value.encode(&mut leaf),
+        (StateKey::Account(_), Some(account)) => account_leaf(&account, EMPTY_ROOT_HASH),
+        _ => slot_leaf(value),
     }
-    leaf
-}
-
-/// The value in a leaf of a storage trie.
-fn slot_value(mut leaf: &[u8]) -> Result<&[u8], BenchError> {
-    Header::decode_bytes(&mut leaf, false).map_err(failed("decoding a slot"))
 }

@@ -3,8 +3,9 @@
 //! Values lie in a B-tree, and a binary Merkle trie over the hashes of keys and values in a hash
 //! table of pages on disk. A key is fed as the BLAKE3 hash of [`StateKey::encode`], as NOMT asks for
 //! keys that are spread evenly; making it is timed. Reads go through the session that is then
-//! finished with every access in key order, each as a read followed by a write, so that NOMT need
-//! not read the old value again for its log of rollbacks.
+//! finished with every write in key order, each as a read followed by a write, so that NOMT need
+//! not read the old value again for its log of rollbacks. What is only read is not handed over: no
+//! witness of it is asked for.
 //!
 //! What it guarantees: a commit returns when log and pages have been synced, whatever
 //! [`Terms::sync`] says. It is open with two commit workers and three for I/O (its default). Pages
@@ -12,7 +13,7 @@
 
 use crate::{
     BenchError,
-    state::{Contender, Entrant, Entries, Pair, Reads, Terms},
+    state::{Contender, Entrant, Entries, Op, Reads, Terms},
 };
 use alloy_primitives::B256;
 use nomt::{
@@ -156,17 +157,22 @@ struct Race {
 }
 
 impl Contender for Race {
-    fn commit(&mut self, block: &[Pair]) -> Result<Reads, BenchError> {
+    fn commit(&mut self, block: &[Op]) -> Result<Reads, BenchError> {
         let session = self.store.begin_session(SessionParams::default());
         let mut reads = Reads::default();
         let mut accesses = BTreeMap::new();
-        for pair in block {
-            let path = path_of(&pair.key);
-            session.warm_up(path);
+        for op in block {
+            let path = path_of(op.key());
+            let next = op.next().map(|next| next.map(|value| value.to_vec()));
+            // Only what is written changes pages of the trie.
+            if next.is_some() {
+                session.warm_up(path);
+            }
             let value = session.read(path).map_err(failed("reading"))?;
             reads.note(value.as_deref());
-            let next = Some(pair.next.to_vec());
-            accesses.insert(path, KeyReadWrite::ReadThenWrite(value, next));
+            if let Some(next) = next {
+                accesses.insert(path, KeyReadWrite::ReadThenWrite(value, next));
+            }
         }
         commit(&self.store, session, accesses)?;
         Ok(reads)

@@ -1,12 +1,10 @@
 //! What takes part in a race: our state stores, and peers.
 
-use super::{
-    outcome::ProofFigures,
-    workload::{Base, Pair},
-};
+use super::{base::SortedEntries, block::Op, outcome::ProofFigures};
 use crate::BenchError;
 use alloy_primitives::B256;
 use retrie_db::SyncMode;
+use retrie_pipeline::report::Breakdown;
 use retrie_state::{Counts, StateKey, Value};
 use std::{
     path::Path,
@@ -40,6 +38,11 @@ pub trait Entrant {
         None
     }
 
+    /// What it holds in memory beside [`Terms::cache_bytes`] once its own caches are full, in bytes.
+    fn fixed_bytes(&self) -> u64 {
+        0
+    }
+
     /// Prepares the state `entries` in the empty `folder`.
     fn load(&self, folder: &Path, entries: &mut Entries<'_>) -> Result<(), BenchError>;
 
@@ -49,9 +52,10 @@ pub trait Entrant {
 
 /// An open store in a race.
 pub trait Contender {
-    /// Reads every key of `block` in order, writes the new values, and commits: the next call sees
-    /// them, and with [`SyncMode::Durable`] they are on the disk.
-    fn commit(&mut self, block: &[Pair]) -> Result<Reads, BenchError>;
+    /// Does the operations of a block and commits. Every key is read, in order, in the state before
+    /// the block. The next call sees what was written, and with [`SyncMode::Durable`] it is on the
+    /// disk.
+    fn commit(&mut self, block: &[Op]) -> Result<Reads, BenchError>;
 
     /// Waits for background work that earlier commits have set going. Starts none.
     fn settle(&mut self) -> Result<(), BenchError>;
@@ -62,17 +66,26 @@ pub trait Contender {
     /// Counts at the node interface so far, where there is one.
     fn counts(&self) -> Option<Counts>;
 
-    /// Bytes of live pages and files.
+    /// How the time of commits and settling was spent so far, where that can be told. Flushes are not
+    /// in it. Reads of rows may be counted with the structure that asks for them: the race moves them
+    /// to the key-value store, as far as [`counts`](Self::counts) has their time.
+    fn breakdown(&self) -> Option<Breakdown> {
+        None
+    }
+
+    /// Bytes of live pages and files. Asked for often: it should be cheap.
     fn disk_bytes(&self) -> Result<u64, BenchError>;
 
     /// Proves each of `keys` alone in the present state, and checks the proof: of keys that have a
-    /// value, or of such that have none. `None` where there are no proofs.
+    /// value, or of such that have none. `None` where there are no proofs. Gives up with
+    /// [`BenchError::Stopped`] once `stop` is set.
     fn prove(
         &mut self,
         keys: &[StateKey],
         present: bool,
+        stop: &AtomicBool,
     ) -> Result<Option<ProofFigures>, BenchError> {
-        let _ = (keys, present);
+        let _ = (keys, present, stop);
         Ok(None)
     }
 
@@ -103,8 +116,7 @@ impl Reads {
 
 /// The entries of a state in key order, values made on the way.
 pub struct Entries<'a> {
-    pub(super) base: Base,
-    pub(super) keys: std::slice::Iter<'a, (StateKey, u32)>,
+    pub(super) entries: &'a SortedEntries,
     pub(super) stop: &'a AtomicBool,
     pub(super) progress: &'a mut dyn FnMut(u64),
     pub(super) done: u64,
@@ -112,7 +124,8 @@ pub struct Entries<'a> {
 
 impl std::fmt::Debug for Entries<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Entries").field("base", &self.base).field("done", &self.done).finish()
+        let of = self.entries.len();
+        f.debug_struct("Entries").field("done", &self.done).field("of", &of).finish()
     }
 }
 
@@ -135,7 +148,7 @@ impl Entries<'_> {
 
     /// How many are still to come.
     pub fn remaining(&self) -> u64 {
-        self.keys.len() as u64
+        self.entries.len() as u64 - self.done
     }
 }
 
@@ -149,8 +162,8 @@ impl Iterator for Entries<'_> {
                 return Some(Err(Stopped));
             }
         }
+        let entry = self.entries.get(self.done as usize)?;
         self.done += 1;
-        let (key, n) = self.keys.next()?;
-        Some(Ok((*key, self.base.value(key, *n))))
+        Some(Ok(entry))
     }
 }

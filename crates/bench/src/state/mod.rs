@@ -1,5 +1,12 @@
-//! Races between state stores on the stand-alone workload of the LVMT paper (section 6): random
-//! pairs (read, then write, an existing key) on a preloaded state, committed every 1,000 pairs.
+//! Races between state stores, without a chain: operations on the keys of a preloaded state, in
+//! commits.
+//!
+//! * By default it is the stand-alone workload of the LVMT paper (section 6): random pairs (read, then
+//!   write, an existing key), committed every 1,000 pairs.
+//! * A part of the operations may only read, and a few keys may be hot, by YCSB's distribution. The
+//!   others read before they write: with half of the operations reads alone it is YCSB's workload F,
+//!   with all of them its C. Its A and B write without reading, which no block does.
+//! * [`Trace`]: the accesses of real blocks, a block a commit, removals among them.
 //!
 //! ```text
 //!  prepare each   copy of a kept state, or a bulk load     (untimed)
@@ -25,15 +32,32 @@
 //!   has every fold and the final flush in it.
 //! * What the contenders read must be the same, and so must be the roots of those that have
 //!   Ethereum's.
+//! * A race that is stopped, or ends with an error, gives what was measured in the slices that all
+//!   contenders have run; unless one of them has a wrong state.
+//! * Under a memory limit the prepared states are put out of the page cache, then memory is capped,
+//!   and then the stores are opened. **All stores share one cap**: all are open while one runs, the
+//!   caches of the others stay allocated, and its pages push theirs out. So each has less than it
+//!   would have alone; for a figure of one store under a cap, race it alone.
 
+mod base;
+mod block;
 mod contender;
 mod outcome;
 mod race;
+mod raced;
+mod real;
 mod store;
+mod stream;
 mod workload;
 
+pub use base::{Base, RandomBase, SortedEntries};
+pub use block::{Block, Op};
 pub use contender::{Contender, Entrant, Entries, Reads, Stopped, Terms};
 pub use outcome::{Outcome, ProofFigures};
-pub use race::{Progress, Race};
+pub use race::{Done, Progress, Race};
+pub use raced::Raced;
+pub use real::{Corpus, Trace, TraceError, TraceFigures};
 pub use store::BackendEntrant;
-pub use workload::{Base, BlockStream, Keys, Layout, Pair, SLOTS_PER_ACCOUNT, Workload};
+pub use stream::BlockStream;
+pub use workload::{Choice, Keys, Layout, SLOTS_PER_ACCOUNT, Workload};
+pub(crate) use {race::turn_order, store::GENERATIONS};

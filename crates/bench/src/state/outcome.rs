@@ -1,15 +1,14 @@
 //! What a race gave, for one contender.
 
-use super::{
-    contender::Terms,
-    workload::{Keys, Workload},
-};
 use crate::{
+    figures::{Ratio, per, quantile, rate},
     latency::Latency,
-    report::{BenchResult, TableResult},
+    report::{
+        BenchResult, LatencyPoint, ProofBytes, ProofResult, ProofTime, SliceResult, TableResult,
+    },
 };
 use alloy_primitives::B256;
-use retrie_db::SyncMode;
+use retrie_pipeline::report::Breakdown;
 use retrie_state::{Counts, TableCounts};
 use serde_json::{Map, Value, json};
 use std::time::Duration;
@@ -21,30 +20,61 @@ pub struct Outcome {
     pub backend: String,
     /// Hash function under its root.
     pub hash: String,
-    /// Pairs measured.
-    pub pairs: u64,
-    /// Operations a second of each slice, in the order they were run.
-    pub slice_rates: Vec<f64>,
+    /// Keys read in the slices.
+    pub reads: u64,
+    /// Keys written or removed in them.
+    pub writes: u64,
+    /// The slices, in the order they were run.
+    pub series: Vec<SliceResult>,
     /// Time of all slices, settling included.
     pub slices: Duration,
     /// The part of it that was spent settling.
     pub settling: Duration,
-    /// Time of the final flush.
-    pub flush: Duration,
-    /// Durations of the commits, each of `commit_every` pairs.
+    /// Time of the final flush; `None` where the race ended before all had done it.
+    pub flush: Option<Duration>,
+    /// Durations of the commits.
     pub latency: Latency,
+    /// Where the [`total`](Self::total) time went; `None` where nobody can tell. The final flush is
+    /// work of the key-value store: it folds rows into the tables.
+    pub breakdown: Option<Breakdown>,
     /// Work at the node interface during the slices; `None` where there is no such interface.
     pub counts: Option<Counts>,
     /// Proofs of one key each: of keys that are present, then of absent ones.
     pub proofs: Vec<ProofFigures>,
     /// Ethereum's root at the end, from those that have it.
     pub ethereum_root: Option<B256>,
-    /// By how much allocated memory has grown during its turns since it was opened, in bytes.
+    /// By how much the anonymous resident memory of the process has grown while it was opened and
+    /// during its turns, in bytes. An allocator gives pages back late, also in the turn of another
+    /// contender, whoever used them: it is an estimate, good to some MiB, and may be negative.
     pub memory_bytes: i64,
     /// Bytes of live pages and files after the flush.
     pub disk_bytes: u64,
     /// Largest resident set of the process during the race, all contenders together.
     pub peak_rss_bytes: u64,
+    /// What the contender had counted when the measured part began.
+    begun: Reading,
+}
+
+/// What a contender has counted since it was opened.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Reading {
+    pub(super) counts: Option<Counts>,
+    pub(super) breakdown: Option<Breakdown>,
+}
+
+/// One turn of one contender.
+#[derive(Debug)]
+pub(super) struct Turn {
+    pub(super) reads: u64,
+    pub(super) writes: u64,
+    pub(super) elapsed: Duration,
+    pub(super) settling: Duration,
+    pub(super) commits: Vec<Duration>,
+    /// By how much anonymous resident memory has grown in it, in bytes.
+    pub(super) memory_bytes: i64,
+    pub(super) disk_bytes: u64,
+    /// At its end.
+    pub(super) reading: Reading,
 }
 
 impl Outcome {
@@ -52,67 +82,105 @@ impl Outcome {
         Self {
             backend: backend.into(),
             hash: hash.into(),
-            pairs: 0,
-            slice_rates: Vec::new(),
+            reads: 0,
+            writes: 0,
+            series: Vec::new(),
             slices: Duration::ZERO,
             settling: Duration::ZERO,
-            flush: Duration::ZERO,
+            flush: None,
             latency: Latency::default(),
+            breakdown: None,
             counts: None,
             proofs: Vec::new(),
             ethereum_root: None,
             memory_bytes: 0,
             disk_bytes: 0,
             peak_rss_bytes: 0,
+            begun: Reading::default(),
         }
     }
 
-    /// The measured part begins at these counts.
-    pub(super) fn begin(&mut self, counts: Option<Counts>) {
-        self.counts = counts;
+    /// The measured part begins.
+    pub(super) fn begin(&mut self, reading: Reading) {
+        self.begun = reading;
     }
 
-    pub(super) fn add_slice(
-        &mut self,
-        pairs: u64,
-        elapsed: Duration,
-        settling: Duration,
-        commits: &[Duration],
-    ) {
-        self.pairs += pairs;
-        self.slice_rates.push(rate(2 * pairs, elapsed));
-        self.slices += elapsed;
-        self.settling += settling;
-        commits.iter().for_each(|commit| self.latency.record(*commit));
+    /// Takes note of a turn in the measured part.
+    pub(super) fn add_slice(&mut self, turn: Turn) {
+        self.reads += turn.reads;
+        self.writes += turn.writes;
+        self.slices += turn.elapsed;
+        self.settling += turn.settling;
+        self.memory_bytes += turn.memory_bytes;
+        self.disk_bytes = turn.disk_bytes;
+        turn.commits.iter().for_each(|commit| self.latency.record(*commit));
+        self.series.push(SliceResult {
+            ops: self.ops(),
+            ops_per_s: rate(turn.reads + turn.writes, turn.elapsed),
+            disk_bytes: Some(turn.disk_bytes),
+            memory_bytes: self.memory_bytes,
+        });
+        self.note_counts(turn.reading.counts);
+        let spent = turn.reading.breakdown.zip(self.begun.breakdown);
+        self.breakdown = spent.map(|(end, begin)| {
+            let mut spent = Breakdown {
+                execution: end.execution - begin.execution,
+                authentication: end.authentication - begin.authentication,
+                storage_io: end.storage_io - begin.storage_io,
+                other: 0.0,
+            };
+            let rows = self.counts.as_ref().map_or(Duration::ZERO, |counts| counts.read_time);
+            spent.attribute_reads(rows);
+            spent.close(self.slices.as_secs_f64());
+            spent
+        });
     }
 
-    /// It ends at these.
-    pub(super) fn close(&mut self, counts: Option<Counts>, peak_rss_bytes: u64) {
-        self.counts = counts.zip(self.counts.take()).map(|(end, begin)| &end - &begin);
-        self.peak_rss_bytes = peak_rss_bytes;
+    /// Takes note of the final flush.
+    pub(super) fn add_flush(&mut self, elapsed: Duration) {
+        self.flush = Some(elapsed);
+        let total = self.total().as_secs_f64();
+        if let Some(spent) = &mut self.breakdown {
+            Breakdown::add(&mut spent.storage_io, elapsed);
+            spent.close(total);
+        }
     }
 
-    /// Operations: two a pair.
+    /// Takes note of counts since the contender was opened.
+    pub(super) fn note_counts(&mut self, counts: Option<Counts>) {
+        self.counts = counts.zip(self.begun.counts.as_ref()).map(|(end, begin)| &end - begin);
+    }
+
+    /// Operations: one a key read, and one a key written.
     pub const fn ops(&self) -> u64 {
-        2 * self.pairs
+        self.reads + self.writes
     }
 
     /// Median of the slices' operations a second.
     pub fn median_rate(&self) -> f64 {
-        self.rate_at(0.5)
+        quantile(self.rates(), 0.5)
     }
 
     /// Interquartile range of the slices' rates over their median.
     pub fn spread(&self) -> f64 {
         match self.median_rate() {
             0.0 => 0.0,
-            median => (self.rate_at(0.75) - self.rate_at(0.25)) / median,
+            median => (quantile(self.rates(), 0.75) - quantile(self.rates(), 0.25)) / median,
         }
+    }
+
+    fn rates(&self) -> impl Iterator<Item = f64> + Clone {
+        self.series.iter().map(|slice| slice.ops_per_s)
+    }
+
+    /// How many times as fast as another contender of the same race this one was.
+    pub fn ratio_to(&self, other: &Self) -> Ratio {
+        Ratio::of(self.rates(), other.rates())
     }
 
     /// All timed work: slices and flush.
     pub fn total(&self) -> Duration {
-        self.slices + self.flush
+        self.slices + self.flush.unwrap_or_default()
     }
 
     /// All operations over all timed work.
@@ -120,40 +188,37 @@ impl Outcome {
         rate(self.ops(), self.total())
     }
 
-    /// The rate that a fraction of the slices does not exceed, linear between them.
-    fn rate_at(&self, fraction: f64) -> f64 {
-        let mut rates = self.slice_rates.clone();
-        rates.sort_unstable_by(f64::total_cmp);
-        let Some(last) = rates.len().checked_sub(1) else { return 0.0 };
-        let at = fraction * last as f64;
-        let (below, above) = (rates[at.floor() as usize], rates[at.ceil() as usize]);
-        below + (above - below) * at.fract()
+    /// One of the counts per key read.
+    pub fn per_read(&self, count: fn(&Counts) -> u64) -> Option<f64> {
+        self.counts.as_ref().filter(|_| self.reads > 0).map(|of| per(count(of), self.reads))
     }
 
-    /// One of the counts per pair: a pair has one key read and one key written.
-    pub fn per_pair(&self, count: fn(&Counts) -> u64) -> Option<f64> {
-        self.counts.as_ref().map(|counts| count(counts) as f64 / self.pairs.max(1) as f64)
+    /// One of the counts per key written; `None` where none was.
+    pub fn per_write(&self, count: fn(&Counts) -> u64) -> Option<f64> {
+        self.counts.as_ref().filter(|_| self.writes > 0).map(|of| per(count(of), self.writes))
     }
 
-    /// The counts of each table that was read or written, per pair.
+    /// The counts of each table that was read or written, per key read or written.
     pub fn tables(&self) -> Option<Vec<TableResult>> {
-        let per_pair = |count: u64| count as f64 / self.pairs.max(1) as f64;
         let table = |(name, counts): &(&'static str, TableCounts)| TableResult {
-            name,
-            reads_per_op: per_pair(counts.reads),
-            writes_per_op: per_pair(counts.writes),
-            read_bytes_per_op: per_pair(counts.read_bytes),
-            write_bytes_per_op: per_pair(counts.write_bytes),
+            name: (*name).into(),
+            reads_per_op: per(counts.reads, self.reads),
+            writes_per_op: per(counts.writes, self.writes),
+            read_bytes_per_op: per(counts.read_bytes, self.reads),
+            write_bytes_per_op: per(counts.write_bytes, self.writes),
         };
         self.counts.as_ref().map(|counts| counts.tables.iter().map(table).collect())
     }
 
-    /// As a result of `--json`.
-    pub fn result(&self, workload: &Workload, terms: &Terms) -> BenchResult {
+    /// As a result of `--json`; `params` are what all contenders share, from [`Raced::params`].
+    ///
+    /// [`Raced::params`]: super::Raced::params
+    pub fn result(&self, mut params: Map<String, Value>) -> BenchResult {
+        params.insert("hash".into(), json!(self.hash));
         BenchResult {
             backend: self.backend.clone(),
             workload: "state".into(),
-            params: self.params(workload, terms),
+            params,
             ops: self.ops(),
             seconds: self.total().as_secs_f64(),
             ops_per_s: self.median_rate(),
@@ -162,54 +227,24 @@ impl Outcome {
             p99_us: Some(self.latency.micros(0.99)),
             p999_us: Some(self.latency.micros(0.999)),
             max_us: Some(self.latency.max_micros()),
-            reads_per_op: self.per_pair(|counts| counts.reads),
-            writes_per_op: self.per_pair(|counts| counts.writes),
-            read_bytes_per_op: self.per_pair(|counts| counts.read_bytes),
-            write_bytes_per_op: self.per_pair(|counts| counts.write_bytes),
+            reads_per_op: self.per_read(|counts| counts.reads),
+            writes_per_op: self.per_write(|counts| counts.writes),
+            read_bytes_per_op: self.per_read(|counts| counts.read_bytes),
+            write_bytes_per_op: self.per_write(|counts| counts.write_bytes),
             tables: self.tables(),
             disk_bytes: self.disk_bytes,
             peak_rss_bytes: self.peak_rss_bytes,
             spread: Some(self.spread()),
-        }
-    }
-
-    fn params(&self, workload: &Workload, terms: &Terms) -> Map<String, Value> {
-        let keys = match workload.keys {
-            Keys::Preloaded(keys) => json!(keys),
-            Keys::Fresh => json!("fresh"),
-        };
-        let measured = json!({
-            "sustained_ops_per_s": self.sustained_rate(),
-            "slice_ops_per_s": self.slice_rates,
-            "settle_seconds": self.settling.as_secs_f64(),
-            "flush_seconds": self.flush.as_secs_f64(),
-            "max_over_median": self.latency.stall_ratio(),
-            "journal_bytes_per_op": self.per_pair(|counts| counts.journal_bytes),
-            "undo_bytes_per_op": self.per_pair(|counts| counts.undo_bytes),
-            "folded_rows": self.counts.as_ref().map(|counts| counts.folded_rows),
-            "memory_bytes": self.memory_bytes,
-            "proofs": self.proofs.iter().map(ProofFigures::json).collect::<Vec<_>>(),
-        });
-        let params = json!({
-            "keys": keys,
-            "pairs": workload.pairs,
-            "commit_every": workload.commit_every,
-            "warmup": workload.warmup,
-            "slices": workload.slices,
-            "layout": workload.layout,
-            "seed": workload.seed,
-            "hash": self.hash,
-            "sync": match terms.sync {
-                SyncMode::Durable => "durable",
-                SyncMode::NoSync => "none",
-            },
-            "cache_mb": terms.cache_bytes >> 20,
-            "retention": terms.retention,
-            "measured": measured,
-        });
-        match params {
-            Value::Object(params) => params,
-            _ => Map::new(),
+            breakdown: self.breakdown,
+            sustained_ops_per_s: Some(self.sustained_rate()),
+            slices: self.series.clone(),
+            latency: LatencyPoint::of(&self.latency),
+            settle_seconds: Some(self.settling.as_secs_f64()),
+            flush_seconds: self.flush.map(|flush| flush.as_secs_f64()),
+            journal_bytes_per_op: self.per_write(|counts| counts.journal_bytes),
+            undo_bytes_per_op: self.per_write(|counts| counts.undo_bytes),
+            memory_bytes: Some(self.memory_bytes),
+            proofs: self.proofs.iter().map(ProofFigures::result).collect(),
         }
     }
 }
@@ -251,22 +286,20 @@ impl ProofFigures {
         self.bytes.get((fraction * last as f64) as usize).copied().unwrap_or(0)
     }
 
-    fn json(&self) -> Value {
-        let times = |latency: &Latency| json!({ "p50_us": latency.micros(0.5), "p99_us": latency.micros(0.99), "max_us": latency.max_micros() });
-        json!({
-            "present": self.present,
-            "count": self.count(),
-            "made": times(&self.made),
-            "verified": times(&self.verified),
-            "bytes": { "min": self.bytes(0.0), "p50": self.bytes(0.5), "max": self.bytes(1.0) },
-        })
-    }
-}
-
-fn rate(ops: u64, time: Duration) -> f64 {
-    match time.as_secs_f64() {
-        0.0 => 0.0,
-        seconds => ops as f64 / seconds,
+    fn result(&self) -> ProofResult {
+        let time = |latency: &Latency| ProofTime {
+            p50_us: latency.micros(0.5),
+            p99_us: latency.micros(0.99),
+            max_us: latency.max_micros(),
+        };
+        let bytes = |fraction| self.bytes(fraction) as u64;
+        ProofResult {
+            present: self.present,
+            count: self.count() as u64,
+            made: time(&self.made),
+            verified: time(&self.verified),
+            bytes: ProofBytes { min: bytes(0.0), p50: bytes(0.5), max: bytes(1.0) },
+        }
     }
 }
 
@@ -274,20 +307,71 @@ fn rate(ops: u64, time: Duration) -> f64 {
 mod tests {
     use super::*;
 
+    fn turn(reads: u64, writes: u64, millis: u64) -> Turn {
+        let elapsed = Duration::from_millis(millis);
+        Turn {
+            reads,
+            writes,
+            elapsed,
+            settling: Duration::from_millis(10),
+            commits: vec![elapsed; 2],
+            memory_bytes: 7,
+            disk_bytes: millis,
+            reading: Reading::default(),
+        }
+    }
+
     #[test]
     fn median_and_spread_are_those_of_the_slices_and_the_sustained_rate_has_the_flush() {
         let mut outcome = Outcome::new("a", "none");
         for millis in [100, 50, 200, 125, 250] {
-            let slice = Duration::from_millis(millis);
-            outcome.add_slice(500, slice, Duration::from_millis(10), &[slice; 2]);
+            outcome.add_slice(turn(500, 500, millis));
         }
-        outcome.flush = Duration::from_millis(275);
+        outcome.add_flush(Duration::from_millis(275));
         // Rates: 10,000, 20,000, 5,000, 8,000, 4,000.
         assert_eq!((outcome.ops(), outcome.median_rate()), (5000, 8000.0));
         assert_eq!(outcome.spread(), (10_000.0 - 5_000.0) / 8_000.0);
         assert_eq!(outcome.sustained_rate(), 5000.0);
         assert_eq!(outcome.settling, Duration::from_millis(50));
         assert_eq!(outcome.latency.count(), 10);
+        let last =
+            SliceResult { ops: 5000, ops_per_s: 4000.0, disk_bytes: Some(250), memory_bytes: 35 };
+        assert_eq!((outcome.series.len(), outcome.series[4]), (5, last));
+    }
+
+    #[test]
+    fn ratio_is_that_of_slices_next_to_each_other() {
+        let (mut a, mut b) = (Outcome::new("a", "none"), Outcome::new("b", "none"));
+        // The machine is ten times slower in the second half, for both.
+        for (one, other) in [(100, 50), (120, 60), (1000, 500), (1200, 400)] {
+            a.add_slice(turn(500, 500, one));
+            b.add_slice(turn(500, 500, other));
+        }
+        let ratio = a.ratio_to(&b);
+        assert_eq!((ratio.median, ratio.upper), (0.5, 0.5));
+        assert!((ratio.lower - (0.5 - (0.5 - 1.0 / 3.0) / 4.0)).abs() < 1e-9, "{ratio:?}");
+        assert_eq!(b.ratio_to(&b), Ratio { median: 1.0, lower: 1.0, upper: 1.0 });
+        assert_eq!(b.ratio_to(&b).spread(), 0.0);
+    }
+
+    #[test]
+    fn time_that_is_not_accounted_for_is_other() {
+        let spent = |authentication, storage_io| Breakdown {
+            authentication,
+            storage_io,
+            ..Default::default()
+        };
+        let reading = |spent| Reading { counts: None, breakdown: Some(spent) };
+        let mut outcome = Outcome::new("a", "none");
+        outcome.begin(reading(spent(10.0, 20.0)));
+        outcome.add_slice(Turn { reading: reading(spent(10.5, 20.25)), ..turn(1, 1, 1000) });
+        let found = outcome.breakdown.unwrap();
+        let fields = [found.execution, found.authentication, found.storage_io, found.other];
+        assert_eq!(fields, [0.0, 0.5, 0.25, 0.25]);
+        // The flush is timed too, and belongs to the key-value store.
+        outcome.add_flush(Duration::from_secs(2));
+        let found = outcome.breakdown.unwrap();
+        assert_eq!((found.authentication, found.storage_io, found.other), (0.5, 2.25, 0.25));
     }
 
     #[test]
@@ -303,24 +387,30 @@ mod tests {
     }
 
     #[test]
-    fn tables_are_counted_per_pair_of_the_measured_part() {
-        let counts = |reads, writes| {
+    fn tables_are_counted_per_key_of_the_measured_part() {
+        let reading = |reads, writes| {
             let of = TableCounts { reads, read_bytes: 8 * reads, writes, write_bytes: 9 * writes };
-            Some(Counts { reads, writes, tables: vec![("Flat", of)], ..Default::default() })
+            let tables = vec![("Flat", of)];
+            let counts = Some(Counts { reads, writes, tables, ..Default::default() });
+            Reading { counts, breakdown: None }
         };
         let mut outcome = Outcome::new("a", "none");
         assert_eq!(outcome.tables(), None);
-        outcome.begin(counts(10, 100));
-        outcome.add_slice(50, Duration::from_millis(1), Duration::ZERO, &[]);
-        outcome.close(counts(110, 200), 0);
+        outcome.begin(reading(10, 100));
+        outcome.add_slice(Turn { reading: reading(110, 200), ..turn(50, 25, 1) });
         let flat = TableResult {
-            name: "Flat",
+            name: "Flat".into(),
             reads_per_op: 2.0,
-            writes_per_op: 2.0,
+            writes_per_op: 4.0,
             read_bytes_per_op: 16.0,
-            write_bytes_per_op: 18.0,
+            write_bytes_per_op: 36.0,
         };
         assert_eq!(outcome.tables(), Some(vec![flat]));
-        assert_eq!(outcome.per_pair(|counts| counts.reads), Some(2.0));
+        assert_eq!(outcome.per_read(|counts| counts.reads), Some(2.0));
+        assert_eq!(outcome.per_write(|counts| counts.writes), Some(4.0));
+        let mut reads_only = Outcome::new("a", "none");
+        reads_only.begin(reading(0, 0));
+        reads_only.add_slice(Turn { reading: reading(50, 0), ..turn(50, 0, 1) });
+        assert_eq!(reads_only.per_write(|counts| counts.writes), None);
     }
 }

@@ -1,20 +1,25 @@
 //! The race itself: preparing, warming up, taking turns.
 
 use super::{
+    block::Block,
     contender::{Contender, Entrant, Entries, Reads, Terms},
-    outcome::Outcome,
-    workload::{Keys, Pair, Workload},
+    outcome::{Outcome, Reading, Turn},
+    raced::Raced,
+    workload::Workload,
 };
 use crate::{
     BenchError,
     cache::{RunFolder, StateCache},
-    memory,
+    memory::{self, MemoryCap},
 };
 use retrie_pipeline::report::peak_rss_bytes;
 use std::{
     sync::atomic::{AtomicBool, Ordering},
-    time::Instant,
+    time::{Duration, Instant},
 };
+
+/// What an open store needs at least, beside the caches whose size is given, in bytes.
+const STORE_BYTES: u64 = 32 << 20;
 
 /// How far a race is.
 #[derive(Clone, Copy, Debug)]
@@ -35,6 +40,21 @@ pub enum Progress<'a> {
         /// Slices in all.
         total: u64,
     },
+    /// A backend has done its turn.
+    Turn(Done<'a>),
+}
+
+/// What a backend has done in a measured turn.
+#[derive(Clone, Copy, Debug)]
+pub struct Done<'a> {
+    /// Its name.
+    pub backend: &'a str,
+    /// Operations, or transactions.
+    pub ops: u64,
+    /// Durations of its commits, or blocks.
+    pub latencies: &'a [Duration],
+    /// Bytes on disk at the end.
+    pub disk_bytes: u64,
 }
 
 /// A race on one variant of the workload.
@@ -48,6 +68,8 @@ pub struct Race<'a> {
     pub cache: &'a StateCache,
     /// How many keys are proven at the end, present and absent ones each.
     pub proofs: u64,
+    /// To how many bytes memory is capped, the page cache included.
+    pub memory_limit: Option<u64>,
     /// Set to stop at the next commit.
     pub stop: &'a AtomicBool,
 }
@@ -57,47 +79,60 @@ struct Lane {
     contender: Box<dyn Contender>,
     outcome: Outcome,
     // Last, so that the store is closed before its folder goes.
-    _folder: RunFolder,
+    folder: RunFolder,
+}
+
+impl Lane {
+    fn reading(&self) -> Reading {
+        Reading { counts: self.contender.counts(), breakdown: self.contender.breakdown() }
+    }
 }
 
 impl Race<'_> {
     /// Runs it; the outcomes are in the order of the entrants.
     ///
     /// # Errors
-    /// When it cannot be run, is stopped, or when contenders disagree about what the state is.
+    /// When it cannot be run, ends before all contenders have run a slice, or when contenders disagree
+    /// about what the state is. What ends it later is in [`Raced::ended`].
     pub fn run(
         &self,
         entrants: &[Box<dyn Entrant>],
         progress: &mut dyn FnMut(Progress<'_>),
-    ) -> Result<Vec<Outcome>, BenchError> {
+    ) -> Result<Raced, BenchError> {
         self.workload.check()?;
+        let each = self.terms.cache_bytes as u64 + STORE_BYTES;
+        let needed = entrants.iter().map(|entrant| each.saturating_add(entrant.fixed_bytes()));
+        let needed = needed.fold(0, u64::saturating_add);
+        self.memory_limit.map(|limit| MemoryCap::check(limit, needed)).transpose()?;
         let folders = self.prepare(entrants, progress)?;
+        // Dropped after the lanes: the stores are closed under it.
+        let cap = self.cap(&folders)?;
         memory::reset_peak();
         let mut lanes = Vec::new();
         for (entrant, folder) in entrants.iter().zip(folders) {
             let before = memory::anonymous();
-            let contender = entrant.open(folder.path(), self.terms)?;
+            let contender = entrant
+                .open(folder.path(), self.terms)
+                .map_err(|error| error.on_disk(folder.path()))?;
             let mut outcome = Outcome::new(entrant.name(), entrant.hash());
             outcome.memory_bytes += memory::anonymous() - before;
-            lanes.push(Lane { contender, outcome, _folder: folder });
+            lanes.push(Lane { contender, outcome, folder });
+            within(cap.as_ref())?;
         }
-        self.take_turns(&mut lanes, progress)?;
+        let ended = self.take_turns(&mut lanes, cap.as_ref(), progress);
+        let nothing = lanes.iter().any(|lane| lane.outcome.series.is_empty());
+        let ended = match ended.and_then(|()| self.finish(&mut lanes, cap.as_ref())) {
+            Err(error) if nothing || error.is_wrong_state() => return Err(error),
+            ended => ended,
+        };
+        let balloon = cap.as_ref().map_or(0, MemoryCap::balloon_bytes);
+        let peak = peak_rss_bytes().saturating_sub(balloon);
         for lane in &mut lanes {
-            let start = Instant::now();
-            lane.contender.flush()?;
-            lane.outcome.flush = start.elapsed();
-            lane.outcome.disk_bytes = lane.contender.disk_bytes()?;
-            lane.outcome.ethereum_root = lane.contender.ethereum_root();
-            lane.outcome.close(lane.contender.counts(), peak_rss_bytes());
-            for (keys, present) in
-                self.workload.keys_to_prove(self.proofs).iter().zip([true, false])
-            {
-                lane.outcome.proofs.extend(lane.contender.prove(keys, present)?);
-            }
+            lane.outcome.peak_rss_bytes = peak;
         }
         let outcomes: Vec<_> = lanes.into_iter().map(|lane| lane.outcome).collect();
-        compare_roots(&outcomes)?;
-        Ok(outcomes)
+        let memory = cap.as_ref().map(|cap| (cap.limit(), cap.means()));
+        Ok(Raced { outcomes, ended, memory })
     }
 
     /// A folder with the preloaded state for each entrant.
@@ -107,120 +142,181 @@ impl Race<'_> {
         progress: &mut dyn FnMut(Progress<'_>),
     ) -> Result<Vec<RunFolder>, BenchError> {
         let base = self.workload.base();
-        let mut keys = None;
+        let mut entries = None;
         let mut folders = Vec::new();
         for entrant in entrants {
+            if self.stop.load(Ordering::Relaxed) {
+                return Err(BenchError::Stopped);
+            }
             let name = format!("{}-{}", entrant.format(), base.name());
             let folder = self.cache.checkout(&name, |folder| {
-                let keys = keys.get_or_insert_with(|| base.sorted_keys());
-                let total = keys.len() as u64;
+                let entries = entries.get_or_insert_with(|| base.entries());
+                let total = entries.len() as u64;
                 let backend = entrant.name();
                 let mut report = |done| progress(Progress::Loading { backend, done, total });
-                entrant.load(
-                    folder,
-                    &mut Entries {
-                        base,
-                        keys: keys.iter(),
-                        stop: self.stop,
-                        progress: &mut report,
-                        done: 0,
-                    },
-                )
+                let mut entries =
+                    Entries { entries, stop: self.stop, progress: &mut report, done: 0 };
+                entrant.load(folder, &mut entries).map_err(|error| error.on_disk(folder))
             })?;
             folders.push(folder);
         }
         Ok(folders)
     }
 
+    /// Caps memory, if that was asked for. The prepared states lie in the page cache: they were read
+    /// to check them.
+    fn cap(&self, folders: &[RunFolder]) -> Result<Option<MemoryCap>, BenchError> {
+        let Some(limit) = self.memory_limit else { return Ok(None) };
+        for folder in folders {
+            memory::drop_cached_pages(folder.path()).map_err(|source| BenchError::Io {
+                action: "dropping the cached pages of",
+                path: folder.path().into(),
+                source,
+            })?;
+        }
+        Ok(Some(MemoryCap::apply(limit)?))
+    }
+
     fn take_turns(
         &self,
         lanes: &mut [Lane],
+        cap: Option<&MemoryCap>,
         progress: &mut dyn FnMut(Progress<'_>),
     ) -> Result<(), BenchError> {
-        let Workload { pairs, commit_every, warmup, slices, .. } = *self.workload;
+        let (commits, slices) = (self.workload.commits(), self.workload.slices);
         let mut stream = self.workload.stream();
+        let mut take = |blocks: u64| stream.by_ref().take(blocks as usize).collect::<Vec<_>>();
         // In parts of about a slice, so that no long warm-up is held in memory.
-        let part = pairs.div_ceil(slices).next_multiple_of(commit_every);
-        let mut left = warmup;
+        let part = commits.div_ceil(slices);
+        let mut left = self.workload.warmup_commits();
         while left > 0 {
-            let blocks = stream.take(left.min(part));
+            self.slice(lanes, 0, &take(left.min(part)), cap)?;
             left -= left.min(part);
-            self.slice(lanes, 0, &blocks)?;
         }
         for lane in lanes.iter_mut() {
-            lane.contender.flush()?;
-            lane.outcome.begin(lane.contender.counts());
+            lane.contender.flush().map_err(|error| error.on_disk(lane.folder.path()))?;
+            let reading = lane.reading();
+            lane.outcome.begin(reading);
         }
-        let commits = self.workload.commits();
         for slice in 1..=slices {
             progress(Progress::Racing { done: slice - 1, total: slices });
-            let commits = commits * slice / slices - commits * (slice - 1) / slices;
-            let done = lanes.first().map_or(0, |lane| lane.outcome.pairs);
-            let blocks = stream.take((commits * commit_every).min(pairs - done));
-            self.slice(lanes, slice, &blocks)?;
+            let blocks = commits * slice / slices - commits * (slice - 1) / slices;
+            let turns = self.slice(lanes, slice, &take(blocks), cap)?;
+            // Only now, when all have run it.
+            for (lane, turn) in lanes.iter_mut().zip(turns) {
+                progress(Progress::Turn(Done {
+                    backend: &lane.outcome.backend,
+                    ops: turn.reads + turn.writes,
+                    latencies: &turn.commits,
+                    disk_bytes: turn.disk_bytes,
+                }));
+                lane.outcome.add_slice(turn);
+            }
         }
         Ok(())
     }
 
-    /// One turn of every contender; slice 0 is the warm-up.
+    /// One turn of every contender; slice 0 is the warm-up. The turns are in the order of the lanes.
     fn slice(
         &self,
         lanes: &mut [Lane],
         slice: u64,
-        blocks: &[Vec<Pair>],
-    ) -> Result<(), BenchError> {
+        blocks: &[Block],
+        cap: Option<&MemoryCap>,
+    ) -> Result<Vec<Turn>, BenchError> {
+        let present: u64 = blocks.iter().map(|block| block.present).sum();
         let mut expected = None;
-        for lane in turn_order(lanes.len(), slice) {
-            let lane = &mut lanes[lane];
-            let reads = self.turn(lane, slice, blocks)?;
-            if *expected.get_or_insert(reads) != reads || !self.plausible(reads, blocks) {
-                return Err(BenchError::WrongReads {
-                    backend: lane.outcome.backend.clone(),
-                    slice,
-                });
+        let mut turns: Vec<_> = lanes.iter().map(|_| None).collect();
+        for number in turn_order(lanes.len(), slice) {
+            let lane = &mut lanes[number];
+            let (turn, reads) =
+                self.turn(lane, blocks, cap).map_err(|error| error.on_disk(lane.folder.path()))?;
+            if *expected.get_or_insert(reads) != reads || reads.present != present {
+                let backend = lane.outcome.backend.clone();
+                return Err(BenchError::WrongReads { backend, slice });
             }
+            turns[number] = Some(turn);
         }
-        Ok(())
+        Ok(turns.into_iter().flatten().collect())
     }
 
-    fn turn(&self, lane: &mut Lane, slice: u64, blocks: &[Vec<Pair>]) -> Result<Reads, BenchError> {
+    fn turn(
+        &self,
+        lane: &mut Lane,
+        blocks: &[Block],
+        cap: Option<&MemoryCap>,
+    ) -> Result<(Turn, Reads), BenchError> {
         let mut all = Reads::default();
-        let mut latencies = Vec::with_capacity(blocks.len());
+        let mut commits = Vec::with_capacity(blocks.len());
         let memory_before = memory::anonymous();
         let start = Instant::now();
         for block in blocks {
-            if self.stop.load(Ordering::Relaxed) {
-                return Err(BenchError::Stopped);
-            }
+            self.may_go_on(cap)?;
             let start = Instant::now();
-            let reads = lane.contender.commit(block)?;
-            latencies.push(start.elapsed());
+            let reads = lane.contender.commit(&block.ops)?;
+            commits.push(start.elapsed());
             all.present += reads.present;
             all.digest = all.digest.rotate_left(1) ^ reads.digest;
         }
         let settling = Instant::now();
         lane.contender.settle()?;
-        let (elapsed, settled) = (start.elapsed(), settling.elapsed());
-        lane.outcome.memory_bytes += memory::anonymous() - memory_before;
-        if slice > 0 {
-            let pairs = blocks.iter().map(|block| block.len() as u64).sum();
-            lane.outcome.add_slice(pairs, elapsed, settled, &latencies);
-        }
-        Ok(all)
+        let (elapsed, settling) = (start.elapsed(), settling.elapsed());
+        let turn = Turn {
+            reads: blocks.iter().map(Block::reads).sum(),
+            writes: blocks.iter().map(Block::writes).sum(),
+            elapsed,
+            settling,
+            commits,
+            memory_bytes: memory::anonymous() - memory_before,
+            disk_bytes: lane.contender.disk_bytes()?,
+            reading: lane.reading(),
+        };
+        Ok((turn, all))
     }
 
-    /// Whether as many keys had a value as the workload says.
-    fn plausible(&self, reads: Reads, blocks: &[Vec<Pair>]) -> bool {
-        let pairs: u64 = blocks.iter().map(|block| block.len() as u64).sum();
-        match self.workload.keys {
-            Keys::Preloaded(_) => reads.present == pairs,
-            Keys::Fresh => reads.present == 0,
+    /// What comes after the last slice.
+    fn finish(&self, lanes: &mut [Lane], cap: Option<&MemoryCap>) -> Result<(), BenchError> {
+        let mut flushed = Vec::new();
+        for lane in lanes.iter_mut() {
+            self.may_go_on(cap)?;
+            let start = Instant::now();
+            lane.contender.flush().map_err(|error| error.on_disk(lane.folder.path()))?;
+            flushed.push((start.elapsed(), lane.contender.disk_bytes()?));
         }
+        // Only now, when all have done it: a rate with the flush is not held against one without.
+        for (lane, (elapsed, disk_bytes)) in lanes.iter_mut().zip(flushed) {
+            lane.outcome.add_flush(elapsed);
+            lane.outcome.disk_bytes = disk_bytes;
+            lane.outcome.ethereum_root = lane.contender.ethereum_root();
+            lane.outcome.note_counts(lane.contender.counts());
+        }
+        compare_roots(lanes)?;
+        let asked = self.workload.keys_to_prove(self.proofs);
+        for lane in lanes {
+            for (keys, present) in asked.iter().zip([true, false]) {
+                self.may_go_on(cap)?;
+                lane.outcome.proofs.extend(lane.contender.prove(keys, present, self.stop)?);
+            }
+        }
+        Ok(())
+    }
+
+    /// Refuses to go on when the user asked to stop, and where the kernel would soon end the process.
+    fn may_go_on(&self, cap: Option<&MemoryCap>) -> Result<(), BenchError> {
+        if self.stop.load(Ordering::Relaxed) {
+            return Err(BenchError::Stopped);
+        }
+        within(cap)
     }
 }
 
+/// Refuses to go on where the kernel would soon end the process.
+fn within(cap: Option<&MemoryCap>) -> Result<(), BenchError> {
+    Ok(cap.map_or(Ok(()), MemoryCap::exceeded)?)
+}
+
 /// The order of `lanes` contenders in a slice: it rotates, and every other time it is reversed.
-fn turn_order(lanes: usize, slice: u64) -> Vec<usize> {
+pub(crate) fn turn_order(lanes: usize, slice: u64) -> Vec<usize> {
     let first = (slice / 2) as usize;
     let mut order: Vec<_> = (0..lanes).map(|lane| (lane + first) % lanes).collect();
     if slice.is_multiple_of(2) {
@@ -229,9 +325,9 @@ fn turn_order(lanes: usize, slice: u64) -> Vec<usize> {
     order
 }
 
-fn compare_roots(outcomes: &[Outcome]) -> Result<(), BenchError> {
-    let rooted = |outcome: &Outcome| Some((outcome.backend.clone(), outcome.ethereum_root?));
-    let mut roots = outcomes.iter().filter_map(rooted);
+fn compare_roots(lanes: &[Lane]) -> Result<(), BenchError> {
+    let rooted = |lane: &Lane| Some((lane.outcome.backend.clone(), lane.outcome.ethereum_root?));
+    let mut roots = lanes.iter().filter_map(rooted);
     let Some((a, a_root)) = roots.next() else { return Ok(()) };
     match roots.find(|(_, root)| *root != a_root) {
         None => Ok(()),

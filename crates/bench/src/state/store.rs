@@ -1,13 +1,14 @@
 //! Our state stores as contenders: any backend, on MDBX, the way the client commits a block.
 
 use super::{
+    block::Op,
     contender::{Contender, Entrant, Entries, Reads, Terms},
     outcome::ProofFigures,
-    workload::Pair,
 };
 use crate::{BenchError, error::Of};
 use alloy_primitives::{B256, keccak256};
 use retrie_db::{Db, OpenOptions, SCHEMA_VERSION, SyncMode};
+use retrie_pipeline::report::Breakdown;
 use retrie_state::{
     At, Backend, BlockRef, Counts, DeltaBuilder, KvStore, StateError, StateKey, StateReader,
     StateStore, StoreError, StoreOptions,
@@ -15,13 +16,16 @@ use retrie_state::{
 use std::{
     fs,
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Instant,
 };
 
 /// How many generations of committed rows a state store may hold in memory until they are folded:
 /// three, and one that has just been frozen.
-const GENERATIONS: usize = 4;
+pub(crate) const GENERATIONS: usize = 4;
 
 /// A backend under the framework's state store.
 #[derive(Clone)]
@@ -68,6 +72,10 @@ impl Entrant for BackendEntrant {
         format!("{name}-v{version}-{hash}-{params}{shard}-s{SCHEMA_VERSION}")
     }
 
+    fn fixed_bytes(&self) -> u64 {
+        self.backend.cache_bytes()
+    }
+
     fn load(&self, folder: &Path, entries: &mut Entries<'_>) -> Result<(), BenchError> {
         let name = self.name();
         let db = Db::create(folder, &OpenOptions::default()).of(name)?;
@@ -105,6 +113,7 @@ impl Entrant for BackendEntrant {
             kv,
             store,
             db,
+            spent: Breakdown::default(),
         }))
     }
 }
@@ -122,37 +131,53 @@ struct BackendContender {
     // The store before the database it stands on.
     store: StateStore,
     db: Db,
+    /// Reads of rows are not told apart from the rest yet.
+    spent: Breakdown,
 }
 
 impl BackendContender {
-    fn step(&self, block: &[Pair]) -> Result<Reads, StateError> {
+    fn step(&mut self, block: &[Op]) -> Result<Reads, StateError> {
         let session = self.store.begin(At::Tip)?;
+        let start = Instant::now();
         let reader = session.reader();
         let mut reads = Reads::default();
         let mut delta = DeltaBuilder::new();
-        for pair in block {
-            let previous = reader.get(&pair.key)?;
+        for op in block {
+            let previous = reader.get(op.key())?;
             reads.note(previous.as_ref().map(|value| &value[..]));
-            delta.change(pair.key, previous, Some(pair.next.clone()));
+            if let Some(next) = op.next() {
+                delta.change(*op.key(), previous, next.cloned());
+            }
         }
         drop(reader);
         let proposal = session.finish(&delta.build())?;
+        Breakdown::add(&mut self.spent.authentication, start.elapsed());
+        let start = Instant::now();
         self.store.seal(&proposal, keccak256(proposal.number().to_be_bytes()));
         let mut txn = self.kv.begin_write()?;
         let after = self.store.commit(&[proposal], &mut *txn)?;
         txn.commit()?;
         after.run()?;
+        Breakdown::add(&mut self.spent.storage_io, start.elapsed());
         Ok(reads)
     }
 }
 
 impl Contender for BackendContender {
-    fn commit(&mut self, block: &[Pair]) -> Result<Reads, BenchError> {
-        self.step(block).of(&self.name)
+    fn commit(&mut self, block: &[Op]) -> Result<Reads, BenchError> {
+        let done = self.step(block);
+        done.of(&self.name)
     }
 
     fn settle(&mut self) -> Result<(), BenchError> {
-        self.store.settle().of(&self.name)
+        let start = Instant::now();
+        let settled = self.store.settle().of(&self.name);
+        Breakdown::add(&mut self.spent.storage_io, start.elapsed());
+        settled
+    }
+
+    fn breakdown(&self) -> Option<Breakdown> {
+        Some(self.spent)
     }
 
     fn flush(&mut self) -> Result<(), BenchError> {
@@ -181,6 +206,7 @@ impl Contender for BackendContender {
         &mut self,
         keys: &[StateKey],
         present: bool,
+        stop: &AtomicBool,
     ) -> Result<Option<ProofFigures>, BenchError> {
         let backend = self.store.backend();
         if !backend.capabilities().proofs || keys.is_empty() {
@@ -193,6 +219,9 @@ impl Contender for BackendContender {
             proof => drop(proof.of(&self.name)?),
         }
         for key in keys {
+            if stop.load(Ordering::Relaxed) {
+                return Err(BenchError::Stopped);
+            }
             let start = Instant::now();
             let proof = match self.store.prove(At::Tip, &[*key]) {
                 // What another node keeps.

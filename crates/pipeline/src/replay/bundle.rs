@@ -1,6 +1,6 @@
 //! Replay of bundles on one backend.
 
-use super::pad::synthetic_hash;
+use super::{effects::effects, pad::synthetic_hash};
 use crate::{
     PipelineError,
     recover::recover_senders,
@@ -14,28 +14,29 @@ use retrie_chainspec::{
     primitives::{Header, RecoveredBlock},
 };
 use retrie_execution::{
-    AccessRecorder, CodeCache, ExecutionInput, ExecutionOutcome, execute_block,
-    execute_block_with_observer, load_trusted_setup,
+    CodeCache, ExecutionInput, ExecutionOutcome, execute_block, execute_block_with_observer,
+    load_trusted_setup,
 };
 use retrie_sources::{Bundle, BundleKind, PreState, WitnessBundle};
 use retrie_state::{
     Account, At, BlockRef, DeltaBuilder, KvStore, PartialState, PartialTree, StateDelta, StateKey,
     StateReader, StateStore, Value, encode_slot,
 };
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::{
-    collections::{BTreeMap, btree_map::Entry},
+    borrow::Cow,
+    collections::BTreeMap,
     sync::Arc,
     time::{Duration, Instant},
 };
 
 /// What replaying one bundle showed. A check is `None` where it cannot be made.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct BundleOutcome {
     /// Block number.
     pub number: u64,
     /// `witness` or `prestate`.
-    pub kind: &'static str,
+    pub kind: Cow<'static, str>,
     /// Rule set of the block.
     pub fork: String,
     /// Number of transactions.
@@ -117,9 +118,18 @@ impl std::fmt::Debug for BundleReplay<'_> {
 }
 
 /// Where a bundle's blocks find code and ancestors.
-struct Surroundings {
-    codes: HashMap<B256, Bytes>,
-    hashes: HashMap<u64, B256>,
+pub(super) struct Surroundings {
+    pub(super) codes: HashMap<B256, Bytes>,
+    pub(super) hashes: HashMap<u64, B256>,
+}
+
+impl Surroundings {
+    pub(super) fn of(bundle: &Bundle) -> Self {
+        Self {
+            codes: bundle.codes().into_iter().collect(),
+            hashes: bundle.ancestor_hashes().into_iter().collect(),
+        }
+    }
 }
 
 impl<'a> BundleReplay<'a> {
@@ -172,10 +182,7 @@ impl<'a> BundleReplay<'a> {
     }
 
     fn run_bundle(&mut self, bundle: &Bundle) -> Result<BundleOutcome, PipelineError> {
-        let surroundings = Surroundings {
-            codes: bundle.codes().into_iter().collect(),
-            hashes: bundle.ancestor_hashes().into_iter().collect(),
-        };
+        let surroundings = Surroundings::of(bundle);
         let partial = self.store.backend().partial_state();
         match (&bundle.kind, partial) {
             (BundleKind::Witness(witness), Some(opener)) => {
@@ -188,6 +195,7 @@ impl<'a> BundleReplay<'a> {
     /// The result of all bundles so far.
     pub fn result(mut self, disk_bytes: u64) -> ReplayResult {
         let seconds = self.total.as_secs_f64();
+        self.breakdown.attribute_reads(self.counts.read_time);
         self.breakdown.close(seconds);
         let sum = |field: fn(&BundleOutcome) -> u64| self.outcomes.iter().map(field).sum::<u64>();
         let (txs, gas) = (sum(|o| o.txs), sum(|o| o.gas));
@@ -254,7 +262,7 @@ impl<'a> BundleReplay<'a> {
             Breakdown::add(&mut self.breakdown.execution, outcome.timing.execution());
             (outcome, None)
         };
-        Breakdown::add(&mut self.breakdown.storage_io, outcome.timing.storage);
+        Breakdown::add(&mut self.breakdown.authentication, outcome.timing.storage);
         let proposing = Instant::now();
         let post = tree.apply(&outcome.delta)?;
         Breakdown::add(&mut self.breakdown.authentication, proposing.elapsed());
@@ -270,7 +278,7 @@ impl<'a> BundleReplay<'a> {
         bundle: &Bundle,
         surroundings: &Surroundings,
     ) -> Result<BundleOutcome, PipelineError> {
-        let pre = self.pre_state(bundle, surroundings)?;
+        let pre = self.pre_state(bundle)?;
         self.commit("pre-state", self.base.number + 1, &pre)?;
 
         let counts = self.store.counts();
@@ -283,7 +291,7 @@ impl<'a> BundleReplay<'a> {
         let outcome = execute_block(&spec, &block, self.input(&reader, surroundings))?;
         drop(reader);
         Breakdown::add(&mut self.breakdown.execution, outcome.timing.execution());
-        Breakdown::add(&mut self.breakdown.storage_io, outcome.timing.storage);
+        Breakdown::add(&mut self.breakdown.authentication, outcome.timing.storage);
 
         let proposing = Instant::now();
         let proposal = session.finish(&outcome.delta)?;
@@ -363,8 +371,8 @@ impl<'a> BundleReplay<'a> {
         BundleOutcome {
             number: bundle.number,
             kind: match bundle.kind {
-                BundleKind::Witness(_) => "witness",
-                BundleKind::Prestate(_) => "prestate",
+                BundleKind::Witness(_) => "witness".into(),
+                BundleKind::Prestate(_) => "prestate".into(),
             },
             fork: bundle.fork.clone(),
             txs: outcome.receipts.len() as u64,
@@ -379,17 +387,10 @@ impl<'a> BundleReplay<'a> {
     }
 
     /// The delta that lays down what the bundle touches.
-    fn pre_state(
-        &self,
-        bundle: &Bundle,
-        surroundings: &Surroundings,
-    ) -> Result<StateDelta, PipelineError> {
-        let wanted = match (bundle.pre(), &bundle.kind) {
-            (Some(pre), _) => flatten(pre),
-            (None, BundleKind::Witness(witness)) => {
-                self.record_accesses(bundle, witness, surroundings)?
-            }
-            (None, BundleKind::Prestate(_)) => BTreeMap::new(),
+    fn pre_state(&self, bundle: &Bundle) -> Result<StateDelta, PipelineError> {
+        let wanted = match bundle.pre() {
+            Some(pre) => flatten(pre),
+            None => effects(bundle, self.options)?.pre,
         };
         let reader = self.store.reader(At::Tip)?;
         let mut delta = DeltaBuilder::new();
@@ -397,34 +398,6 @@ impl<'a> BundleReplay<'a> {
             delta.change(key, reader.get(&key)?, value);
         }
         Ok(delta.build())
-    }
-
-    /// Finds what a block reads by executing it on its witness.
-    fn record_accesses(
-        &self,
-        bundle: &Bundle,
-        witness: &WitnessBundle,
-        surroundings: &Surroundings,
-    ) -> Result<BTreeMap<StateKey, Option<Value>>, PipelineError> {
-        let opener = self.options.witness_opener.ok_or(PipelineError::MissingPreState)?;
-        let tree = opener.open_witness(witness.pre_state_root, &witness.state)?;
-        let recorder = AccessRecorder::new(&*tree);
-        let block = recover_senders(&self.options.spec, bundle.block.clone())?;
-        let spec = self.options.spec.for_header(block.header());
-        let outcome = execute_block(&spec, &block, self.input(&recorder, surroundings))?;
-        let mut values = recorder.into_accesses().values;
-        // What is written unread has its previous value in the delta; a slot needs its account.
-        for change in outcome.delta.changes() {
-            values.entry(change.key).or_insert_with(|| change.previous.clone());
-        }
-        let addresses: Vec<_> = values.keys().map(|key| *key.address()).collect();
-        for address in addresses {
-            let key = StateKey::Account(address);
-            if let Entry::Vacant(missing) = values.entry(key) {
-                missing.insert(tree.get(&key)?);
-            }
-        }
-        Ok(values)
     }
 }
 
@@ -434,7 +407,7 @@ fn needs_intermediate_roots(spec: &ChainSpec, header: &Header) -> bool {
 }
 
 /// A bundle's pre-state as keys and values. Slots of an absent account cannot be.
-fn flatten(pre: &PreState) -> BTreeMap<StateKey, Option<Value>> {
+pub(super) fn flatten(pre: &PreState) -> BTreeMap<StateKey, Option<Value>> {
     let mut values = BTreeMap::new();
     for (address, account) in pre {
         let Some(account) = account else {

@@ -14,10 +14,12 @@
 //! Bundles come from files, or are made from an archive node by [`BundleMaker`].
 
 mod bundle;
+mod effects;
 mod make;
 mod pad;
 mod remote;
 
 pub use bundle::{BundleOutcome, BundleReplay, BundleReplayOptions};
+pub use effects::{BundleEffects, bundle_effects};
 pub use make::{BundleMaker, MadeBundle};
 pub use pad::{Padding, SLOTS_PER_CONTRACT};

@@ -1,14 +1,19 @@
 //! `retrie bench make-chain`: a chain from a seed, in files that any client imports.
 
+use super::chain::ContractArgs;
 use crate::{
-    commands::grouped,
+    commands::{grouped, replay::parse_count},
     output::{Output, say},
-    progress::Progress,
+    progress::{Progress, RaceProgress},
     registry,
 };
 use eyre::{OptionExt, bail};
-use retrie_bench::chain::{
-    CHAIN_FILE, ChainMaker, Fill, GENESIS_FILE, MadeChain, Mix, Recipe, write_chain,
+use retrie_bench::{
+    chain::{
+        CHAIN_FILE, ChainMaker, ContractSet, Fill, GENESIS_FILE, KeyChoice, MadeChain, Mix,
+        Preload, Recipe, write_chain,
+    },
+    clients,
 };
 use retrie_pipeline::report::{ImportReport, TipReport};
 use std::{path::PathBuf, sync::atomic::AtomicBool};
@@ -31,9 +36,25 @@ pub(crate) struct Args {
     /// Shares of the kinds of transactions.
     #[arg(long, value_name = "SHARES", default_value_t = Mix::default())]
     mix: Mix,
-    /// Number of accounts that ether and tokens are sent to.
-    #[arg(long, value_name = "N", default_value_t = 10_000)]
+    /// Number of accounts that ether and tokens are sent to, of customers of the banks, of keys of the
+    /// key-value store.
+    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = parse_count)]
     accounts: u64,
+    /// How many of 100 calls of the key-value store read.
+    #[arg(long, value_name = "PERCENT", default_value_t = 50)]
+    reads: u32,
+    /// Take the keys of the store by YCSB's Zipf distribution with this constant (0.99).
+    #[arg(long, value_name = "THETA")]
+    zipf: Option<f64>,
+    /// Put accounts, balances and contracts into genesis, as the races do (`bench transfers` and so
+    /// on): no block sets anything up, nothing reverts. With their flags, the blocks are the same.
+    #[arg(long)]
+    preload: bool,
+    /// With a preload: accounts that sign.
+    #[arg(long, value_name = "N", default_value = "20k", value_parser = parse_count, requires = "preload")]
+    signers: u64,
+    #[command(flatten)]
+    contracts: ContractArgs,
     /// Folder for `genesis.json` and `chain.rlp`; nothing in it is overwritten.
     #[arg(value_name = "DIR")]
     dir: PathBuf,
@@ -45,10 +66,36 @@ impl Args {
         if self.blocks == 0 {
             bail!("--blocks must be 1 at least");
         }
+        if self.contracts.is_given() && !self.preload {
+            bail!("--contracts needs --preload: other chains deploy contracts of this program");
+        }
         let fill = self.gas_target.map_or(Fill::Transactions(self.txs), Fill::Gas);
-        let recipe = Recipe { seed: self.seed, fill, mix: self.mix, accounts: self.accounts };
+        let preload = match self.preload {
+            false => None,
+            true => {
+                let set = match self.mix.has_tokens() {
+                    true => self.contracts.set()?,
+                    false => ContractSet::own(),
+                };
+                Some(Preload { senders: self.signers, contracts: set.into() })
+            }
+        };
+        let recipe = Recipe {
+            seed: self.seed,
+            fill,
+            mix: self.mix,
+            accounts: self.accounts,
+            keys: KeyChoice { reads: self.reads, zipf: self.zipf },
+            preload,
+        };
         let backend = registry::root_maker().ok_or_eyre("no backend computes Ethereum's roots")?;
-        let mut maker = ChainMaker::new(recipe, backend)?;
+        let mut loading = RaceProgress::default();
+        let maker = ChainMaker::start(recipe, backend, stop, &mut |done, total| {
+            let backend = "genesis";
+            loading.update_clients(clients::Progress::Loading { backend, done, total });
+        });
+        loading.finish();
+        let mut maker = maker?;
         let mut progress = Progress::new(Some(self.blocks));
         let made = write_chain(&mut maker, self.blocks, &self.dir, stop, &mut |made| {
             progress.update(&as_report(made));

@@ -1,25 +1,120 @@
 //! `retrie bench`: workloads, and races between state stores.
 
+pub(crate) mod chain;
+pub(crate) mod compare;
+mod lanes;
 pub(crate) mod make_chain;
+pub(crate) mod page;
+mod paper;
 pub(crate) mod state;
 
+use super::replay::command_line;
+use crate::output::{Output, ReportArgs, say};
+use retrie_bench::{
+    paper::{Paper, references},
+    report::{BenchReport, BenchResult, Reference},
+};
 use std::sync::atomic::AtomicBool;
 
 /// What to measure, or to make for measuring.
 #[derive(Clone, Debug, clap::Subcommand)]
 pub(crate) enum Command {
-    /// Race state stores on random reads and writes (the LVMT paper's stand-alone workload).
-    State(state::Args),
+    #[command(flatten)]
+    Race(Box<Race>),
+    /// Run the experiments of a paper at a scale that fits the machine, beside its own figures.
+    Paper(paper::Args),
     /// Make a chain from a seed: `genesis.json` and `chain.rlp`, for any client.
     MakeChain(make_chain::Args),
+    /// Compare two JSON reports: what has become slower or larger, and what is noise.
+    Compare(compare::Args),
+    /// Make one HTML page of JSON reports.
+    Page(page::Args),
+}
+
+/// A workload that backends are raced on.
+#[derive(Clone, Debug, clap::Subcommand)]
+pub(crate) enum Race {
+    /// Race state stores on random reads and writes (the LVMT paper's stand-alone workload).
+    State(state::Args),
+    /// Race whole clients on payments to many accounts (LVMT section 6, LMPT section V).
+    Transfers(chain::Args),
+    /// Race whole clients on transfers of a token, mainnet's USDT by default.
+    Erc20(chain::TokenArgs),
+    /// Race whole clients on swaps through a router, Uniswap's by default (LMPT section V).
+    Uniswap(chain::TokenArgs),
+    /// Race whole clients on SmallBank, block by block (COLE section 8).
+    Smallbank(chain::Args),
+    /// Race whole clients on a key-value store, with the mixes of YCSB (COLE section 8).
+    Kvstore(chain::KvArgs),
 }
 
 impl Command {
     /// Runs the command.
     pub(crate) fn run(self, stop: &AtomicBool) -> eyre::Result<()> {
         match self {
-            Self::State(args) => args.run(stop),
+            Self::Race(race) => (*race).run(stop),
+            Self::Paper(args) => args.run(stop),
             Self::MakeChain(args) => args.run(stop),
+            Self::Compare(args) => args.run(),
+            Self::Page(args) => args.run(),
+        }
+    }
+}
+
+/// What a race has measured. What was measured is not lost with what was not.
+#[derive(Debug)]
+struct Measured {
+    results: Vec<BenchResult>,
+    /// What a reader has to know about them.
+    notes: Vec<String>,
+    /// Figures of papers that belong beside them.
+    references: Vec<Reference>,
+    /// How it ended.
+    ended: eyre::Result<()>,
+}
+
+impl Measured {
+    /// Nothing yet, of this workload: beside it belong the figures of all papers that have run it.
+    fn on(workload: &str) -> Self {
+        let mut references: Vec<_> = Paper::ALL.into_iter().flat_map(references).collect();
+        references.retain(|figure| figure.workload == workload);
+        Self { results: Vec::new(), notes: Vec::new(), references, ended: Ok(()) }
+    }
+}
+
+impl Race {
+    /// Races, and writes the report wherever the flags say.
+    fn run(self, stop: &AtomicBool) -> eyre::Result<()> {
+        let out = Output::open(self.report_args())?;
+        let mut report = BenchReport::new(command_line(), Vec::new());
+        say!(out, "{}", report.machine);
+        let Measured { results, notes, references, ended } = self.measure(&out, stop)?;
+        report.results = results;
+        report.notes = notes;
+        report.references = references;
+        report.complete = ended.is_ok();
+        out.report(&report)?;
+        ended
+    }
+
+    /// Races, and leaves the report to the caller.
+    fn measure(self, out: &Output, stop: &AtomicBool) -> eyre::Result<Measured> {
+        match self {
+            Self::State(args) => args.measure(out, stop),
+            Self::Transfers(args) => args.transfers(out, stop),
+            Self::Erc20(args) => args.erc20(out, stop),
+            Self::Uniswap(args) => args.uniswap(out, stop),
+            Self::Smallbank(args) => args.smallbank(out, stop),
+            Self::Kvstore(args) => args.kvstore(out, stop),
+        }
+    }
+
+    const fn report_args(&self) -> &ReportArgs {
+        match self {
+            Self::State(args) => &args.report,
+            Self::Transfers(args) | Self::Smallbank(args) => &args.report,
+            Self::Erc20(args) | Self::Uniswap(args) => &args.args.report,
+            Self::Kvstore(args) => &args.args.report,
         }
     }
 }

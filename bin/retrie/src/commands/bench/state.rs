@@ -1,34 +1,42 @@
 //! `retrie bench state`: state stores raced on the same reads and writes, without a chain.
 
+mod table;
+
+use super::{Measured, lanes};
 use crate::{
-    commands::{
-        grouped, parse_sync,
-        replay::{command_line, parse_count},
-    },
-    output::{Output, say},
+    commands::{parse_sync, replay::parse_count},
+    output::{Output, ReportArgs},
     progress::RaceProgress,
-    registry::{self, BackendArgs, Hash, Purpose},
+    registry::{self, BackendArgs, Hash},
 };
-use eyre::{bail, eyre};
+use eyre::{WrapErr, eyre};
 use retrie_bench::{
     cache::StateCache,
-    latency::Latency,
+    memory::parse_size,
     peers,
-    report::BenchReport,
-    state::{BackendEntrant, Entrant, Keys, Layout, Outcome, Race, Terms, Workload},
+    state::{
+        BackendEntrant, Choice, Corpus, Entrant, Keys, Layout, Race, Raced, Terms, Trace, Workload,
+    },
 };
+use retrie_chainspec::ChainSpec;
 use retrie_db::SyncMode;
-use retrie_state::Counts;
-use std::{path::PathBuf, sync::atomic::AtomicBool};
+use retrie_pipeline::replay::{BundleReplayOptions, Padding};
+use std::{
+    path::PathBuf,
+    sync::{Arc, atomic::AtomicBool},
+};
 
 /// Slices, unless there are fewer commits.
 const SLICES: u64 = 25;
+/// Memory a store gets beside the page cache, in MiB.
+const CACHE_MB: u64 = 1024;
 
 /// Arguments of `retrie bench state`.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Args {
     /// The state stores, separated by commas; all of ours by default. `lvmt@3/16` is `lvmt` with
-    /// that proof shard. Built with the feature `peers` there are also `firewood-ethhash` and `nomt`.
+    /// that proof shard. Built with the feature `peers` there are also `redb`, `eth-trie`,
+    /// `firewood-ethhash` and `nomt`.
     #[arg(long, value_name = "BACKENDS", value_delimiter = ',')]
     backends: Vec<String>,
     /// Hash function of the state stores that have the choice (`mpt-archive`), for comparison only.
@@ -36,17 +44,32 @@ pub(crate) struct Args {
     hash: Option<Hash>,
     #[command(flatten)]
     backend_args: BackendArgs,
-    /// Keys preloaded, one race for each: numbers (1000, 50k, 1m), or `fresh` to insert new keys
-    /// into an empty state.
+    /// Keys preloaded, one race for each: numbers (1000, 50k, 1m), `fresh` to insert new keys into an
+    /// empty state, or `real` for the accesses of the mainnet blocks in RETRIE_DATA (`../shared/data`
+    /// by default), a block a commit.
     #[arg(long, value_name = "N", default_value = "1m", value_delimiter = ',', value_parser = parse_keys)]
-    keys: Vec<Keys>,
-    /// Pairs of a read and a write that are measured.
+    keys: Vec<KeysArg>,
+    /// Operations that are measured: pairs of a read and a write, or reads alone (--reads). Real
+    /// blocks are run forth and back until they have read as many keys.
     #[arg(long, value_name = "N", default_value = "250k", value_parser = parse_count)]
     pairs: u64,
-    /// Pairs a commit.
+    /// The part of the operations that only read, 0 to 1. The others read a key, then write it, as all
+    /// do at 0: 0.5 is YCSB's workload F, 1 its C (its A and B write without reading).
+    #[arg(long, value_name = "PART", default_value_t = 0.0)]
+    reads: f64,
+    /// Which keys: `uniform`, or `zipf`, where few are hot (YCSB's scrambled distribution, 0.99).
+    #[arg(long, value_name = "CHOICE", default_value = "uniform", value_parser = parse_choice)]
+    keys_by: Choice,
+    /// Put random accounts beside those of `--keys real`, so that tries have depth.
+    #[arg(long, value_name = "N", default_value = "1m", value_parser = parse_count)]
+    pad_accounts: u64,
+    /// The same with slots, 100 in each of the first random accounts.
+    #[arg(long, value_name = "N", default_value = "0", value_parser = parse_count)]
+    pad_slots: u64,
+    /// Operations a commit.
     #[arg(long, value_name = "N", default_value = "1000", value_parser = parse_count)]
     commit_every: u64,
-    /// Pairs before the measured ones; a tenth of them by default.
+    /// Operations before the measured ones; a tenth of them by default.
     #[arg(long, value_name = "N", value_parser = parse_count)]
     warmup: Option<u64>,
     /// Turns each store gets; 25 by default, or one a commit if these are fewer.
@@ -64,9 +87,15 @@ pub(crate) struct Args {
     /// Memory in MiB for what a store holds beside the page cache. Of ours it bounds the rows that
     /// are committed but not yet folded into the tables, and so sets how often they fold; the caches
     /// of `mpt` (about 128 MiB) and `mpt-archive` (192 MiB) come on top. Firewood's node cache; NOMT's
-    /// page cache and leaf cache, half each.
-    #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..))]
-    cache_mb: u32,
+    /// page cache and leaf cache, half each; the page cache of `redb`. 1024 by default; under
+    /// --memory-limit the stores share half of it, less these fixed caches.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    cache_mb: Option<u32>,
+    /// Cap memory at this size (512MB, 2GB) while the stores race, the page cache included, so that
+    /// data can be larger than memory. By cgroup, or by locking the rest of the machine's memory. All
+    /// stores of a race are open at once and share it: a store raced alone has more.
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    memory_limit: Option<u64>,
     /// How many commits can be reverted; 0 switches undo off.
     #[arg(long, value_name = "COMMITS", default_value_t = 128)]
     retention: u64,
@@ -78,13 +107,32 @@ pub(crate) struct Args {
     /// cache directory.
     #[arg(long, value_name = "DIR")]
     state_cache: Option<PathBuf>,
-    /// Write the figures as JSON to this file, or `-` for stdout.
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
+    #[command(flatten)]
+    pub(super) report: ReportArgs,
 }
 
-fn parse_keys(text: &str) -> Result<Keys, String> {
-    if text == "fresh" { Ok(Keys::Fresh) } else { parse_count(text).map(Keys::Preloaded) }
+/// What `--keys` names.
+#[derive(Clone, Copy, Debug)]
+enum KeysArg {
+    Preloaded(u64),
+    Fresh,
+    Real,
+}
+
+fn parse_keys(text: &str) -> Result<KeysArg, String> {
+    match text {
+        "fresh" => Ok(KeysArg::Fresh),
+        "real" => Ok(KeysArg::Real),
+        _ => parse_count(text).map(KeysArg::Preloaded),
+    }
+}
+
+fn parse_choice(text: &str) -> Result<Choice, String> {
+    match text {
+        "uniform" => Ok(Choice::Uniform),
+        "zipf" => Ok(Choice::Zipf),
+        _ => Err("it is `uniform` or `zipf`".into()),
+    }
 }
 
 fn parse_layout(text: &str) -> Result<Layout, String> {
@@ -105,32 +153,91 @@ pub(crate) fn state_cache(flag: Option<PathBuf>) -> StateCache {
 }
 
 impl Args {
-    /// Runs the command.
-    pub(crate) fn run(self, stop: &AtomicBool) -> eyre::Result<()> {
-        let entrants = entrants(&self.backends, self.hash, &self.backend_args)?;
-        let workloads: Vec<_> = self.keys.iter().map(|keys| self.workload(*keys)).collect();
+    /// Races the stores, for every variant of the workload.
+    pub(super) fn measure(self, out: &Output, stop: &AtomicBool) -> eyre::Result<Measured> {
+        let names = lanes::names(&self.backends, self.hash, is_peer)?;
+        let cache_bytes = self.cache_mb(&names)? << 20;
+        let terms =
+            Terms { sync: self.sync, cache_bytes: cache_bytes as usize, retention: self.retention };
+        let workloads = self.workloads(stop)?;
         workloads.iter().try_for_each(Workload::check)?;
-        let terms = Terms {
-            sync: self.sync,
-            cache_bytes: (self.cache_mb as usize) << 20,
-            retention: self.retention,
-        };
-        let cache = state_cache(self.state_cache);
-        let out = Output::new(self.json);
-        let mut report = BenchReport::new(command_line(), Vec::new());
-        say!(out, "{}", report.machine);
+        let cache = state_cache(self.state_cache.clone());
+        let mut measured = Measured::on("state");
         for workload in &workloads {
-            print_terms(&out, workload, &terms, &entrants)?;
-            let proofs = self.proofs;
-            let race = Race { workload, terms: &terms, cache: &cache, proofs, stop };
-            let mut progress = RaceProgress::default();
-            let outcomes = race.run(&entrants, &mut |step| progress.update(step));
-            progress.finish();
-            let outcomes = outcomes?;
-            print_table(&out, workload, &outcomes)?;
-            report.results.extend(outcomes.iter().map(|outcome| outcome.result(workload, &terms)));
+            let (proofs, memory_limit) = (self.proofs, self.memory_limit);
+            let race = Race { workload, terms: &terms, cache: &cache, proofs, memory_limit, stop };
+            measured.ended = self.race(&race, &names, out, &mut measured);
+            if measured.ended.is_err() {
+                break;
+            }
         }
-        out.json(&report)
+        Ok(measured)
+    }
+
+    /// Runs one race, adds what it has measured to `measured`, and prints it.
+    fn race(
+        &self,
+        race: &Race<'_>,
+        names: &[String],
+        out: &Output,
+        measured: &mut Measured,
+    ) -> eyre::Result<()> {
+        // Made anew: a backend may have cached nodes of the race before.
+        let entrant = |name: &String| entrant(name, self.hash, &self.backend_args);
+        let entrants: Vec<_> = names.iter().map(entrant).collect::<Result<_, _>>()?;
+        table::print_terms(out, race, &entrants)?;
+        let mut progress = RaceProgress::counting(out.metrics(), "state");
+        let raced = race.run(&entrants, &mut |step| progress.update(step));
+        progress.finish();
+        let raced = raced?;
+        // Before anything is printed, which may fail.
+        measured.results.extend(raced.results(race.workload, race.terms));
+        for note in table::remarks(&entrants) {
+            if !measured.notes.contains(&note) {
+                measured.notes.push(note);
+            }
+        }
+        let printed = table::print(out, &raced);
+        ended(race.workload, raced).and(printed)
+    }
+
+    /// A share of the memory limit for each of the stores, or what there is without one.
+    fn cache_mb(&self, names: &[String]) -> eyre::Result<u64> {
+        Ok(match (self.cache_mb, self.memory_limit) {
+            (Some(cache_mb), _) => cache_mb.into(),
+            (None, None) => CACHE_MB,
+            (None, Some(limit)) => {
+                let mut fixed = 0;
+                for name in names {
+                    fixed += entrant(name, self.hash, &self.backend_args)?.fixed_bytes();
+                }
+                let share = (limit / 2).saturating_sub(fixed) / names.len() as u64;
+                (share >> 20).clamp(1, CACHE_MB)
+            }
+        })
+    }
+
+    fn workloads(&self, stop: &AtomicBool) -> eyre::Result<Vec<Workload>> {
+        let workload = |keys: &KeysArg| {
+            let keys = match keys {
+                KeysArg::Preloaded(keys) => Keys::Preloaded(*keys),
+                KeysArg::Fresh => Keys::Fresh,
+                KeysArg::Real => Keys::Real(Arc::new(self.trace(stop)?)),
+            };
+            Ok(self.workload(keys))
+        };
+        self.keys.iter().map(workload).collect()
+    }
+
+    /// The accesses of real blocks.
+    fn trace(&self, stop: &AtomicBool) -> eyre::Result<Trace> {
+        let opener = registry::witness_opener();
+        let options = BundleReplayOptions {
+            spec: ChainSpec::mainnet(),
+            witness_opener: opener.as_ref().and_then(|backend| backend.partial_state()),
+        };
+        let padding = Padding { accounts: self.pad_accounts, slots: self.pad_slots };
+        Ok(Corpus::user_default().trace(&options, padding, stop)?)
     }
 
     fn workload(&self, keys: Keys) -> Workload {
@@ -141,6 +248,8 @@ impl Args {
             warmup: self.warmup.unwrap_or(self.pairs / 10),
             slices: 0,
             layout: self.layout,
+            reads: self.reads,
+            choice: self.keys_by,
             seed: self.seed,
         };
         workload.slices = self.slices.unwrap_or_else(|| workload.commits().min(SLICES));
@@ -148,209 +257,26 @@ impl Args {
     }
 }
 
-/// The stores called `names`, or all of ours.
-fn entrants(
-    names: &[String],
-    hash: Option<Hash>,
-    args: &BackendArgs,
-) -> eyre::Result<Vec<Box<dyn Entrant>>> {
-    let all = registry::all();
-    let names = if names.is_empty() { &all[..] } else { names };
-    if let Some((n, twice)) = names.iter().enumerate().find(|(n, name)| names[..*n].contains(name))
-    {
-        bail!("--backends names `{twice}` twice (place {})", n + 1);
-    }
-    let is_peer = |name: &&String| peers::NAMES.contains(&name.as_str());
-    let kind = |name: &String| name.split('@').next().unwrap_or_default().to_owned();
-    let ours: Vec<_> = names.iter().filter(|name| !is_peer(name)).map(kind).collect();
-    registry::check_names(&ours, hash)?;
-    let entrant = |name: &String| -> eyre::Result<Box<dyn Entrant>> {
-        if is_peer(&name) {
-            return peers::entrant(name).ok_or_else(|| {
-                eyre!("`{name}` is a peer: build with `--features peers` to race against it")
-            });
-        }
-        let backend = match name.split_once('@') {
-            None => registry::backend_with(name, hash, args, Purpose::Trial)?,
-            Some((name, shard)) => {
-                let args = args.with_proof_shard(name, shard)?;
-                registry::backend_with(name, hash, &args, Purpose::Trial)?
-            }
-        };
-        Ok(Box::new(BackendEntrant::new(backend).named(name)))
-    };
-    names.iter().map(entrant).collect()
+/// Why a race was cut short, if it was.
+fn ended(workload: &Workload, raced: Raced) -> eyre::Result<()> {
+    let done = raced.outcomes.first().map_or(0, |outcome| outcome.series.len());
+    let of = workload.slices;
+    raced
+        .ended
+        .wrap_err_with(|| format!("--keys {}: {done} of {of} slices were measured", workload.keys))
 }
 
-fn print_terms(
-    out: &Output,
-    workload: &Workload,
-    terms: &Terms,
-    entrants: &[Box<dyn Entrant>],
-) -> eyre::Result<()> {
-    let keys = match workload.keys {
-        Keys::Preloaded(keys) => format!("{} keys", grouped(keys)),
-        Keys::Fresh => "fresh keys".into(),
-    };
-    let layout = match workload.layout {
-        Layout::OneContract => "slots of one contract",
-        Layout::Accounts => "100 slots a contract",
-    };
-    say!(
-        out,
-        "\nstate, {keys} ({layout}); {} pairs (a read, a write) after {} of warm-up, {} a commit, \
-         {} slices",
-        grouped(workload.pairs),
-        grouped(workload.warmup),
-        grouped(workload.commit_every),
-        workload.slices
-    );
-    let hashes: Vec<_> =
-        entrants.iter().map(|entrant| format!("{} {}", entrant.name(), entrant.hash())).collect();
-    say!(
-        out,
-        "equal terms: sync {}; memory for unfolded rows {} MiB; retention {}; pages of 4096 bytes; \
-         hash: {}",
-        match terms.sync {
-            SyncMode::Durable => "durable",
-            SyncMode::NoSync => "none",
-        },
-        terms.cache_bytes >> 20,
-        terms.retention,
-        hashes.join(", ")
-    );
-    for entrant in entrants {
-        if let Some(remark) = entrant.remark() {
-            say!(out, "{}: {remark}", entrant.name());
-        }
-    }
-    Ok(())
+fn is_peer(name: &str) -> bool {
+    peers::NAMES.contains(&name)
 }
 
-/// One line a store, held against `raw` if it takes part, else against the first.
-fn print_table(out: &Output, workload: &Workload, outcomes: &[Outcome]) -> eyre::Result<()> {
-    let raw = outcomes.iter().find(|outcome| outcome.backend == "raw");
-    let Some(yardstick) = raw.or_else(|| outcomes.first()) else { return Ok(()) };
-    say!(
-        out,
-        "\n{:<16} {:>9} {:>6} {:>6} {:>9} {:>6} | {:>8} {:>8} {:>8} {:>8} {:>7} | {:>6} {:>6} \
-         {:>7} {:>7} {:>7} {:>7} | {:>9} {:>9}",
-        "backend",
-        "ops/s",
-        "spread",
-        "ratio",
-        "sustained",
-        "ratio",
-        "p50 ms",
-        "p99 ms",
-        "p99.9 ms",
-        "max ms",
-        "max/p50",
-        "reads",
-        "writes",
-        "read B",
-        "write B",
-        "jrnl B",
-        "undo B",
-        "disk MiB",
-        "mem MiB"
-    );
-    for outcome in outcomes {
-        let latency = &outcome.latency;
-        let millis = |micros: u64| format!("{:.2}", micros as f64 / 1e3);
-        let count = |digits: usize, count: fn(&Counts) -> u64| {
-            outcome.per_pair(count).map_or_else(|| "-".into(), |n| format!("{n:.digits$}"))
-        };
-        say!(
-            out,
-            "{:<16} {:>9} {:>5.0}% {:>6.2} {:>9} {:>6.2} | {:>8} {:>8} {:>8} {:>8} {:>7.1} | \
-             {:>6} {:>6} {:>7} {:>7} {:>7} {:>7} | {:>9.1} {:>9.1}",
-            outcome.backend,
-            grouped(outcome.median_rate() as u64),
-            outcome.spread() * 100.0,
-            outcome.median_rate() / yardstick.median_rate(),
-            grouped(outcome.sustained_rate() as u64),
-            outcome.sustained_rate() / yardstick.sustained_rate(),
-            millis(latency.micros(0.5)),
-            millis(latency.micros(0.99)),
-            millis(latency.micros(0.999)),
-            millis(latency.max_micros()),
-            latency.stall_ratio(),
-            count(2, |counts| counts.reads),
-            count(2, |counts| counts.writes),
-            count(0, |counts| counts.read_bytes),
-            count(0, |counts| counts.write_bytes),
-            count(0, |counts| counts.journal_bytes),
-            count(0, |counts| counts.undo_bytes),
-            mib(outcome.disk_bytes as f64),
-            mib(outcome.memory_bytes as f64),
-        );
+/// The store called `name`.
+fn entrant(name: &str, hash: Option<Hash>, args: &BackendArgs) -> eyre::Result<Box<dyn Entrant>> {
+    if is_peer(name) {
+        return peers::entrant(name).ok_or_else(|| {
+            eyre!("`{name}` is a peer: build with `--features peers` to race against it")
+        });
     }
-    print_tables(out, outcomes)?;
-    print_proofs(out, outcomes)?;
-    say!(
-        out,
-        "ops/s: median of {} slices; spread: their interquartile range; sustained: with all folds \
-         and the final flush; ms: a commit of {} pairs; rows and bytes: a pair; mem: allocated in \
-         its turns; peak resident set of the process, mapped files included: {:.0} MiB",
-        workload.slices,
-        grouped(workload.commit_every),
-        mib(outcomes.iter().map(|outcome| outcome.peak_rss_bytes).max().unwrap_or(0) as f64)
-    );
-    Ok(())
-}
-
-/// What each store did on which table, of those that have several.
-fn print_tables(out: &Output, outcomes: &[Outcome]) -> eyre::Result<()> {
-    for outcome in outcomes {
-        let tables = outcome.tables().unwrap_or_default();
-        if tables.len() < 2 {
-            continue;
-        }
-        say!(out, "  {} by table:", outcome.backend);
-        for table in tables {
-            say!(
-                out,
-                "    {:<16} {:>6.2} reads {:>7.0} B  {:>6.2} writes {:>7.0} B",
-                table.name,
-                table.reads_per_op,
-                table.read_bytes_per_op,
-                table.writes_per_op,
-                table.write_bytes_per_op,
-            );
-        }
-    }
-    Ok(())
-}
-
-/// What proofs cost each store that makes them.
-fn print_proofs(out: &Output, outcomes: &[Outcome]) -> eyre::Result<()> {
-    for outcome in outcomes {
-        for proofs in outcome.proofs.iter().filter(|proofs| proofs.count() > 0) {
-            let micros = |latency: &Latency| {
-                format!(
-                    "{} us (p99 {})",
-                    grouped(latency.micros(0.5)),
-                    grouped(latency.micros(0.99))
-                )
-            };
-            say!(
-                out,
-                "  {}: {} proofs of one {} key: made in {}, checked in {}; {} bytes ({} to {})",
-                outcome.backend,
-                proofs.count(),
-                if proofs.present { "present" } else { "absent" },
-                micros(&proofs.made),
-                micros(&proofs.verified),
-                grouped(proofs.bytes(0.5) as u64),
-                grouped(proofs.bytes(0.0) as u64),
-                grouped(proofs.bytes(1.0) as u64),
-            );
-        }
-    }
-    Ok(())
-}
-
-fn mib(bytes: f64) -> f64 {
-    bytes / f64::from(1 << 20)
+    let entrant = BackendEntrant::new(lanes::backend(name, hash, args)?);
+    Ok(Box::new(entrant.named(name)))
 }

@@ -34,7 +34,7 @@ pub(super) fn make(from: u64, to: u64, out: &Output, stop: &AtomicBool) -> eyre:
     }
     let recipe = Recipe::default();
     let backend = registry::root_maker().ok_or_eyre("no backend computes Ethereum's roots")?;
-    let mut maker = ChainMaker::new(recipe, backend)?;
+    let mut maker = ChainMaker::new(recipe.clone(), backend)?;
     let folder = fresh_folder()?;
     let mut progress = Progress::new(Some(last));
     let made = write_chain(&mut maker, last, folder.path(), stop, &mut |made| {

@@ -1,0 +1,347 @@
+//! `retrie bench transfers|erc20|uniswap|smallbank|kvstore`: whole clients raced on the same blocks.
+
+mod table;
+
+use super::{Measured, lanes, state::state_cache};
+use crate::{
+    commands::{parse_sync, replay::parse_count},
+    output::{Output, ReportArgs},
+    progress::RaceProgress,
+    registry::{self, BackendArgs, Hash},
+};
+use eyre::{OptionExt, eyre};
+use retrie_bench::{
+    BenchError,
+    chain::{ContractSet, Fill, KeyChoice, Mix, Preload, Recipe},
+    clients::{ClientRace, Entrant, Raced, Senders, Workload},
+    state::Terms,
+};
+use retrie_db::SyncMode;
+use std::{
+    path::PathBuf,
+    sync::{Arc, atomic::AtomicBool},
+};
+
+/// Where real data is looked for, unless `RETRIE_DATA` says.
+const DATA: &str = "../shared/data";
+
+/// What all these workloads take.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The state backends, separated by commas; all by default. `lvmt@3/16` is `lvmt` with that proof
+    /// shard.
+    #[arg(long, value_name = "BACKENDS", value_delimiter = ',')]
+    backends: Vec<String>,
+    /// Hash function of the backends that have the choice (`mpt-archive`), for comparison only.
+    #[arg(long, value_name = "HASH")]
+    hash: Option<Hash>,
+    #[command(flatten)]
+    backend_args: BackendArgs,
+    /// Accounts in the state from the start, one race for each number (1000, 50k, 1m): receivers;
+    /// customers of the banks; keys of the store. 1m by default, 100k for banks and store.
+    #[arg(long, value_name = "N", value_delimiter = ',', value_parser = parse_count)]
+    accounts: Vec<u64>,
+    /// Accounts that sign: 20,000 by default, 1,000 for banks and store.
+    #[arg(long, value_name = "N", value_parser = parse_count)]
+    signers: Option<u64>,
+    /// Blocks that are measured: 300 by default, 1,000 for banks and store.
+    #[arg(long, value_name = "N", value_parser = parse_count)]
+    blocks: Option<u64>,
+    /// Transactions a block, as far as they take less than 30 Mgas: 500 by default, 200 swaps, 100 for
+    /// banks and store.
+    #[arg(long, value_name = "N", value_parser = parse_count)]
+    txs: Option<u64>,
+    /// Blocks before the measured ones; a tenth of them by default.
+    #[arg(long, value_name = "BLOCKS", value_parser = parse_count)]
+    warmup: Option<u64>,
+    /// Turns each client gets: 10 by default, 25 for banks and store, or one a block if these are
+    /// fewer. A turn starts with nothing prepared and ends with a commit: short ones make all slower.
+    #[arg(long, value_name = "N")]
+    slices: Option<u64>,
+    /// Blocks a commit. By default the import decides; banks and store commit every block. What a
+    /// slice has imported is durable at its end in any case.
+    #[arg(long, value_name = "BLOCKS", value_parser = parse_count)]
+    commit_every: Option<u64>,
+    /// When the senders of transactions are recovered. `recovered`: before the clock starts, as by a
+    /// node that has had the transactions in its pool. `unrecovered`: on the clock, as in an import.
+    /// `both`: one race each.
+    #[arg(long, value_name = "WHEN", default_value = "both", value_parser = parse_senders)]
+    senders: SenderRaces,
+    /// Whence everything random comes.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// `durable`: each commit is on disk when it returns. `none`: that is left to the system.
+    #[arg(long, value_name = "MODE", default_value = "durable", value_parser = parse_sync)]
+    sync: SyncMode,
+    /// Memory in MiB for rows that are committed but not yet folded into the tables; the caches of
+    /// `mpt` (about 128 MiB) and `mpt-archive` (192 MiB) come on top.
+    #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..))]
+    cache_mb: u32,
+    /// How many blocks can be reverted; 0 switches undo off.
+    #[arg(long, value_name = "BLOCKS", default_value_t = 128)]
+    retention: u64,
+    /// Where made blocks and loaded states are kept between runs, or `none`; by default retrie/bench
+    /// in the user's cache directory.
+    #[arg(long, value_name = "DIR")]
+    state_cache: Option<PathBuf>,
+    #[command(flatten)]
+    pub(super) report: ReportArgs,
+}
+
+/// The same, of a workload of tokens.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct TokenArgs {
+    #[command(flatten)]
+    pub(super) args: Args,
+    #[command(flatten)]
+    contracts: ContractArgs,
+}
+
+/// Which contracts a preloaded state holds.
+#[derive(Clone, Copy, Debug, clap::Args)]
+pub(crate) struct ContractArgs {
+    /// The token and the market of two tokens. `mainnet`: the real codes in RETRIE_DATA
+    /// (`../shared/data` by default); the default. `own`: contracts of this program.
+    #[arg(long, value_name = "SET", value_parser = parse_contracts)]
+    contracts: Option<Contracts>,
+}
+
+/// The same, of the key-value store.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct KvArgs {
+    #[command(flatten)]
+    pub(super) args: Args,
+    /// Reads and writes, one race for each: `read-only`, `read-write` (half of each), `write-only`.
+    #[arg(long, value_name = "RATIO", default_value = "read-write", value_delimiter = ',', value_parser = parse_ratio)]
+    ratio: Vec<u32>,
+    /// Take keys by YCSB's Zipf distribution with this constant (0.99) instead of all alike.
+    #[arg(long, value_name = "THETA")]
+    zipf: Option<f64>,
+}
+
+/// What `--contracts` names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Contracts {
+    Mainnet,
+    Own,
+}
+
+impl ContractArgs {
+    /// Whether the flag was given.
+    pub(crate) const fn is_given(self) -> bool {
+        self.contracts.is_some()
+    }
+
+    /// The contracts asked for.
+    pub(crate) fn set(self) -> eyre::Result<ContractSet> {
+        match self.contracts {
+            Some(Contracts::Own) => Ok(ContractSet::own()),
+            Some(Contracts::Mainnet) | None => {
+                let data = std::env::var_os("RETRIE_DATA").unwrap_or_else(|| DATA.into());
+                Ok(ContractSet::mainnet(&PathBuf::from(data))?)
+            }
+        }
+    }
+}
+
+/// The races that `--senders` asks for.
+#[derive(Clone, Copy, Debug)]
+struct SenderRaces(&'static [Senders]);
+
+fn parse_senders(text: &str) -> Result<SenderRaces, String> {
+    Ok(SenderRaces(match text {
+        "recovered" => &[Senders::Recovered],
+        "unrecovered" => &[Senders::Unrecovered],
+        "both" => &[Senders::Recovered, Senders::Unrecovered],
+        _ => return Err("it is `recovered`, `unrecovered` or `both`".into()),
+    }))
+}
+
+fn parse_contracts(text: &str) -> Result<Contracts, String> {
+    match text {
+        "mainnet" => Ok(Contracts::Mainnet),
+        "own" => Ok(Contracts::Own),
+        _ => Err("it is `mainnet` or `own`".into()),
+    }
+}
+
+/// Of 100 calls, those that read.
+fn parse_ratio(text: &str) -> Result<u32, String> {
+    match text {
+        "read-only" => Ok(100),
+        "read-write" => Ok(50),
+        "write-only" => Ok(0),
+        _ => Err("it is `read-only`, `read-write` or `write-only`".into()),
+    }
+}
+
+/// What a workload is unless flags say otherwise.
+struct Defaults {
+    name: &'static str,
+    mix: Mix,
+    accounts: u64,
+    signers: u64,
+    blocks: u64,
+    txs: u64,
+    /// Unless there are fewer blocks.
+    slices: u64,
+    commit_every: Option<u64>,
+}
+
+/// Payments, of the LVMT and LMPT papers.
+const TRANSFERS: Defaults = Defaults {
+    name: "transfers",
+    mix: Mix { transfers: 1, ..Mix::NOTHING },
+    accounts: 1_000_000,
+    signers: 20_000,
+    blocks: 300,
+    txs: 500,
+    slices: 10,
+    commit_every: None,
+};
+const ERC20: Defaults =
+    Defaults { name: "erc20", mix: Mix { erc20: 1, ..Mix::NOTHING }, ..TRANSFERS };
+const UNISWAP: Defaults =
+    Defaults { name: "uniswap", mix: Mix { swaps: 1, ..Mix::NOTHING }, txs: 200, ..TRANSFERS };
+/// Blocks of 100 transactions, of the COLE paper.
+const SMALLBANK: Defaults = Defaults {
+    name: "smallbank",
+    mix: Mix { smallbank: 1, ..Mix::NOTHING },
+    accounts: 100_000,
+    signers: 1_000,
+    blocks: 1_000,
+    txs: 100,
+    slices: 25,
+    commit_every: Some(1),
+};
+const KVSTORE: Defaults =
+    Defaults { name: "kvstore", mix: Mix { kvstore: 1, ..Mix::NOTHING }, ..SMALLBANK };
+
+/// Keys where the workload has none.
+const ANY_KEYS: [KeyChoice; 1] = [KeyChoice { reads: 50, zipf: None }];
+
+impl Args {
+    fn race(
+        self,
+        defaults: &Defaults,
+        contracts: ContractSet,
+        keys: &[KeyChoice],
+        out: &Output,
+        stop: &AtomicBool,
+    ) -> eyre::Result<Measured> {
+        let names = lanes::names(&self.backends, self.hash, |_| false)?;
+        let workloads = self.workloads(defaults, contracts, keys);
+        workloads.iter().try_for_each(Workload::check)?;
+        let terms = Terms {
+            sync: self.sync,
+            cache_bytes: (self.cache_mb as usize) << 20,
+            retention: self.retention,
+        };
+        let cache = state_cache(self.state_cache.clone());
+        let mut measured = Measured::on(defaults.name);
+        let mut variants = workloads
+            .iter()
+            .flat_map(|workload| self.senders.0.iter().map(move |senders| (workload, *senders)));
+        let results = &mut measured.results;
+        let mut run = |workload: &Workload, senders: Senders| -> eyre::Result<()> {
+            // Made anew: a backend may have cached nodes of the race before.
+            let entrant = |name: &String| {
+                let backend = lanes::backend(name, self.hash, &self.backend_args)?;
+                eyre::Ok(Entrant { name: name.clone(), backend })
+            };
+            let entrants: Vec<_> = names.iter().map(entrant).collect::<Result<_, _>>()?;
+            table::print_terms(out, workload, senders, &terms, &entrants)?;
+            let root_maker =
+                registry::root_maker().ok_or_eyre("no backend computes Ethereum's roots")?;
+            let race =
+                ClientRace { workload, senders, terms: &terms, root_maker, cache: &cache, stop };
+            let mut progress = RaceProgress::counting(out.metrics(), defaults.name);
+            let raced = race.run(&entrants, &mut |step| progress.update_clients(step));
+            progress.finish();
+            let raced = raced?;
+            // First, so that no closed pipe loses them.
+            results.extend(raced.outcomes.iter().map(|one| one.result(workload, &terms)));
+            let printed = table::print(out, workload, &raced.outcomes);
+            stopped(workload, senders, &raced).and(printed)
+        };
+        measured.ended = variants.try_for_each(|(workload, senders)| run(workload, senders));
+        Ok(measured)
+    }
+
+    fn workloads(
+        &self,
+        defaults: &Defaults,
+        contracts: ContractSet,
+        keys: &[KeyChoice],
+    ) -> Vec<Workload> {
+        let contracts = Arc::new(contracts);
+        let blocks = self.blocks.unwrap_or(defaults.blocks);
+        let one = [defaults.accounts];
+        let accounts = if self.accounts.is_empty() { &one[..] } else { &self.accounts };
+        let workload = |accounts: u64, keys: KeyChoice| Workload {
+            name: defaults.name,
+            recipe: Recipe {
+                seed: self.seed,
+                fill: Fill::Transactions(self.txs.unwrap_or(defaults.txs)),
+                mix: defaults.mix,
+                accounts,
+                keys,
+                preload: Some(Preload {
+                    senders: self.signers.unwrap_or(defaults.signers),
+                    contracts: contracts.clone(),
+                }),
+            },
+            blocks,
+            warmup: self.warmup.unwrap_or(blocks / 10),
+            slices: self.slices.unwrap_or_else(|| blocks.min(defaults.slices)),
+            commit_every: self.commit_every.or(defaults.commit_every),
+        };
+        let variants = accounts.iter().flat_map(|n| keys.iter().map(move |keys| (*n, *keys)));
+        variants.map(|(accounts, keys)| workload(accounts, keys)).collect()
+    }
+}
+
+impl Args {
+    /// `bench transfers`.
+    pub(super) fn transfers(self, out: &Output, stop: &AtomicBool) -> eyre::Result<Measured> {
+        self.race(&TRANSFERS, ContractSet::own(), &ANY_KEYS, out, stop)
+    }
+
+    /// `bench smallbank`.
+    pub(super) fn smallbank(self, out: &Output, stop: &AtomicBool) -> eyre::Result<Measured> {
+        self.race(&SMALLBANK, ContractSet::own(), &ANY_KEYS, out, stop)
+    }
+}
+
+impl TokenArgs {
+    /// `bench erc20`.
+    pub(super) fn erc20(self, out: &Output, stop: &AtomicBool) -> eyre::Result<Measured> {
+        self.args.race(&ERC20, self.contracts.set()?, &ANY_KEYS, out, stop)
+    }
+
+    /// `bench uniswap`.
+    pub(super) fn uniswap(self, out: &Output, stop: &AtomicBool) -> eyre::Result<Measured> {
+        self.args.race(&UNISWAP, self.contracts.set()?, &ANY_KEYS, out, stop)
+    }
+}
+
+impl KvArgs {
+    /// `bench kvstore`.
+    pub(super) fn kvstore(self, out: &Output, stop: &AtomicBool) -> eyre::Result<Measured> {
+        let keys = |reads: &u32| KeyChoice { reads: *reads, zipf: self.zipf };
+        let keys: Vec<_> = self.ratio.iter().map(keys).collect();
+        self.args.race(&KVSTORE, ContractSet::own(), &keys, out, stop)
+    }
+}
+
+/// An error if a race was stopped before its end.
+fn stopped(workload: &Workload, senders: Senders, raced: &Raced) -> eyre::Result<()> {
+    if raced.complete {
+        return Ok(());
+    }
+    let done = raced.outcomes.first().map_or(0, |outcome| outcome.slices_done());
+    Err(eyre!(BenchError::Stopped).wrap_err(format!(
+        "{}, senders {senders}: {done} of {} slices were measured",
+        workload.name, workload.slices
+    )))
+}

@@ -1,0 +1,164 @@
+//! What a race of clients prints.
+
+use crate::{
+    commands::grouped,
+    output::{Output, say},
+};
+use retrie_bench::{
+    chain::Fill,
+    clients::{Entrant, Outcome, Senders, Workload},
+    state::Terms,
+};
+use retrie_db::SyncMode;
+
+/// The backend that others are held against, if it takes part.
+const YARDSTICK: &str = "raw";
+/// The papers' baseline.
+const BASELINE: &str = "mpt-archive";
+/// Throughput of LVMT over that of MPT in the LVMT paper, Fig. 2, by workload.
+const LVMT_PAPER: [(&str, &str); 2] = [("transfers", "3.1"), ("erc20", "2.7")];
+
+pub(super) fn print_terms(
+    out: &Output,
+    workload: &Workload,
+    senders: Senders,
+    terms: &Terms,
+    entrants: &[Entrant],
+) -> eyre::Result<()> {
+    let recipe = &workload.recipe;
+    let fill = match recipe.fill {
+        Fill::Transactions(txs) => format!("{} txs", grouped(txs)),
+        Fill::Gas(gas) => format!("{} gas", grouped(gas)),
+    };
+    let keys = match (recipe.mix.kvstore, recipe.keys.zipf) {
+        (0, _) => String::new(),
+        (_, None) => format!(", {} % reads, uniform keys", recipe.keys.reads),
+        (_, Some(theta)) => format!(", {} % reads, Zipf {theta}", recipe.keys.reads),
+    };
+    say!(
+        out,
+        "\n{}, {} accounts{keys}; {} blocks of {fill} after {} of warm-up, {} slices; commit: {}; \
+         senders {senders}",
+        workload.name,
+        grouped(recipe.accounts),
+        grouped(workload.blocks),
+        grouped(workload.warmup),
+        workload.slices,
+        match workload.commit_every {
+            None => "as in an import, and at the end of a slice".into(),
+            Some(1) => "every block".into(),
+            Some(blocks) => {
+                format!("every {} blocks, and at the end of a slice", grouped(blocks))
+            }
+        }
+    );
+    if let Some(preload) = recipe.preload.as_ref().filter(|_| recipe.mix.has_tokens()) {
+        say!(out, "contracts: {}", preload.contracts.description(recipe.mix));
+    }
+    let hash = |one: &Entrant| format!("{} {}", one.name, one.backend.identity().hash.name());
+    say!(
+        out,
+        "equal terms: sync {}; memory for unfolded rows {} MiB; retention {}; pages of 4096 bytes; \
+         hash: {}",
+        match terms.sync {
+            SyncMode::Durable => "durable",
+            SyncMode::NoSync => "none",
+        },
+        terms.cache_bytes >> 20,
+        terms.retention,
+        entrants.iter().map(hash).collect::<Vec<_>>().join(", ")
+    );
+    Ok(())
+}
+
+/// One line a client, held against `raw` if it takes part, else against the first.
+pub(super) fn print(out: &Output, workload: &Workload, outcomes: &[Outcome]) -> eyre::Result<()> {
+    let yardstick = outcomes.iter().find(|outcome| outcome.backend == YARDSTICK);
+    let Some(yardstick) = yardstick.or_else(|| outcomes.first()) else { return Ok(()) };
+    say!(
+        out,
+        "\n{:<16} {:>8} {:>6} {:>6} {:>6} {:>9} {:>6} | {:>7} {:>7} {:>7} {:>7} | {:>7} {:>7} {:>8} \
+         {:>8} | {:>6} {:>6} | {:>9} {:>8}",
+        "backend",
+        "TPS",
+        "spread",
+        "ratio",
+        "spread",
+        "sustained",
+        "ratio",
+        "exec us",
+        "auth us",
+        "io us",
+        "rest us",
+        "p50 ms",
+        "p99 ms",
+        "p99.9 ms",
+        "max ms",
+        "reads",
+        "writes",
+        "disk MiB",
+        "mem MiB"
+    );
+    for outcome in outcomes {
+        let latency = outcome.latency();
+        let millis = |micros: u64| format!("{:.1}", micros as f64 / 1e3);
+        let parts = outcome.breakdown();
+        let micros = |seconds: f64| format!("{:.1}", seconds * 1e6 / outcome.txs().max(1) as f64);
+        let (reads, writes) = outcome.amplification();
+        let ratio = outcome.ratio_to(yardstick);
+        say!(
+            out,
+            "{:<16} {:>8} {:>5.0}% {:>6.2} {:>5.0}% {:>9} {:>6.2} | {:>7} {:>7} {:>7} {:>7} | {:>7} \
+             {:>7} {:>8} {:>8} | {:>6.2} {:>6.2} | {:>9.1} {:>8.1}",
+            outcome.backend,
+            grouped(outcome.tps() as u64),
+            outcome.spread() * 100.0,
+            ratio.median,
+            ratio.spread() * 100.0,
+            grouped(outcome.sustained_tps() as u64),
+            outcome.sustained_tps() / yardstick.sustained_tps(),
+            micros(parts.execution),
+            micros(parts.authentication),
+            micros(parts.storage_io),
+            micros(parts.other),
+            millis(latency.micros(0.5)),
+            millis(latency.micros(0.99)),
+            millis(latency.micros(0.999)),
+            millis(latency.max_micros()),
+            reads,
+            writes,
+            outcome.disk_bytes as f64 / f64::from(1 << 20),
+            outcome.memory_bytes() as f64 / f64::from(1 << 20),
+        );
+    }
+    say!(
+        out,
+        "TPS: median of the slices; ratio: median of the slices' ratios to {}; spread: interquartile \
+         range; sustained: the final flush included; us: per transaction, cut as in the LVMT \
+         paper's Fig. 3; reads, writes: rows per key read or changed",
+        yardstick.backend
+    );
+    print_baseline(out, workload, outcomes)
+}
+
+/// The ratios that the papers give.
+fn print_baseline(out: &Output, workload: &Workload, outcomes: &[Outcome]) -> eyre::Result<()> {
+    let baseline = outcomes.iter().find(|outcome| outcome.backend == BASELINE);
+    let Some(baseline) = baseline else { return Ok(()) };
+    let ratio = |one: &Outcome| {
+        let (tps, sustained) =
+            (one.ratio_to(baseline), one.sustained_tps() / baseline.sustained_tps());
+        let (median, spread) = (tps.median, tps.spread() * 100.0);
+        format!("{} {median:.2} (spread {spread:.0}%, sustained {sustained:.2})", one.backend)
+    };
+    let others = outcomes.iter().filter(|one| one.backend != BASELINE);
+    let ratios = others.map(ratio).collect::<Vec<_>>().join(", ");
+    let paper = LVMT_PAPER.iter().find(|(name, _)| *name == workload.name);
+    let paper = paper.map_or_else(String::new, |(_, ratio)| {
+        format!("; the LVMT paper has up to {ratio} for LVMT over MPT (Fig. 2)")
+    });
+    if !ratios.is_empty() {
+        say!(out, "TPS over {BASELINE}: {ratios}{paper}");
+    }
+    Ok(())
+}

@@ -1,0 +1,260 @@
+//! `retrie bench paper`: the experiments of a paper at a scale that fits the machine, beside the
+//! figures that the paper states.
+//!
+//! Each experiment is an ordinary `retrie bench` command, which is printed: what is run here can be
+//! run alone, and varied.
+
+use super::{Race, lanes};
+use crate::{
+    commands::replay::command_line,
+    output::{Output, ReportArgs, say},
+    registry,
+};
+use clap::Parser;
+use eyre::{Context, bail, eyre};
+use retrie_bench::{
+    paper::{Experiment, KvMix, Paper, Setup, experiments, references},
+    peers,
+    report::BenchReport,
+};
+use std::{
+    collections::BTreeSet,
+    sync::atomic::{AtomicBool, Ordering},
+};
+
+/// Blocks of this many transactions, where a paper does not say.
+const TXS_PER_BLOCK: u64 = 500;
+
+/// Arguments of `retrie bench paper`.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct Args {
+    /// lvmt, cole, lmpt, locality or bavl.
+    #[arg(value_name = "PAPER")]
+    paper: Paper,
+    /// Size of states and length of runs, 1 being the paper's own.
+    #[arg(long, value_name = "FACTOR", default_value_t = 0.01, value_parser = parse_scale)]
+    scale: f64,
+    /// Only the figures whose name contains this text (`Fig. 2a`, `4`).
+    #[arg(long, value_name = "TEXT")]
+    figure: Option<String>,
+    /// Print the commands, run none.
+    #[arg(long)]
+    dry_run: bool,
+    #[command(flatten)]
+    report: ReportArgs,
+    /// More flags for every command, after `--`: `-- --sync none --retention 0`.
+    #[arg(last = true, value_name = "FLAGS")]
+    flags: Vec<String>,
+}
+
+fn parse_scale(text: &str) -> Result<f64, String> {
+    let scale: f64 = text.parse().map_err(|_| format!("`{text}` is not a number"))?;
+    let fits = scale.is_finite() && scale > 0.0 && scale <= 1.0;
+    if fits { Ok(scale) } else { Err("it lies above 0, and is 1 at most".into()) }
+}
+
+/// Parses what follows `retrie bench`.
+#[derive(Debug, clap::Parser)]
+#[command(no_binary_name = true)]
+struct Line {
+    #[command(subcommand)]
+    race: Box<Race>,
+}
+
+impl Args {
+    /// Runs the command.
+    pub(crate) fn run(self, stop: &AtomicBool) -> eyre::Result<()> {
+        let mut experiments = experiments(self.paper, self.scale);
+        if let Some(text) = &self.figure {
+            experiments.retain(|experiment| experiment.figure.contains(text.as_str()));
+            if experiments.is_empty() {
+                bail!("the paper `{}` has no experiment for --figure {text}", self.paper);
+            }
+        }
+        // Bad flags are found before anything is run.
+        let plan: Vec<_> = experiments
+            .iter()
+            .map(|experiment| Ok((experiment, self.step(experiment)?)))
+            .collect::<eyre::Result<_>>()?;
+        let out = Output::open(&self.report)?;
+        let mut report = BenchReport::new(command_line(), Vec::new());
+        report.references = references(self.paper);
+        report.notes.push(format!("{}, at {} of its size", self.paper.citation(), self.scale));
+        report.notes.extend(self.paper.remarks().iter().map(ToString::to_string));
+        say!(out, "{}\n{}", report.notes[0], report.machine);
+        let of = plan.len();
+        let mut ended = Ok(());
+        for (number, (experiment, step)) in (1..).zip(plan) {
+            if stop.load(Ordering::Relaxed) {
+                ended = Err(eyre!("stopped before {}", title(experiment)));
+            }
+            if ended.is_err() {
+                break;
+            }
+            say!(out, "\n[{number}/{of}] {}", title(experiment));
+            if !step.absent.is_empty() {
+                say!(out, "  not built yet, so left out: {}", step.absent.join(", "));
+            }
+            let Some((words, race)) = step.race else {
+                say!(out, "  left out: nothing that is built runs it");
+                report.notes.push(format!("{}: left out, not built yet", title(experiment)));
+                continue;
+            };
+            say!(out, "  retrie bench {}", words.join(" "));
+            if !experiment.note.is_empty() {
+                say!(out, "  {}", experiment.note);
+                let note = format!("{}: {}", title(experiment), experiment.note);
+                if !report.notes.contains(&note) {
+                    report.notes.push(note);
+                }
+            }
+            if self.dry_run {
+                continue;
+            }
+            // What was measured is not lost with what was not.
+            ended = race.measure(&out, stop).and_then(|mut measured| {
+                for result in &mut measured.results {
+                    result.params.insert("figure".into(), experiment.figure.into());
+                }
+                report.results.extend(measured.results);
+                let known = |note: &String| report.notes.contains(note);
+                measured.notes.retain(|note| !known(note));
+                report.notes.append(&mut measured.notes);
+                measured.ended
+            });
+            ended = ended.wrap_err_with(|| title(experiment));
+        }
+        let missing: BTreeSet<_> = experiments
+            .iter()
+            .flat_map(|experiment| experiment.backends)
+            .filter(|name| !is_here(name))
+            .collect();
+        if !missing.is_empty() {
+            let names: Vec<_> = missing.into_iter().copied().collect();
+            report.notes.push(format!("not built yet: {}", names.join(", ")));
+        }
+        report.complete = ended.is_ok();
+        if !self.dry_run {
+            out.report(&report)?;
+        }
+        ended
+    }
+
+    /// What is to be run of an experiment.
+    fn step(&self, experiment: &Experiment) -> eyre::Result<Step> {
+        let (backends, absent): (Vec<&str>, Vec<&str>) =
+            experiment.backends.iter().partition(|name| is_here(name));
+        // A parameter that cannot be set would give a run that was had before.
+        let can_be_set = experiment.setup.own_parameter().is_none();
+        let race = match words(&experiment.setup).filter(|_| can_be_set) {
+            Some(words) if !backends.is_empty() => {
+                let words = [words, vec!["--backends".into(), backends.join(",")]].concat();
+                let words = [&words[..], &self.flags].concat();
+                let line = Line::try_parse_from(&words);
+                let line = line.wrap_err_with(|| format!("retrie bench {}", words.join(" ")))?;
+                Some((words, line.race))
+            }
+            _ => None,
+        };
+        Ok(Step { race, absent })
+    }
+}
+
+/// What is to be run of an experiment.
+struct Step {
+    /// The command after `retrie bench`, as words and parsed; `None` if nothing can be run.
+    race: Option<(Vec<String>, Box<Race>)>,
+    /// Backends that are not built yet.
+    absent: Vec<&'static str>,
+}
+
+fn title(experiment: &Experiment) -> String {
+    format!("{}, {}", experiment.figure, experiment.title)
+}
+
+/// Whether there is such a backend or peer.
+fn is_here(name: &str) -> bool {
+    let kind = lanes::kind(name);
+    registry::all().iter().any(|known| known == kind) || peers::entrant(kind).is_some()
+}
+
+/// What follows `retrie bench`; `None` if no command runs it yet.
+fn words(setup: &Setup) -> Option<Vec<String>> {
+    let mut words = vec![setup.workload().to_owned()];
+    let mut flag = |name: &str, value: &dyn ToString| {
+        words.extend([format!("--{name}"), value.to_string()]);
+    };
+    match *setup {
+        Setup::State { keys, pairs, commit_every, cache_mb, proofs } => {
+            flag("keys", &keys.map_or_else(|| "fresh".into(), |keys| keys.to_string()));
+            flag("pairs", &pairs);
+            flag("commit-every", &commit_every);
+            if let Some(cache_mb) = cache_mb {
+                flag("cache-mb", &cache_mb);
+            }
+            if proofs > 0 {
+                flag("proofs", &proofs);
+            }
+        }
+        Setup::Chain { accounts, senders, txs, txs_per_block, .. } => {
+            let a_block = txs_per_block.unwrap_or(TXS_PER_BLOCK).min(txs);
+            flag("accounts", &accounts);
+            flag("signers", &senders);
+            flag("txs", &a_block);
+            flag("blocks", &txs.div_ceil(a_block));
+            // Their blocks' transactions had been in the pool.
+            flag("senders", &"recovered");
+        }
+        Setup::SmallBank { blocks, txs_per_block, cache_mb, .. } => {
+            flag("blocks", &blocks);
+            flag("txs", &txs_per_block);
+            if let Some(cache_mb) = cache_mb {
+                flag("cache-mb", &cache_mb);
+            }
+        }
+        Setup::KvStore { base, blocks, txs_per_block, mix, cache_mb } => {
+            flag("accounts", &base);
+            if let Some(cache_mb) = cache_mb {
+                flag("cache-mb", &cache_mb);
+            }
+            flag("blocks", &blocks);
+            flag("txs", &txs_per_block);
+            flag(
+                "ratio",
+                &match mix {
+                    KvMix::ReadOnly => "read-only",
+                    KvMix::ReadWrite => "read-write",
+                    KvMix::WriteOnly => "write-only",
+                },
+            );
+        }
+        // The blocks that papers have replayed are not at hand; those of the corpus are.
+        Setup::Replay { .. } => return Some(["state", "--keys", "real"].map(Into::into).to_vec()),
+        Setup::Provenance { .. } | Setup::Sync { .. } => return None,
+    }
+    Some(words)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_experiment_of_every_paper_is_a_valid_command_or_said_to_be_missing() {
+        for paper in Paper::ALL {
+            for scale in [1.0, 0.01, 1e-6] {
+                for experiment in experiments(paper, scale) {
+                    let Some(words) = words(&experiment.setup) else { continue };
+                    let line = Line::try_parse_from(&words);
+                    assert!(line.is_ok(), "{paper}: {words:?}: {}", line.unwrap_err());
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn backends_that_do_not_exist_yet_are_known_to() {
+        assert!(is_here("lvmt@0/64") && is_here("mpt-archive"));
+        assert!(!is_here("cole") && !is_here("avlplus"));
+    }
+}

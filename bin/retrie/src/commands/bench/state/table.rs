@@ -1,0 +1,262 @@
+//! What `bench state` prints.
+
+use crate::{
+    commands::grouped,
+    output::{Output, say},
+};
+use retrie_bench::{
+    latency::Latency,
+    state::{Choice, Entrant, Keys, Layout, Outcome, Race, Raced},
+};
+use retrie_db::SyncMode;
+use retrie_state::Counts;
+
+/// What the race is on, and what is equal for all.
+pub(super) fn print_terms(
+    out: &Output,
+    race: &Race<'_>,
+    entrants: &[Box<dyn Entrant>],
+) -> eyre::Result<()> {
+    let Race { workload, terms, memory_limit, .. } = race;
+    match &workload.keys {
+        Keys::Real(trace) => {
+            let figures = trace.figures();
+            say!(
+                out,
+                "\nstate, real: {} mainnet blocks, {} keys read, {} written, {} of these removed, {} \
+                 different keys; forth and back on {} random accounts and {} slots",
+                figures.blocks,
+                grouped(figures.reads),
+                grouped(figures.writes),
+                grouped(figures.deletes),
+                grouped(figures.keys),
+                grouped(trace.padding().accounts),
+                grouped(trace.padding().slots)
+            );
+        }
+        keys => {
+            let keys = match keys {
+                Keys::Preloaded(keys) => format!("{} keys", grouped(*keys)),
+                _ => "fresh keys".into(),
+            };
+            let layout = match workload.layout {
+                Layout::OneContract => "slots of one contract",
+                Layout::Accounts => "100 slots a contract",
+            };
+            say!(out, "\nstate, {keys} ({layout})");
+        }
+    }
+    let ops = match workload.reads {
+        _ if matches!(workload.keys, Keys::Real(_)) => "keys read".into(),
+        0.0 => "pairs (a read, a write)".into(),
+        part => {
+            format!("operations ({:.0}% reads, else pairs of a read and a write)", part * 100.0)
+        }
+    };
+    let choice = match workload.choice {
+        Choice::Uniform => "",
+        Choice::Zipf => " of keys by Zipf's law",
+    };
+    let commit = match workload.keys {
+        Keys::Real(_) => "a block a commit".into(),
+        _ => format!("{} a commit", grouped(workload.commit_every)),
+    };
+    let (pairs, warmup) = (grouped(workload.pairs), grouped(workload.warmup));
+    say!(
+        out,
+        "{pairs} {ops}{choice} after {warmup} of warm-up, {commit}, {} slices",
+        workload.slices
+    );
+    let hashes: Vec<_> =
+        entrants.iter().map(|entrant| format!("{} {}", entrant.name(), entrant.hash())).collect();
+    say!(
+        out,
+        "equal terms: sync {}; memory for unfolded rows {} MiB; retention {}; pages of 4096 bytes; \
+         hash: {}",
+        match terms.sync {
+            SyncMode::Durable => "durable",
+            SyncMode::NoSync => "none",
+        },
+        terms.cache_bytes >> 20,
+        terms.retention,
+        hashes.join(", ")
+    );
+    if let Some(limit) = memory_limit {
+        say!(
+            out,
+            "memory limit {} MiB, shared by {} stores that are all open while one runs; the page cache \
+             included, which is empty at first",
+            limit >> 20,
+            entrants.len()
+        );
+    }
+    for remark in remarks(entrants) {
+        say!(out, "{remark}");
+    }
+    Ok(())
+}
+
+/// What stores make of the terms, where that needs saying.
+pub(super) fn remarks(entrants: &[Box<dyn Entrant>]) -> impl Iterator<Item = String> {
+    entrants.iter().filter_map(|entrant| Some(format!("{}: {}", entrant.name(), entrant.remark()?)))
+}
+
+/// One line a store, held against `raw` if it takes part, else against the first; then the details.
+pub(super) fn print(out: &Output, raced: &Raced) -> eyre::Result<()> {
+    let outcomes = &raced.outcomes[..];
+    let raw = outcomes.iter().find(|outcome| outcome.backend == "raw");
+    let Some(yardstick) = raw.or_else(|| outcomes.first()) else { return Ok(()) };
+    say!(
+        out,
+        "\n{:<16} {:>9} {:>6} {:>6} {:>6} {:>9} {:>6} | {:>8} {:>8} {:>8} {:>8} {:>7} | {:>6} \
+         {:>6} {:>7} {:>7} {:>7} {:>7} | {:>9} {:>9}",
+        "backend",
+        "ops/s",
+        "spread",
+        "ratio",
+        "spread",
+        "sustained",
+        "ratio",
+        "p50 ms",
+        "p99 ms",
+        "p99.9 ms",
+        "max ms",
+        "max/p50",
+        "reads",
+        "writes",
+        "read B",
+        "write B",
+        "jrnl B",
+        "undo B",
+        "disk MiB",
+        "mem MiB"
+    );
+    for outcome in outcomes {
+        let latency = &outcome.latency;
+        let millis = |micros: u64| format!("{:.2}", micros as f64 / 1e3);
+        let shown = |digits: usize, count: Option<f64>| {
+            count.map_or_else(|| "-".into(), |n| format!("{n:.digits$}"))
+        };
+        let read = |digits, count: fn(&Counts) -> u64| shown(digits, outcome.per_read(count));
+        let written = |digits, count: fn(&Counts) -> u64| shown(digits, outcome.per_write(count));
+        let ratio = outcome.ratio_to(yardstick);
+        say!(
+            out,
+            "{:<16} {:>9} {:>5.0}% {:>6.2} {:>5.0}% {:>9} {:>6.2} | {:>8} {:>8} {:>8} {:>8} {:>7.1} \
+             | {:>6} {:>6} {:>7} {:>7} {:>7} {:>7} | {:>9.1} {:>9.1}",
+            outcome.backend,
+            grouped(outcome.median_rate() as u64),
+            outcome.spread() * 100.0,
+            ratio.median,
+            ratio.spread() * 100.0,
+            grouped(outcome.sustained_rate() as u64),
+            outcome.sustained_rate() / yardstick.sustained_rate(),
+            millis(latency.micros(0.5)),
+            millis(latency.micros(0.99)),
+            millis(latency.micros(0.999)),
+            millis(latency.max_micros()),
+            latency.stall_ratio(),
+            read(2, |counts| counts.reads),
+            written(2, |counts| counts.writes),
+            read(0, |counts| counts.read_bytes),
+            written(0, |counts| counts.write_bytes),
+            written(0, |counts| counts.journal_bytes),
+            written(0, |counts| counts.undo_bytes),
+            mib(outcome.disk_bytes as f64),
+            mib(outcome.memory_bytes as f64),
+        );
+    }
+    print_breakdowns(out, outcomes)?;
+    print_tables(out, outcomes)?;
+    print_proofs(out, outcomes)?;
+    let slices = yardstick.series.len();
+    say!(
+        out,
+        "ops/s: median of {slices} slices; ratio: median of the slices' ratios to {}; spread: \
+         interquartile range; sustained: {}; ms: a commit; rows and bytes: a key read or written; mem: \
+         growth of anonymous memory in its turns, an estimate; peak resident set of the process, mapped files included: {:.0} MiB",
+        yardstick.backend,
+        if yardstick.flush.is_some() {
+            "with all folds and the final flush"
+        } else {
+            "without the final flush"
+        },
+        mib(outcomes.iter().map(|outcome| outcome.peak_rss_bytes).max().unwrap_or(0) as f64)
+    );
+    if let Some((limit, means)) = raced.memory {
+        say!(out, "memory capped to {} MiB by {means}", limit >> 20);
+    }
+    Ok(())
+}
+
+/// Where the timed work went, of those who can tell.
+fn print_breakdowns(out: &Output, outcomes: &[Outcome]) -> eyre::Result<()> {
+    for outcome in outcomes {
+        let Some(spent) = outcome.breakdown else { continue };
+        let part = |seconds: f64| 100.0 * seconds / outcome.total().as_secs_f64().max(1e-9);
+        say!(
+            out,
+            "  {}: {:.0}% authenticated structure, {:.0}% key-value store, {:.0}% other",
+            outcome.backend,
+            part(spent.authentication),
+            part(spent.storage_io),
+            part(spent.other)
+        );
+    }
+    Ok(())
+}
+
+/// What each store did on which table, of those that have several.
+fn print_tables(out: &Output, outcomes: &[Outcome]) -> eyre::Result<()> {
+    for outcome in outcomes {
+        let tables = outcome.tables().unwrap_or_default();
+        if tables.len() < 2 {
+            continue;
+        }
+        say!(out, "  {} by table:", outcome.backend);
+        for table in tables {
+            say!(
+                out,
+                "    {:<16} {:>6.2} reads {:>7.0} B  {:>6.2} writes {:>7.0} B",
+                table.name,
+                table.reads_per_op,
+                table.read_bytes_per_op,
+                table.writes_per_op,
+                table.write_bytes_per_op,
+            );
+        }
+    }
+    Ok(())
+}
+
+/// What proofs cost each store that makes them.
+fn print_proofs(out: &Output, outcomes: &[Outcome]) -> eyre::Result<()> {
+    for outcome in outcomes {
+        for proofs in outcome.proofs.iter().filter(|proofs| proofs.count() > 0) {
+            let micros = |latency: &Latency| {
+                format!(
+                    "{} us (p99 {})",
+                    grouped(latency.micros(0.5)),
+                    grouped(latency.micros(0.99))
+                )
+            };
+            say!(
+                out,
+                "  {}: {} proofs of one {} key: made in {}, checked in {}; {} bytes ({} to {})",
+                outcome.backend,
+                proofs.count(),
+                if proofs.present { "present" } else { "absent" },
+                micros(&proofs.made),
+                micros(&proofs.verified),
+                grouped(proofs.bytes(0.5) as u64),
+                grouped(proofs.bytes(0.0) as u64),
+                grouped(proofs.bytes(1.0) as u64),
+            );
+        }
+    }
+    Ok(())
+}
+
+fn mib(bytes: f64) -> f64 {
+    bytes / f64::from(1 << 20)
+}

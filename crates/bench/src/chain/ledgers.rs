@@ -1,0 +1,121 @@
+//! Calls of contracts that are simple books: the banks of SmallBank, and the key-value store of YCSB.
+
+use super::{
+    contracts::{IKVStore, ISmallBank},
+    recipe::KeyChoice,
+};
+use crate::random::{Random, Zipf};
+use alloy_primitives::{Address, I256, U256};
+use alloy_sol_types::SolCall;
+
+/// Number of banks; each has its part of the accounts.
+pub(crate) const BANKS: usize = 10;
+/// What each account of a bank starts with, where there is a preload: savings, and as much checking.
+pub(crate) const DEPOSIT: u64 = 10_000;
+/// Amounts of banks stay below this.
+const MAX_AMOUNT: u64 = 100;
+
+/// Chooses calls.
+#[derive(Clone, Debug)]
+pub(crate) struct Ledgers {
+    banks: [Address; BANKS],
+    store: Address,
+    accounts: u64,
+    reads: u32,
+    zipf: Option<Zipf>,
+}
+
+impl Ledgers {
+    pub(crate) fn new(
+        banks: [Address; BANKS],
+        store: Address,
+        accounts: u64,
+        keys: KeyChoice,
+    ) -> Self {
+        let zipf = keys.zipf.map(|theta| Zipf::new(accounts, theta));
+        Self { banks, store, accounts, reads: keys.reads, zipf }
+    }
+
+    /// The bank of account `n`.
+    pub(crate) const fn bank_of(n: u64) -> usize {
+        (n % BANKS as u64) as usize
+    }
+
+    /// One of the six operations, each as likely, on random accounts of one bank: contract and input.
+    pub(crate) fn bank(&self, random: &mut Random) -> (Address, Vec<u8>) {
+        let a = random.below(self.accounts);
+        // Another one, or the same, of the same bank.
+        let bank = Self::bank_of(a);
+        let shared = (self.accounts - bank as u64).div_ceil(BANKS as u64);
+        let b = bank as u64 + BANKS as u64 * random.below(shared);
+        let amount = I256::from_raw(U256::from(1 + random.below(MAX_AMOUNT)));
+        let (account, from, to) = (U256::from(a), U256::from(a), U256::from(b));
+        let input = match random.below(6) {
+            0 => ISmallBank::getBalanceCall { account }.abi_encode(),
+            1 => ISmallBank::amalgamateCall { from, to }.abi_encode(),
+            2 => ISmallBank::updateBalanceCall { account, amount }.abi_encode(),
+            3 => ISmallBank::updateSavingCall { account, amount }.abi_encode(),
+            4 => ISmallBank::sendPaymentCall { from, to, amount }.abi_encode(),
+            _ => ISmallBank::writeCheckCall { account, amount }.abi_encode(),
+        };
+        (self.banks[bank], input)
+    }
+
+    /// A read or a write of the store.
+    pub(crate) fn store(&self, random: &mut Random) -> (Address, Vec<u8>) {
+        let is_read = random.below(100) < u64::from(self.reads);
+        let key = U256::from(match &self.zipf {
+            None => random.below(self.accounts),
+            Some(zipf) => zipf.next(random),
+        });
+        let input = if is_read {
+            IKVStore::getCall { key }.abi_encode()
+        } else {
+            let value = U256::from_limbs(std::array::from_fn(|_| random.next()));
+            IKVStore::setCall { key, value }.abi_encode()
+        };
+        (self.store, input)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+
+    fn ledgers(accounts: u64, reads: u32) -> Ledgers {
+        let banks = std::array::from_fn(|n| Address::with_last_byte(n as u8));
+        let keys = KeyChoice { reads, zipf: None };
+        Ledgers::new(banks, Address::with_last_byte(99), accounts, keys)
+    }
+
+    #[test]
+    fn operations_are_six_and_stay_in_their_bank() {
+        for accounts in [1, 7, 10, 25] {
+            let (ledgers, mut random) = (ledgers(accounts, 50), Random::new(accounts));
+            let mut selectors: BTreeMap<[u8; 4], u64> = BTreeMap::new();
+            for _ in 0..600 {
+                let (bank, input) = ledgers.bank(&mut random);
+                let selector = *input.first_chunk().unwrap();
+                *selectors.entry(selector).or_default() += 1;
+                let a = U256::from_be_slice(&input[4..36]).to::<u64>();
+                assert!(a < accounts && Ledgers::bank_of(a) == usize::from(bank[19]));
+                if selector == ISmallBank::sendPaymentCall::SELECTOR {
+                    let b = U256::from_be_slice(&input[36..68]).to::<u64>();
+                    assert!(b < accounts && Ledgers::bank_of(b) == Ledgers::bank_of(a));
+                }
+            }
+            assert!(selectors.len() == 6 && selectors.values().all(|n| *n > 60), "{selectors:?}");
+        }
+    }
+
+    #[test]
+    fn calls_of_the_store_read_as_often_as_asked_for() {
+        for (reads, expected) in [(0, 0..=0), (50, 400..=600), (100, 1000..=1000)] {
+            let (ledgers, mut random) = (ledgers(1000, reads), Random::new(1));
+            let calls = (0..1000).map(|_| ledgers.store(&mut random).1);
+            let found = calls.filter(|input| input[..4] == IKVStore::getCall::SELECTOR).count();
+            assert!(expected.contains(&found), "{reads}: {found}");
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! What clients are raced on.
+
+use crate::{
+    BenchError,
+    chain::{Base, Fill, Recipe},
+};
+use serde_json::{Map, Value, json};
+use std::fmt;
+
+/// When an import commits that was not told when.
+const IMPORT: &str = "import, and at the end of a slice";
+
+/// A chain, and how it is run.
+#[derive(Clone, Debug)]
+pub struct Workload {
+    /// Its name in results.
+    pub name: &'static str,
+    /// The chain; it has a preload.
+    pub recipe: Recipe,
+    /// Blocks that are measured.
+    pub blocks: u64,
+    /// Blocks before them.
+    pub warmup: u64,
+    /// Turns each client gets; the blocks are shared out among them.
+    pub slices: u64,
+    /// Blocks a commit; by default the import decides. The end of a slice is always one.
+    pub commit_every: Option<u64>,
+}
+
+/// When the senders of transactions are recovered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Senders {
+    /// Before the clock starts.
+    Recovered,
+    /// On the clock.
+    Unrecovered,
+}
+
+impl fmt::Display for Senders {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Recovered => "recovered",
+            Self::Unrecovered => "unrecovered",
+        })
+    }
+}
+
+impl Workload {
+    /// Whether it can be run.
+    ///
+    /// # Errors
+    /// [`BenchError::Workload`] names the flag that is wrong.
+    pub fn check(&self) -> Result<(), BenchError> {
+        let refuse = |what: String| Err(BenchError::Workload { what });
+        if self.blocks == 0 {
+            return refuse("--blocks must be 1 at least".into());
+        }
+        if self.commit_every == Some(0) {
+            return refuse("--commit-every must be 1 at least".into());
+        }
+        if !(1..=self.blocks).contains(&self.slices) {
+            return refuse(format!(
+                "--slices must lie between 1 and {}, the number of measured blocks",
+                self.blocks
+            ));
+        }
+        self.recipe.check()?;
+        match self.recipe.preload {
+            Some(_) => Ok(()),
+            None => refuse("the chain of a race needs a preloaded state".into()),
+        }
+    }
+
+    /// The state under the chain.
+    pub(super) fn base(&self) -> Result<Base, BenchError> {
+        let missing = || BenchError::Workload { what: "the chain has no preload".into() };
+        Base::of(&self.recipe)?.ok_or_else(missing)
+    }
+
+    /// Blocks of slice `slice`, which counts from 1.
+    pub(super) const fn slice(&self, slice: u64) -> u64 {
+        self.blocks * slice / self.slices - self.blocks * (slice - 1) / self.slices
+    }
+
+    /// A name for its blocks, fit for a file name.
+    pub(super) fn chain_name(&self, base: &Base) -> String {
+        let fill = match self.recipe.fill {
+            Fill::Transactions(txs) => format!("{txs}-txs"),
+            Fill::Gas(gas) => format!("{gas}-gas"),
+        };
+        let keys = self.recipe.keys;
+        let keys = match (self.recipe.mix.kvstore, keys.zipf) {
+            (0, _) => String::new(),
+            (_, None) => format!("-reads-{}", keys.reads),
+            (_, Some(theta)) => format!("-reads-{}-zipf-{theta}", keys.reads),
+        };
+        format!("blocks-{}-{fill}{keys}-{}", self.warmup + self.blocks, base.name())
+    }
+
+    /// What was asked for, as fields of a result.
+    pub(super) fn params(&self) -> Map<String, Value> {
+        let Recipe { seed, accounts, keys, mix, .. } = self.recipe;
+        let preload = self.recipe.preload.as_ref();
+        let mut params = Map::from_iter([
+            ("accounts".to_owned(), json!(accounts)),
+            ("signers".to_owned(), json!(preload.map(|preload| preload.senders))),
+            ("blocks".to_owned(), json!(self.blocks)),
+            ("warmup".to_owned(), json!(self.warmup)),
+            ("slices".to_owned(), json!(self.slices)),
+            // Some have one less where they cannot all be alike.
+            ("blocks_per_slice".to_owned(), json!(self.blocks.div_ceil(self.slices))),
+            ("seed".to_owned(), json!(seed)),
+            (
+                "commit_every".to_owned(),
+                self.commit_every.map_or_else(|| json!(IMPORT), |blocks| json!(blocks)),
+            ),
+        ]);
+        if let Fill::Transactions(txs) = self.recipe.fill {
+            params.insert("txs".to_owned(), json!(txs));
+        }
+        if mix.has_tokens() {
+            params.insert(
+                "contracts".to_owned(),
+                json!(preload.map(|preload| preload.contracts.name())),
+            );
+        }
+        if mix.kvstore > 0 {
+            params.insert("reads".to_owned(), json!(keys.reads));
+            params.insert("zipf".to_owned(), json!(keys.zipf));
+        }
+        params
+    }
+}

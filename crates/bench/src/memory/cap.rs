@@ -1,0 +1,322 @@
+//! The cap: by a cgroup where that is permitted, else by a balloon.
+//!
+//! | | cgroup | balloon |
+//! |---|---|---|
+//! | what | a group of its own for this process and its children, with a limit | memory of the machine is locked until only the limit is available |
+//! | page cache | counts in the group | has what is left of the machine |
+//! | whom it touches | this process | everybody on the machine |
+//! | needs | write access to its own cgroup | `CAP_IPC_LOCK`, or `ulimit -l` |
+//!
+//! **What is capped is what comes after**: memory that was allocated before is charged to the old
+//! group, or is no longer available when the balloon is blown up. The kernel kills a process that
+//! allocates more than the cap. Before that happens [`MemoryCap::exceeded`] tells, which asks a thread
+//! that looks at the memory of this process (not of its children) every few milliseconds: the caller
+//! shall then stop with an error. All that a process does under one cap shares it.
+
+use super::{anonymous, balloon::Balloon, cgroup::Group};
+use std::{
+    fs::{self, File},
+    io,
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+    },
+    thread::JoinHandle,
+    time::Duration,
+};
+
+/// What a process needs beside its caches: stacks, buffers, and some page cache.
+const SLACK: u64 = 48 << 20;
+/// How often the watcher looks at the memory.
+const EVERY: Duration = Duration::from_millis(10);
+
+/// Why memory is not capped.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CapError {
+    /// The kernel would kill the process.
+    #[error(
+        "a memory limit of {} MiB is too small: {} MiB are needed for caches, and some more; the \
+         smallest sensible limit is {} MiB",
+        limit >> 20, mib_up(*needed), mib_up(*smallest)
+    )]
+    TooSmall {
+        /// What was asked for, in bytes.
+        limit: u64,
+        /// What its caches are going to need.
+        needed: u64,
+        /// The smallest limit that is accepted.
+        smallest: u64,
+    },
+    /// The cap was about to be reached by allocated memory alone.
+    #[error(
+        "{} MiB of the {} MiB that memory is limited to are allocated, and the system would soon \
+         kill this process: give a larger memory limit or smaller caches, or race fewer stores",
+        used >> 20, limit >> 20
+    )]
+    Exceeded {
+        /// The limit in bytes.
+        limit: u64,
+        /// What was allocated.
+        used: u64,
+    },
+    /// Neither way is open.
+    #[error("memory cannot be capped here: by cgroup: {cgroup}; by a balloon: {balloon}")]
+    NotPermitted {
+        /// Why no cgroup could be made.
+        cgroup: String,
+        /// Why memory could not be locked.
+        balloon: String,
+    },
+}
+
+const fn mib_up(bytes: u64) -> u64 {
+    bytes.div_ceil(1 << 20)
+}
+
+/// A cap on the memory of this process, its page cache included. Lifted when it is dropped.
+#[derive(Debug)]
+pub struct MemoryCap {
+    limit: u64,
+    watcher: Watcher,
+    means: Means,
+}
+
+#[derive(Debug)]
+enum Means {
+    Group(#[expect(dead_code, reason = "left when it is dropped")] Group),
+    Balloon(Balloon),
+}
+
+impl MemoryCap {
+    /// Caps memory at `limit` bytes.
+    ///
+    /// # Errors
+    /// If the limit is [too small](Self::check) for anything, or the system permits neither way.
+    pub fn apply(limit: u64) -> Result<Self, CapError> {
+        Self::check(limit, 0)?;
+        let means = match Group::enter(limit) {
+            Ok(group) => Means::Group(group),
+            Err(cgroup) => match Balloon::blow_up(limit) {
+                Ok(balloon) => Means::Balloon(balloon),
+                Err(balloon) => {
+                    let (cgroup, balloon) = (cgroup.to_string(), balloon.to_string());
+                    return Err(CapError::NotPermitted { cgroup, balloon });
+                }
+            },
+        };
+        Ok(Self { limit, watcher: Watcher::start(limit), means })
+    }
+
+    /// Refuses a limit under which this process would be killed: it must hold `needed` bytes for
+    /// caches to come, and some more.
+    ///
+    /// # Errors
+    /// [`CapError::TooSmall`], which says the smallest limit.
+    pub const fn check(limit: u64, needed: u64) -> Result<(), CapError> {
+        let smallest = needed.saturating_add(SLACK);
+        if limit < smallest {
+            return Err(CapError::TooSmall { limit, needed, smallest });
+        }
+        Ok(())
+    }
+
+    /// The limit in bytes.
+    pub const fn limit(&self) -> u64 {
+        self.limit
+    }
+
+    /// How it is done: `cgroup` or `balloon`.
+    pub const fn means(&self) -> &'static str {
+        match self.means {
+            Means::Group(_) => "cgroup",
+            Means::Balloon(_) => "balloon",
+        }
+    }
+
+    /// Locked memory that counts in the resident set of this process, in bytes.
+    pub fn balloon_bytes(&self) -> u64 {
+        match &self.means {
+            Means::Group(_) => 0,
+            Means::Balloon(balloon) => balloon.bytes(),
+        }
+    }
+
+    /// Whether what was allocated since the limit was applied has come close to it. To be asked often;
+    /// whoever finds an error shall stop with it, or the kernel ends the process.
+    ///
+    /// # Errors
+    /// [`CapError::Exceeded`].
+    pub fn exceeded(&self) -> Result<(), CapError> {
+        match self.watcher.most.load(Relaxed) {
+            used if used > threshold(self.limit) => {
+                Err(CapError::Exceeded { limit: self.limit, used })
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl std::fmt::Display for MemoryCap {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "memory capped to {} MiB by {}", self.limit >> 20, self.means())
+    }
+}
+
+/// From where on a process is said to have exceeded its cap: a sixteenth is left to act in.
+const fn threshold(limit: u64) -> u64 {
+    limit - limit / 16
+}
+
+/// A thread that looks at the memory of this process.
+#[derive(Debug)]
+struct Watcher {
+    most: Arc<AtomicU64>,
+    done: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Watcher {
+    fn start(limit: u64) -> Self {
+        let (most, done) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
+        let (seen, end) = (most.clone(), done.clone());
+        let mut growth = Growth::from(anonymous());
+        let watch = move || {
+            while !end.load(Relaxed) && seen.load(Relaxed) <= threshold(limit) {
+                seen.fetch_max(growth.at(anonymous()), Relaxed);
+                std::thread::sleep(EVERY);
+            }
+        };
+        // Without it the run goes on, and the kernel has the last word.
+        let thread = std::thread::Builder::new().name("memory-watch".into()).spawn(watch).ok();
+        Self { most, done, thread }
+    }
+}
+
+/// How far memory has grown since it was smallest. What was allocated before the cap may be given
+/// back later on: then more than it seems is charged to the cap.
+#[derive(Debug)]
+struct Growth {
+    floor: i64,
+}
+
+impl Growth {
+    const fn from(bytes: i64) -> Self {
+        Self { floor: bytes }
+    }
+
+    /// The growth when `bytes` are allocated; 0 says that the system did not tell.
+    fn at(&mut self, bytes: i64) -> u64 {
+        if bytes == 0 {
+            return 0;
+        }
+        self.floor = self.floor.min(bytes);
+        (bytes - self.floor) as u64
+    }
+}
+
+impl Drop for Watcher {
+    fn drop(&mut self) {
+        self.done.store(true, Relaxed);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Lets the page cache forget the files below `folder`, so that they are read from the disk, and
+/// count where they are then read. Where the system does not know how, nothing happens.
+///
+/// # Errors
+/// If the folder cannot be read, or a file cannot be synced.
+pub fn drop_cached_pages(folder: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        let kind = entry.file_type()?;
+        if kind.is_dir() {
+            drop_cached_pages(&entry.path())?;
+        } else if kind.is_file() {
+            let file = File::open(entry.path())?;
+            // Pages that are not on the disk yet cannot be dropped.
+            file.sync_all()?;
+            #[cfg(target_os = "linux")]
+            rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed)?;
+        }
+    }
+    Ok(())
+}
+
+/// Reads a size: a number with `KB`, `MB`, `GB` (or `K`, `KiB`, ...), powers of 1024, or in bytes.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn parse_size(text: &str) -> Result<u64, String> {
+    let wrong = || "it is a size such as 512MB or 2GB".to_owned();
+    let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let number: f64 = number.parse().map_err(|_| wrong())?;
+    let shift = match unit.trim().to_ascii_lowercase().as_str() {
+        "" | "b" => 0,
+        "k" | "kb" | "kib" => 10,
+        "m" | "mb" | "mib" => 20,
+        "g" | "gb" | "gib" => 30,
+        "t" | "tb" | "tib" => 40,
+        _ => return Err(wrong()),
+    };
+    let bytes = number * (1u64 << shift) as f64;
+    if bytes < 1.0 || bytes >= i64::MAX as f64 {
+        return Err(wrong());
+    }
+    Ok(bytes as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_read_in_powers_of_1024() {
+        let sizes = [("512MB", 512 << 20), ("2GB", 2 << 30), ("1.5G", 3 << 29), ("4096", 4096)];
+        for (text, bytes) in sizes {
+            assert_eq!(parse_size(text), Ok(bytes), "{text}");
+        }
+        assert_eq!(parse_size("64 KiB"), Ok(64 << 10));
+        for wrong in ["", "MB", "0", "-1MB", "12 parsecs", "1e3MB", "1.2.3GB", "9999999999TB"] {
+            assert!(parse_size(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn limit_below_what_is_needed_is_refused_with_the_smallest() {
+        let error = MemoryCap::apply(1 << 20).unwrap_err();
+        assert!(matches!(error, CapError::TooSmall { .. }), "{error}");
+        let Err(CapError::TooSmall { smallest, .. }) = MemoryCap::check(1 << 20, 1 << 30) else {
+            panic!("1 MiB is less than 1 GiB")
+        };
+        assert!(smallest > 1 << 30 && MemoryCap::check(smallest, 1 << 30).is_ok());
+        let line = MemoryCap::check(100 << 20, 1 << 30).unwrap_err().to_string();
+        assert!(line.contains("a memory limit of 100 MiB is too small"), "{line}");
+        assert!(line.contains("the smallest sensible limit is 1072 MiB"), "{line}");
+    }
+
+    #[test]
+    fn memory_given_back_does_not_hide_growth() {
+        let mut growth = Growth::from(100);
+        assert_eq!([90, 130, 0, 40, 75].map(|bytes| growth.at(bytes)), [0, 40, 0, 0, 35]);
+    }
+
+    #[test]
+    fn watcher_tells_before_the_limit_is_reached() {
+        // No cap: what tells is the watcher.
+        let limit = 64 << 20;
+        let watcher = Watcher::start(limit);
+        let allocated = vec![1u8; 80 << 20];
+        let begin = std::time::Instant::now();
+        while watcher.most.load(Relaxed) <= threshold(limit) {
+            assert!(begin.elapsed() < Duration::from_secs(20), "80 MiB went unnoticed");
+            std::thread::sleep(EVERY);
+        }
+        assert_eq!(allocated[allocated.len() / 2], 1);
+    }
+}

@@ -1,0 +1,145 @@
+//! The papers whose structures are raced here: the figures they state, and the experiments behind
+//! them.
+//!
+//! * [`references`]: figures that a paper's text states, and what its authors' program does on a
+//!   machine of ours. Nothing is read off a plot.
+//! * [`experiments`]: a paper's experiments with its parameters, scaled to a machine.
+
+mod plan;
+mod references;
+mod setup;
+
+pub use plan::{Experiment, experiments};
+pub use references::references;
+pub use setup::{KvMix, Setup};
+
+use std::{fmt, str::FromStr};
+
+/// A paper.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Paper {
+    /// LVMT: multi-layer versioned multipoint trie.
+    Lvmt,
+    /// COLE: column-based learned storage.
+    Cole,
+    /// LMPT: layered Merkle Patricia trie.
+    Lmpt,
+    /// The locality of memory checking: `PrefixTree` and `DupTree`.
+    Locality,
+    /// B+AVL trees.
+    Bavl,
+}
+
+impl Paper {
+    /// All of them.
+    pub const ALL: [Self; 5] = [Self::Lvmt, Self::Cole, Self::Lmpt, Self::Locality, Self::Bavl];
+
+    /// The name on the command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Lvmt => "lvmt",
+            Self::Cole => "cole",
+            Self::Lmpt => "lmpt",
+            Self::Locality => "locality",
+            Self::Bavl => "bavl",
+        }
+    }
+
+    /// The title.
+    pub const fn title(self) -> &'static str {
+        match self {
+            Self::Lvmt => "LVMT: An Efficient Authenticated Storage for Blockchain",
+            Self::Cole => "COLE: A Column-based Learned Storage for Blockchain Systems",
+            Self::Lmpt => {
+                "LMPT: A Novel Authenticated Data Structure to Eliminate Storage Bottlenecks for \
+                 High Performance Blockchains"
+            }
+            Self::Locality => "The Locality of Memory Checking",
+            Self::Bavl => {
+                "B+AVL trees: towards data structures for robust and efficient blockchain state \
+                 synchronization"
+            }
+        }
+    }
+
+    /// What one calls it.
+    pub const fn short_title(self) -> &'static str {
+        match self {
+            Self::Lvmt => "LVMT",
+            Self::Cole => "COLE",
+            Self::Lmpt => "LMPT",
+            Self::Locality => "The Locality of Memory Checking",
+            Self::Bavl => "B+AVL",
+        }
+    }
+
+    /// What a reader of its figures should know.
+    pub const fn remarks(self) -> &'static [&'static str] {
+        match self {
+            Self::Lvmt => &[
+                "mLSM has no row: its paper holds a design without implementation or figures (LVMT, \
+                 section 7).",
+                "RainBlock has no maintained code: its rows are those of the version in the LVMT \
+                 authors' program.",
+                "The authors' program syncs nothing to disk and keeps no undo.",
+            ],
+            Self::Cole => &[
+                "Rows without `synchronous merge` that were measured on a machine of ours are of \
+                 COLE*, the asynchronous merge; the paper's own rows are of COLE.",
+            ],
+            Self::Lmpt => &["The authors' program was not measured on a machine of ours."],
+            Self::Locality => &[
+                "Locality pays when data is larger than memory; the rows measured on a machine of \
+                 ours fitted into it.",
+            ],
+            Self::Bavl => &["`avlplus` is the paper's baseline, the AVL+ tree of Tendermint."],
+        }
+    }
+
+    /// Authors.
+    pub const fn authors(self) -> &'static str {
+        match self {
+            Self::Lvmt => {
+                "Chenxing Li, Sidi Mohamed Beillahi, Guang Yang, Ming Wu, Wei Xu, Fan Long"
+            }
+            Self::Cole => "Ce Zhang, Cheng Xu, Haibo Hu, Jianliang Xu",
+            Self::Lmpt => {
+                "Jemin Andrew Choi, Sidi Mohamed Beillahi, Srisht Fateh Singh, Panagiotis \
+                 Michalopoulos, Peilun Li, Andreas Veneris, Fan Long"
+            }
+            Self::Locality => "Weijie Wang, Yujie Lu, Charalampos Papamanthou, Fan Zhang",
+            Self::Bavl => "Michele Cattaneo, Eliã Batista, Fernando Pedone",
+        }
+    }
+
+    /// Authors, title and, where known, venue, as one cites it.
+    pub fn citation(self) -> String {
+        let work = format!("{}. {}.", self.authors(), self.title());
+        match self {
+            Self::Lvmt => format!("{work} OSDI 2023."),
+            Self::Cole => format!("{work} FAST 2024."),
+            Self::Locality => format!("{work} CCS 2023."),
+            Self::Lmpt | Self::Bavl => work,
+        }
+    }
+}
+
+impl fmt::Display for Paper {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// There is no paper of that name.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("there is no paper `{0}`: it is lvmt, cole, lmpt, locality or bavl")]
+pub struct UnknownPaper(String);
+
+impl FromStr for Paper {
+    type Err = UnknownPaper;
+
+    fn from_str(text: &str) -> Result<Self, UnknownPaper> {
+        let found = Self::ALL.into_iter().find(|paper| paper.name() == text);
+        found.ok_or_else(|| UnknownPaper(text.into()))
+    }
+}

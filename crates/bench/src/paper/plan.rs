@@ -1,0 +1,278 @@
+//! The experiments of each paper with its own parameters, and smaller ones in proportion.
+
+use super::{KvMix, Paper, Setup};
+
+/// One run of a workload that a figure of a paper shows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Experiment {
+    /// The figure: `Fig. 2a`.
+    pub figure: &'static str,
+    /// What is measured.
+    pub title: &'static str,
+    /// The workload and its parameters.
+    pub setup: Setup,
+    /// Names of the backends that the figure needs, whether there are such or not.
+    pub backends: &'static [&'static str],
+    /// What differs from the paper, or what else can be read off; may be empty.
+    pub note: &'static str,
+}
+
+/// The experiments of `paper` at `scale`: 1 is the paper's own size, less is smaller in proportion
+/// ([`Setup::scaled`]). Runs that become equal at a small scale are there once.
+pub fn experiments(paper: Paper, scale: f64) -> Vec<Experiment> {
+    let all = match paper {
+        Paper::Lvmt => lvmt(),
+        Paper::Cole => cole(),
+        Paper::Lmpt => lmpt(),
+        Paper::Locality => locality(),
+        Paper::Bavl => bavl(),
+    };
+    let mut scaled: Vec<Experiment> = Vec::with_capacity(all.len());
+    for experiment in all {
+        let experiment = Experiment { setup: experiment.setup.scaled(scale), ..experiment };
+        if !scaled.contains(&experiment) {
+            scaled.push(experiment);
+        }
+    }
+    scaled
+}
+
+/// LVMT, section 6.
+fn lvmt() -> Vec<Experiment> {
+    const STORES: &[&str] = &["raw", "lvmt", "lvmt@0/64", "lvmt@0/16", "mpt-archive"];
+    const END_TO_END: &[&str] = &["raw", "lvmt", "lvmt@0/64", "lvmt@0/16", "mpt-archive", "lmpt"];
+    const RANDOM: &str = "Random pairs of a read and a write: throughput, amplification, bytes";
+    let mut all = Vec::new();
+    let note = "With 5m receivers also Fig. 3: where the time goes.";
+    for (workload, figure, title) in
+        [("transfers", "Fig. 2a", "Transfers of ether"), ("erc20", "Fig. 2b", "Token transfers")]
+    {
+        for accounts in [1_000_000, 3_000_000, 5_000_000] {
+            let (senders, txs) = (20_000, 5 * accounts);
+            let setup = Setup::Chain { workload, accounts, senders, txs, txs_per_block: None };
+            all.push(Experiment { figure, title, setup, backends: END_TO_END, note });
+        }
+    }
+    let state = |keys, cache_mb| Setup::State {
+        keys,
+        pairs: 10_000_000,
+        commit_every: 1000,
+        cache_mb: Some(cache_mb),
+        proofs: 0,
+    };
+    let figure = "Figs. 4, 6, 7";
+    for keys in [None, Some(1_000_000), Some(10_000_000), Some(100_000_000)] {
+        let setup = state(keys, 1500);
+        all.push(Experiment { figure, title: RANDOM, setup, backends: STORES, note: "" });
+    }
+    all.push(Experiment {
+        figure,
+        title: "Real accesses of mainnet",
+        setup: Setup::Replay { from: 13_500_000, to: 13_546_700 },
+        backends: STORES,
+        note: "Real blocks of our corpus instead of 13,500,000 to 13,546,700; accesses without the \
+               EVM, as in the paper.",
+    });
+    for cache_mb in [1500, 800] {
+        all.push(Experiment {
+            figure: "Fig. 5",
+            title: "LVMT16 with less memory",
+            setup: state(Some(10_000_000), cache_mb),
+            backends: &["lvmt@0/16"],
+            note: "The size is ours: one of the paper's. Caches keep the paper's size when keys are \
+                   scaled down, so that less memory may show nothing.",
+        });
+    }
+    all
+}
+
+/// COLE, section 8.
+fn cole() -> Vec<Experiment> {
+    const BOTH: &[&str] = &["mpt-archive", "cole"];
+    const HEIGHTS: [u64; 4] = [100, 1000, 10_000, 100_000];
+    const TAILS: &str =
+        "At 10^4 and 10^5 blocks also Fig. 11: latencies. LIPP and CMI are not built here.";
+    let txs_per_block = 100;
+    let cache_mb = Some(64);
+    let bank = |blocks, size_ratio| Setup::SmallBank {
+        blocks,
+        txs_per_block,
+        size_ratio,
+        fanout: Setup::FANOUT,
+        cache_mb,
+    };
+    let store =
+        |blocks, mix| Setup::KvStore { base: 100_000, blocks, txs_per_block, mix, cache_mb };
+    let past = |range, fanout| Setup::Provenance {
+        states: 100,
+        blocks: 100_000,
+        txs_per_block,
+        range,
+        fanout,
+    };
+    let run = |figure, title, setup| Experiment { figure, title, setup, backends: BOTH, note: "" };
+    let alone = |experiment| Experiment { backends: &["cole"], ..experiment };
+    let mut all = Vec::new();
+    let title = "SmallBank: disk and throughput against height";
+    all.extend(HEIGHTS.map(|blocks| run("Fig. 8", title, bank(blocks, Setup::SIZE_RATIO))));
+    let title = "KVStore: disk and throughput against height";
+    all.extend(HEIGHTS.map(|blocks| run("Fig. 9", title, store(blocks, KvMix::ReadWrite))));
+    all.iter_mut().for_each(|experiment| experiment.note = TAILS);
+    let title = "KVStore: other shares of reads and writes";
+    let mixes = [KvMix::ReadOnly, KvMix::ReadWrite, KvMix::WriteOnly];
+    all.extend(mixes.map(|mix| run("Fig. 10", title, store(100_000, mix))));
+    let title = "SmallBank: size ratio between levels";
+    let ratios = [2, 4, 6, 8, 10, 12];
+    all.extend(ratios.map(|ratio| alone(run("Fig. 12", title, bank(100_000, ratio)))));
+    let title = "Provenance queries: time and proof size against range";
+    all.extend(
+        [2, 4, 8, 16, 32, 64, 128].map(|range| run("Fig. 13", title, past(range, Setup::FANOUT))),
+    );
+    let title = "Provenance queries: fanout of the Merkle file";
+    let note = "The paper lists these fanouts; the range is ours.";
+    all.extend(
+        [2, 4, 8, 16, 32, 64]
+            .map(|fanout| Experiment { note, ..alone(run("Table 2", title, past(16, fanout))) }),
+    );
+    all
+}
+
+/// LMPT, section V.
+fn lmpt() -> Vec<Experiment> {
+    type Figure = (&'static str, &'static str, &'static str, &'static [u64], Option<u64>);
+    const FIGURES: [Figure; 3] = [
+        ("transfers", "Fig. 10", "Simple payments", &[1, 3, 10, 20], Some(150)),
+        ("erc20", "Fig. 11", "ERC-20 transfers", &[1, 3, 5, 10], Some(20)),
+        ("uniswap", "Fig. 12", "Uniswap, both swap functions", &[1, 3, 10], Some(200)),
+    ];
+    let txs = 500_000;
+    let mut all = Vec::new();
+    for (workload, figure, title, millions, txs_per_block) in FIGURES {
+        for accounts in millions.iter().map(|millions| millions * 1_000_000) {
+            let senders = txs.min(accounts);
+            all.push(Experiment {
+                figure,
+                title,
+                setup: Setup::Chain { workload, accounts, senders, txs, txs_per_block },
+                backends: &["raw", "mpt-archive", "lmpt"],
+                note: match workload {
+                    "uniswap" => {
+                        "The paper's random senders, not its trace of real ones. Swaps a block are \
+                         ours: as many as fit its gas."
+                    }
+                    _ => "The paper's random senders, not its trace of real ones.",
+                },
+            });
+        }
+    }
+    all
+}
+
+/// The locality of memory checking, section 5.
+fn locality() -> Vec<Experiment> {
+    let heights = [18, 20, 22, 24, 26, 28, 30].map(|height: u64| Experiment {
+        figure: "Fig. 7",
+        title: "Random reads and writes against the height of the tree",
+        setup: Setup::State {
+            keys: Some(1 << height),
+            pairs: 100_000,
+            commit_every: 10_000,
+            cache_mb: None,
+            proofs: 0,
+        },
+        backends: &["duptree", "mpt-archive"],
+        note: "The paper's baseline is a binary Merkle tree without duplicates.",
+    });
+    let mut all = heights.to_vec();
+    all.push(Experiment {
+        figure: "Fig. 9",
+        title: "Real accesses of mainnet",
+        setup: Setup::Replay { from: 0, to: 3_999_999 },
+        backends: &["prefix", "mpt-archive"],
+        note: "Real blocks of our corpus instead of mainnet's first four million; accesses without the \
+               EVM, as in the paper.",
+    });
+    all
+}
+
+/// B+AVL, section V.
+fn bavl() -> Vec<Experiment> {
+    const BOTH: &[&str] = &["bavl", "avlplus"];
+    let state = |keys, pairs, proofs| Setup::State {
+        keys,
+        pairs,
+        commit_every: 1000,
+        cache_mb: None,
+        proofs,
+    };
+    let mut all = Vec::new();
+    all.extend([1000, 10_000, 100_000, 1_000_000].map(|elements| Experiment {
+        figure: "Fig. 5",
+        title: "Inserts and searches",
+        setup: state(None, elements, 0),
+        backends: BOTH,
+        note: "The paper's elements have 512 bytes, and keys of 4. Searches are the reads before \
+               inserts, of keys that are not there yet: the paper's find theirs.",
+    }));
+    all.push(Experiment {
+        figure: "Figs. 6, 7",
+        title: "Proof sizes and space",
+        setup: state(Some(1_000_000), 10_000, 1000),
+        backends: BOTH,
+        note: "The paper proves every element.",
+    });
+    let sync = |figure, title, chunk, peers, byzantine| Experiment {
+        figure,
+        title,
+        setup: Setup::Sync { elements: 100_000, chunk, peers, byzantine },
+        backends: BOTH,
+        note: "",
+    };
+    for liars in [0, 1] {
+        let title = "Synchronisation against chunk size";
+        all.extend([16, 64, 256, 1024, 4096].map(|chunk| sync("Fig. 8", title, chunk, 9, liars)));
+        let title = "Synchronisation against number of peers";
+        all.extend([3, 6, 12].map(|peers| sync("Fig. 8", title, 256, peers, liars)));
+    }
+    let title = "Synchronisation against number of liars";
+    all.extend([1, 2, 3, 4].map(|liars| sync("Fig. 9", title, 256, 9, liars)));
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scale_one_is_the_paper_and_small_scales_are_small() {
+        for paper in Paper::ALL {
+            let (own, small) = (experiments(paper, 1.0), experiments(paper, 0.001));
+            assert!(!small.is_empty() && small.len() <= own.len(), "{paper}");
+            for experiment in own.iter().chain(&small) {
+                let texts = [experiment.figure, experiment.title, experiment.setup.workload()];
+                assert!(texts.iter().all(|text| !text.is_empty()), "{experiment:?}");
+                assert!(!experiment.backends.is_empty(), "{experiment:?}");
+            }
+        }
+        let largest = Setup::Chain {
+            workload: "transfers",
+            accounts: 5_000_000,
+            senders: 20_000,
+            txs: 25_000_000,
+            txs_per_block: None,
+        };
+        assert!(experiments(Paper::Lvmt, 1.0).iter().any(|run| run.setup == largest));
+        let tenth = largest.scaled(0.1);
+        assert!(experiments(Paper::Lvmt, 0.1).iter().any(|run| run.setup == tenth));
+        let varied: Vec<_> = experiments(Paper::Cole, 0.01)
+            .iter()
+            .filter_map(|run| run.setup.own_parameter())
+            .map(|(_, name, value)| (name, value))
+            .collect();
+        let ratios = [2, 6, 8, 10, 12].map(|value| ("size ratio", value));
+        let fanouts = [2, 8, 16, 32, 64].map(|value| ("fanout", value));
+        assert_eq!(varied, [ratios, fanouts].concat());
+        assert_eq!("cole".parse::<Paper>(), Ok(Paper::Cole));
+        assert!("rainblock".parse::<Paper>().is_err());
+    }
+}

@@ -1,0 +1,224 @@
+//! The workloads that papers run, and how they shrink.
+
+/// A workload and its parameters, as the workload's command takes them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Setup {
+    /// `bench state`: pairs of a read and a write.
+    State {
+        /// Keys preloaded; none for `fresh`: each pair inserts a new key.
+        keys: Option<u64>,
+        /// Pairs measured.
+        pairs: u64,
+        /// Pairs a commit.
+        commit_every: u64,
+        /// Memory for caches in MB, where the paper says so.
+        cache_mb: Option<u64>,
+        /// Proofs made and checked at the end.
+        proofs: u64,
+    },
+    /// `bench transfers`, `erc20` or `uniswap`: signed transactions in blocks.
+    Chain {
+        /// Name of the workload.
+        workload: &'static str,
+        /// Accounts that receive.
+        accounts: u64,
+        /// Accounts that send.
+        senders: u64,
+        /// Transactions measured.
+        txs: u64,
+        /// Transactions a block, where the paper says so.
+        txs_per_block: Option<u64>,
+    },
+    /// `bench smallbank`: transfers between accounts of ten contracts.
+    SmallBank {
+        /// Blocks.
+        blocks: u64,
+        /// Transactions a block.
+        txs_per_block: u64,
+        /// COLE's size ratio T between levels.
+        size_ratio: u64,
+        /// COLE's fanout m of the Merkle file.
+        fanout: u64,
+        /// Memory for caches in MB, where the paper says so.
+        cache_mb: Option<u64>,
+    },
+    /// `bench kvstore`: YCSB.
+    KvStore {
+        /// Transactions that load the base data.
+        base: u64,
+        /// Blocks of the running phase.
+        blocks: u64,
+        /// Transactions a block.
+        txs_per_block: u64,
+        /// Reads and writes.
+        mix: KvMix,
+        /// Memory for caches in MB, where the paper says so.
+        cache_mb: Option<u64>,
+    },
+    /// `bench provenance`: all values of a key in the last `range` blocks, with proof.
+    Provenance {
+        /// States that are updated again and again.
+        states: u64,
+        /// Blocks.
+        blocks: u64,
+        /// Transactions a block.
+        txs_per_block: u64,
+        /// Blocks that a query reaches back.
+        range: u64,
+        /// COLE's fanout m of the Merkle file.
+        fanout: u64,
+    },
+    /// `replay` of mainnet.
+    Replay {
+        /// First block.
+        from: u64,
+        /// Last block.
+        to: u64,
+    },
+    /// `bench sync`: a new peer fetches the state from others.
+    Sync {
+        /// Elements of the state.
+        elements: u64,
+        /// Elements a chunk.
+        chunk: u64,
+        /// Peers that serve.
+        peers: u64,
+        /// How many of them lie.
+        byzantine: u64,
+    },
+}
+
+/// Reads and writes of [`Setup::KvStore`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KvMix {
+    /// Reads only.
+    ReadOnly,
+    /// As many reads as writes.
+    ReadWrite,
+    /// Writes only.
+    WriteOnly,
+}
+
+/// No state, no load and no chain of transactions becomes smaller than this.
+const FLOOR: u64 = 1000;
+/// No chain becomes shorter than this many blocks.
+const FEWEST_BLOCKS: u64 = 20;
+
+impl Setup {
+    /// The command that runs it: `state`, `transfers`, `smallbank`, ...
+    pub const fn workload(&self) -> &'static str {
+        match self {
+            Self::State { .. } => "state",
+            Self::Chain { workload, .. } => workload,
+            Self::SmallBank { .. } => "smallbank",
+            Self::KvStore { .. } => "kvstore",
+            Self::Provenance { .. } => "provenance",
+            Self::Replay { .. } => "replay",
+            Self::Sync { .. } => "sync",
+        }
+    }
+
+    /// COLE's own size ratio between levels.
+    pub const SIZE_RATIO: u64 = 4;
+    /// COLE's own fanout of the Merkle file.
+    pub const FANOUT: u64 = 4;
+
+    /// The parameter of one backend that it varies: backend, name and value. Without a way to set it,
+    /// the run is one that was had before.
+    pub const fn own_parameter(&self) -> Option<(&'static str, &'static str, u64)> {
+        match *self {
+            Self::SmallBank { size_ratio, .. } if size_ratio != Self::SIZE_RATIO => {
+                Some(("cole", "size ratio", size_ratio))
+            }
+            Self::SmallBank { fanout, .. } | Self::Provenance { fanout, .. }
+                if fanout != Self::FANOUT =>
+            {
+                Some(("cole", "fanout", fanout))
+            }
+            _ => None,
+        }
+    }
+
+    /// The same at `scale` of its size. Sizes of states and lengths of runs are multiplied, rounded to
+    /// two digits, and kept above a floor (1,000 keys, accounts, pairs, transactions or elements; 20
+    /// blocks), but never made larger than the paper's own. What shapes the work stays: pairs a commit
+    /// (as long as there are ten commits), transactions a block, fanouts, ranges, chunks, peers.
+    #[must_use]
+    pub fn scaled(self, scale: f64) -> Self {
+        let size = |paper: u64| shrink(paper, scale, FLOOR);
+        let height = |paper: u64| shrink(paper, scale, FEWEST_BLOCKS);
+        match self {
+            Self::State { keys, pairs, commit_every, cache_mb, proofs } => {
+                let pairs = size(pairs);
+                let commit_every = commit_every.min((pairs / 10).max(1));
+                Self::State { keys: keys.map(size), pairs, commit_every, cache_mb, proofs }
+            }
+            Self::Chain { workload, accounts, senders, txs, txs_per_block } => {
+                let (accounts, senders, txs) = (size(accounts), size(senders), size(txs));
+                Self::Chain { workload, accounts, senders, txs, txs_per_block }
+            }
+            Self::SmallBank { blocks, txs_per_block, size_ratio, fanout, cache_mb } => {
+                let blocks = height(blocks);
+                Self::SmallBank { blocks, txs_per_block, size_ratio, fanout, cache_mb }
+            }
+            Self::KvStore { base, blocks, txs_per_block, mix, cache_mb } => {
+                let (base, blocks) = (size(base), height(blocks));
+                Self::KvStore { base, blocks, txs_per_block, mix, cache_mb }
+            }
+            Self::Provenance { states, blocks, txs_per_block, range, fanout } => {
+                // A query has to fit into the chain.
+                let blocks = height(blocks).max(range);
+                Self::Provenance { states, blocks, txs_per_block, range, fanout }
+            }
+            Self::Replay { from, to } => {
+                Self::Replay { from, to: from + height(to - from + 1) - 1 }
+            }
+            Self::Sync { elements, chunk, peers, byzantine } => {
+                Self::Sync { elements: size(elements), chunk, peers, byzantine }
+            }
+        }
+    }
+}
+
+/// `paper` times `scale`, in two digits, between `floor` and `paper`.
+fn shrink(paper: u64, scale: f64, floor: u64) -> u64 {
+    if scale >= 1.0 {
+        return paper;
+    }
+    let exact = paper as f64 * scale;
+    let unit = 10_f64.powf((exact.max(1.0).log10().floor() - 1.0).max(0.0));
+    let rounded = ((exact / unit).round() * unit) as u64;
+    rounded.clamp(floor.min(paper), paper)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_shrink_to_two_digits_and_not_below_the_floor() {
+        assert_eq!(shrink(13_546_701, 1.0, FLOOR), 13_546_701, "scale 1 is the paper's own");
+        assert_eq!(shrink(5_000_000, 0.1, FLOOR), 500_000);
+        assert_eq!(shrink(1 << 20, 0.01, FLOOR), 10_000);
+        assert_eq!(shrink(46_701, 0.5, FLOOR), 23_000);
+        assert_eq!(shrink(1_000_000, 1e-6, FLOOR), FLOOR);
+        assert_eq!(shrink(100, 0.01, FLOOR), 100, "no floor above the paper's own");
+    }
+
+    #[test]
+    fn a_small_run_still_has_commits_and_its_queries_fit_into_the_chain() {
+        let (keys, cache_mb) = (None, None);
+        let state =
+            Setup::State { keys, pairs: 10_000_000, commit_every: 1000, cache_mb, proofs: 0 };
+        let small = Setup::State { keys, pairs: 1000, commit_every: 100, cache_mb, proofs: 0 };
+        assert_eq!(state.scaled(1e-4), small);
+        let past = |blocks| Setup::Provenance {
+            states: 100,
+            blocks,
+            txs_per_block: 100,
+            range: 128,
+            fanout: 4,
+        };
+        assert_eq!(past(100_000).scaled(1e-4), past(128));
+    }
+}

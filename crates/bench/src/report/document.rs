@@ -1,0 +1,193 @@
+//! One report, of whichever command, in the one shape that pages and comparisons work on.
+
+use super::{BenchReport, BenchResult, LatencyPoint, SliceResult};
+use crate::latency::Latency;
+use retrie_pipeline::{
+    replay::BundleOutcome,
+    report::{ReplayReport, ReplayResult},
+};
+use serde_json::{Map, Value, json};
+use std::{collections::BTreeMap, path::Path, time::Duration};
+
+/// Why a file is not a report.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReportError {
+    /// The file cannot be read.
+    #[error("reading {file}: {source}")]
+    Io {
+        /// The file.
+        file: String,
+        /// The cause.
+        source: std::io::Error,
+    },
+    /// The file is not JSON, or not in the shape of a report.
+    #[error("{file} is not a report of `retrie bench` or `retrie replay`: {source}")]
+    Shape {
+        /// The file.
+        file: String,
+        /// The cause, with line and column where it is about the text.
+        source: serde_json::Error,
+    },
+    /// There is nothing in it.
+    #[error("{file} holds no results: the run was stopped before the first one")]
+    Empty {
+        /// The file.
+        file: String,
+    },
+}
+
+/// A report of `retrie bench` or `retrie replay`. A replay becomes results of the workload `replay`:
+/// one a backend, and one more for each kind of bundles where there are several, because a backend
+/// that opens witnesses commits nothing for them.
+#[derive(Clone, Debug)]
+pub struct Document {
+    /// Where it comes from, for people: a file name, or the command.
+    pub name: String,
+    /// The report as it was written.
+    pub json: Value,
+    /// The report in the shape of `retrie bench`.
+    pub report: BenchReport,
+    /// Checks that did not hold, one line each.
+    pub failures: Vec<String>,
+}
+
+impl Document {
+    /// Reads a report from a file.
+    pub fn read(path: &Path) -> Result<Self, ReportError> {
+        let file = path.display().to_string();
+        let text = std::fs::read_to_string(path)
+            .map_err(|source| ReportError::Io { file: file.clone(), source })?;
+        Self::parse(&file, &text)
+    }
+
+    /// Takes the text of a report; `file` is its name in errors.
+    pub fn parse(file: &str, text: &str) -> Result<Self, ReportError> {
+        let shape = |source| ReportError::Shape { file: file.into(), source };
+        let json: Value = serde_json::from_str(text).map_err(shape)?;
+        // A result of a replay names the chain, one of a bench the workload.
+        let is_replay = json["results"][0].get("chain").is_some();
+        let mut document = if is_replay {
+            let report: ReplayReport = serde_json::from_value(json.clone()).map_err(shape)?;
+            Self { json, ..Self::from(&report) }
+        } else {
+            let report: BenchReport = serde_json::from_value(json.clone()).map_err(shape)?;
+            Self { json, ..Self::from(&report) }
+        };
+        if document.report.results.is_empty() && document.report.references.is_empty() {
+            return Err(ReportError::Empty { file: file.into() });
+        }
+        document.name = file.into();
+        Ok(document)
+    }
+}
+
+impl From<&BenchReport> for Document {
+    fn from(report: &BenchReport) -> Self {
+        Self {
+            name: report.command.clone(),
+            json: json!(report),
+            report: report.clone(),
+            failures: Vec::new(),
+        }
+    }
+}
+
+impl From<&ReplayReport> for Document {
+    fn from(report: &ReplayReport) -> Self {
+        let json = json!(report);
+        let failures = |result: &ReplayResult| {
+            let name = result.backend.clone();
+            let lines = result.failures.clone();
+            lines.into_iter().map(move |line| format!("{name}: {line}")).collect::<Vec<_>>()
+        };
+        Self {
+            name: report.command.clone(),
+            report: BenchReport {
+                machine: report.machine.clone(),
+                version: report.version.clone(),
+                command: report.command.clone(),
+                complete: report.complete,
+                results: report.results.iter().flat_map(replay_results).collect(),
+                notes: Vec::new(),
+                references: Vec::new(),
+            },
+            failures: report.results.iter().flat_map(failures).collect(),
+            json,
+        }
+    }
+}
+
+/// A replay's result as results of a workload: the whole, then each kind of bundles apart.
+fn replay_results(result: &ReplayResult) -> Vec<BenchResult> {
+    let mut kinds: BTreeMap<&str, Vec<&BundleOutcome>> = BTreeMap::new();
+    for bundle in &result.bundles {
+        kinds.entry(bundle.kind.as_ref()).or_default().push(bundle);
+    }
+    let all: Vec<_> = result.bundles.iter().collect();
+    let what = match kinds.len() {
+        0 => "chain",
+        1 => kinds.keys().next().copied().unwrap_or_default(),
+        _ => "all bundles",
+    };
+    let whole = BenchResult {
+        ops: result.txs,
+        seconds: result.seconds,
+        ops_per_s: result.tps,
+        tps: Some(result.tps),
+        breakdown: Some(result.breakdown),
+        reads_per_op: Some(result.amplification.reads_per_op),
+        writes_per_op: Some(result.amplification.writes_per_op),
+        read_bytes_per_op: Some(result.amplification.read_bytes_per_op),
+        write_bytes_per_op: Some(result.amplification.write_bytes_per_op),
+        disk_bytes: result.disk_bytes,
+        peak_rss_bytes: result.peak_rss_bytes,
+        ..of_bundles(result, what, &all)
+    };
+    let apart = kinds.iter().filter(|_| kinds.len() > 1);
+    std::iter::once(whole)
+        .chain(apart.map(|(kind, bundles)| of_bundles(result, kind, bundles)))
+        .collect()
+}
+
+/// Throughput and latency of some bundles of a replay. A block's latency is its timed seconds, and its
+/// transactions are a slice: blocks differ, but the same ones can be compared.
+fn of_bundles(result: &ReplayResult, what: &str, bundles: &[&BundleOutcome]) -> BenchResult {
+    let mut latency = Latency::default();
+    for bundle in bundles {
+        latency.record(Duration::from_secs_f64(bundle.seconds.max(0.0)));
+    }
+    let mut slices = Vec::new();
+    let mut txs = 0;
+    for bundle in bundles.iter().filter(|bundle| bundle.txs > 0 && bundle.seconds > 0.0) {
+        txs += bundle.txs;
+        let ops_per_s = bundle.txs as f64 / bundle.seconds;
+        slices.push(SliceResult { ops: txs, ops_per_s, disk_bytes: None, memory_bytes: 0 });
+    }
+    let seconds: f64 = bundles.iter().map(|bundle| bundle.seconds).sum();
+    let rate = if seconds > 0.0 { txs as f64 / seconds } else { 0.0 };
+    let at = |quantile| (!bundles.is_empty()).then(|| latency.micros(quantile));
+    let blocks = if bundles.is_empty() { result.blocks } else { bundles.len() as u64 };
+    let mut params = Map::new();
+    params.insert("chain".into(), json!(result.chain));
+    params.insert("blocks".into(), json!(blocks));
+    params.insert("from".into(), json!(result.from));
+    params.insert("to".into(), json!(result.to));
+    params.insert("kind".into(), json!(what));
+    BenchResult {
+        backend: result.backend.clone(),
+        workload: "replay".into(),
+        params,
+        ops: txs,
+        seconds,
+        ops_per_s: rate,
+        tps: Some(rate),
+        p50_us: at(0.5),
+        p99_us: at(0.99),
+        p999_us: at(0.999),
+        max_us: at(1.0),
+        slices,
+        latency: LatencyPoint::of(&latency),
+        ..BenchResult::default()
+    }
+}

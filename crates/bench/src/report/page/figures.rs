@@ -1,0 +1,284 @@
+//! Where the time goes, what is read and written, what stays on disk, and what proofs cost.
+
+use super::{
+    bars::{Row, bar, key, stack, whisker},
+    scale::Scale,
+    story::{Race, Story, micros_per_op},
+};
+use crate::report::{
+    BenchResult, ProofResult, TableResult,
+    words::{bytes, grouped, micros, number},
+};
+use maud::{Markup, html};
+
+/// Parts of the time, in the LVMT paper's order: style class and name.
+const PARTS: [(&str, &str); 4] = [
+    ("p0", "execution engine"),
+    ("p1", "authenticated structure"),
+    ("p2", "key-value store"),
+    ("p3", "other"),
+];
+
+/// Where the time of an operation or transaction goes; nothing if nobody has looked.
+pub(super) fn breakdown(story: &Story<'_>) -> Option<Markup> {
+    let races = with(story, |result| micros_per_op(result).is_some());
+    let first = races.first()?.results.first()?;
+    let unit = if first.tps.is_some() { "transaction" } else { "operation" };
+    let all =
+        races.iter().flat_map(|race| &race.results).filter_map(|result| micros_per_op(result));
+    let scale = Scale::linear(all.map(|parts| parts.iter().sum()));
+    let entries = PARTS
+        .map(|(class, name)| (html! { rect class=(class) width="100%" height="100%" {} }, name));
+    Some(html! {
+        figure id={ (story.workload) "-breakdown" } {
+            h3 { "Where the time goes" }
+            figcaption { "Time per " (unit) "; shorter is better." }
+            (key(&entries))
+            @for race in &races {
+                (race.heading())
+                @for result in &race.results {
+                    @if let Some(parts) = micros_per_op(result) {
+                        (breakdown_row(&scale, result, parts))
+                    }
+                }
+            }
+        }
+    })
+}
+
+fn breakdown_row(scale: &Scale, result: &BenchResult, parts: [f64; 4]) -> Markup {
+    let sum: f64 = parts.iter().sum();
+    let shares: Vec<_> = PARTS
+        .iter()
+        .zip(parts)
+        .filter(|(_, part)| *part > 0.0)
+        .map(|((class, name), part)| {
+            let title = format!(
+                "{}, {name}: {} ({:.0} %)",
+                result.backend,
+                micros(part),
+                part / sum * 100.0
+            );
+            ((*class).to_owned(), part, title)
+        })
+        .collect();
+    let note = format!("{:.0} % for the authenticated structure", parts[1] / sum * 100.0);
+    let (name, track) = (&*result.backend, stack(scale, &shares));
+    Row { name, label: None, track, figure: micros(sum), note: Some(note), other: false }.html()
+}
+
+type Count =
+    (&'static str, fn(&BenchResult) -> Option<f64>, fn(&TableResult) -> f64, fn(f64) -> String);
+
+const COUNTS: [Count; 4] = [
+    ("Rows read per key read", |r| r.reads_per_op, |t| t.reads_per_op, number),
+    ("Rows written per key written", |r| r.writes_per_op, |t| t.writes_per_op, number),
+    ("Bytes read per key read", |r| r.read_bytes_per_op, |t| t.read_bytes_per_op, bytes),
+    ("Bytes written per key written", |r| r.write_bytes_per_op, |t| t.write_bytes_per_op, bytes),
+];
+
+/// Rows and bytes at the interface of the key-value store per operation.
+pub(super) fn amplification(story: &Story<'_>) -> Option<Markup> {
+    let counted = |result: &BenchResult| COUNTS.iter().any(|count| count.1(result).is_some());
+    let races = with(story, counted);
+    if races.is_empty() {
+        return None;
+    }
+    Some(html! {
+        figure id={ (story.workload) "-amplification" } {
+            h3 { "Amplification" }
+            figcaption {
+                "What one key costs at the interface of the key-value store; shorter is better. A bar is \
+                 cut where several tables share it. Journal and undo rows are not counted."
+            }
+            @for race in &races {
+                (race.heading())
+                div class="panels" {
+                    @for count in &COUNTS { (amplification_panel(&races, race, count)) }
+                }
+                (tables(race))
+            }
+        }
+    })
+}
+
+fn amplification_panel(
+    all: &[&Race<'_>],
+    race: &Race<'_>,
+    (title, of, of_table, words): &Count,
+) -> Markup {
+    let values = all.iter().flat_map(|race| &race.results).filter_map(|result| of(result));
+    let scale = Scale::linear(values);
+    html! {
+        div class="panel" {
+            h4 { (title) }
+            @for result in &race.results {
+                @if let Some(value) = of(result) {
+                    @let tables = result.tables.as_deref().unwrap_or_default();
+                    @let parts: Vec<_> = tables.iter().filter(|table| of_table(table) > 0.0).map(|table| {
+                        let title = format!("{}, {}: {}", result.backend, table.name, words(of_table(table)));
+                        ("ours".to_owned(), of_table(table), title)
+                    }).collect();
+                    @let track = if parts.len() > 1 { stack(&scale, &parts) } else {
+                        bar(&scale, value, "ours", &format!("{}: {}", result.backend, words(value)))
+                    };
+                    (Row { name: &result.backend, label: None, track, figure: words(value), note: None, other: false }.html())
+                }
+            }
+        }
+    }
+}
+
+/// The same figures by table, for those that have several.
+fn tables(race: &Race<'_>) -> Markup {
+    let several =
+        |result: &&&BenchResult| result.tables.as_ref().is_some_and(|tables| tables.len() > 1);
+    let results: Vec<_> = race.results.iter().filter(several).collect();
+    html! {
+        @if !results.is_empty() {
+            details {
+                summary { "By table" }
+                div class="scroll" tabindex="0" {
+                    table {
+                        thead { tr {
+                            th class="t" { "backend" } th class="t" { "table" }
+                            @for count in &COUNTS { th { (count.0) } }
+                        } }
+                        tbody {
+                            @for result in &results {
+                                @for table in result.tables.iter().flatten() {
+                                    tr {
+                                        td class="t" { (result.backend) } td class="t" { (table.name) }
+                                        @for count in &COUNTS { td { (count.3(count.2(table))) } }
+                                    }
+                                }
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// What is on disk at the end, and by how much memory has grown.
+pub(super) fn space(story: &Story<'_>) -> Option<Markup> {
+    let disk = |result: &BenchResult| Some(result.disk_bytes as f64).filter(|bytes| *bytes > 0.0);
+    // It may have shrunk: then there is a figure and no bar.
+    let memory =
+        |result: &BenchResult| Some(result.memory_bytes? as f64).filter(|bytes| *bytes != 0.0);
+    let races = with(story, |result| disk(result).is_some());
+    if races.is_empty() {
+        return None;
+    }
+    let scale_of = |of: &dyn Fn(&BenchResult) -> Option<f64>| {
+        Scale::linear(races.iter().flat_map(|race| &race.results).filter_map(|result| of(result)))
+    };
+    let (disks, memories) = (scale_of(&disk), scale_of(&memory));
+    let panel = |race: &Race<'_>,
+                 title: &str,
+                 scale: &Scale,
+                 of: &dyn Fn(&BenchResult) -> Option<f64>| {
+        html! {
+            @if race.results.iter().any(|result| of(result).is_some()) {
+                div class="panel" {
+                    h4 { (title) }
+                    @for result in &race.results {
+                        @if let Some(value) = of(result) {
+                            @let said = format!("{}: {}", result.backend, bytes(value));
+                            @let track = bar(scale, value, "ours", &said);
+                            (Row { name: &result.backend, label: None, track, figure: bytes(value), note: None, other: false }.html())
+                        }
+                    }
+                }
+            }
+        }
+    };
+    Some(html! {
+        figure id={ (story.workload) "-space" } {
+            h3 { "Disk and memory at the end" }
+            figcaption {
+                "Live pages and files once everything has been folded; shorter is better. Memory is what \
+                 was allocated during a backend's turns, mapped files not included."
+                @if !races.iter().all(|race| race.is_complete()) {
+                    " Of a run that was stopped: what was on disk then, nothing folded or flushed for it."
+                }
+            }
+            @for race in &races {
+                (race.heading())
+                div class="panels" {
+                    (panel(race, "Disk", &disks, &disk))
+                    (panel(race, "Memory", &memories, &memory))
+                }
+            }
+        }
+    })
+}
+
+/// Sizes of proofs, and times to make and to check them.
+pub(super) fn proofs(story: &Story<'_>) -> Option<Markup> {
+    let races = with(story, |result| result.proofs.iter().any(|proof| proof.count > 0));
+    if races.is_empty() {
+        return None;
+    }
+    let all = || races.iter().flat_map(|race| &race.results).flat_map(|result| &result.proofs);
+    let sizes = Scale::linear(all().map(|proof| proof.bytes.max as f64));
+    let times =
+        Scale::linear(all().flat_map(|p| [p.made.p99_us, p.verified.p99_us]).map(|us| us as f64));
+    let panel = |race: &Race<'_>,
+                 title: &str,
+                 scale: &Scale,
+                 of: &dyn Fn(&ProofResult) -> (f64, f64, f64),
+                 words: fn(f64) -> String| {
+        html! {
+            div class="panel" {
+                h4 { (title) }
+                @for result in &race.results {
+                    @for proof in result.proofs.iter().filter(|proof| proof.count > 0) {
+                        @let (low, middle, high) = of(proof);
+                        @let kind = if proof.present { "present" } else { "absent" };
+                        @let said = format!("{}, {kind} key: {}", result.backend, words(middle));
+                        @let range = format!("{}, {kind} key: {} to {}", result.backend, words(low), words(high));
+                        @let track = html! {
+                            (bar(scale, middle, "ours", &said))
+                            (whisker(scale, low, high, "spread", &range))
+                        };
+                        @let label = Some(format!("{}, {kind}", result.backend));
+                        (Row { name: &result.backend, label, track, figure: words(middle), note: None, other: false }.html())
+                    }
+                }
+            }
+        }
+    };
+    let size = |proof: &ProofResult| {
+        (proof.bytes.min as f64, proof.bytes.p50 as f64, proof.bytes.max as f64)
+    };
+    let made = |p: &ProofResult| (p.made.p50_us as f64, p.made.p50_us as f64, p.made.p99_us as f64);
+    let checked = |p: &ProofResult| {
+        (p.verified.p50_us as f64, p.verified.p50_us as f64, p.verified.p99_us as f64)
+    };
+    let count = all().map(|proof| proof.count).max().unwrap_or(0);
+    Some(html! {
+        figure id={ (story.workload) "-proofs" } {
+            h3 { "Proofs" }
+            figcaption {
+                "Of one key each, up to " (grouped(count)) " of a kind: keys that have a value, and keys \
+                 that have none. Bars are medians; whiskers reach from the smallest to the largest size, \
+                 and to the 99th percentile of times. Shorter is better."
+            }
+            @for race in &races {
+                (race.heading())
+                div class="panels" {
+                    (panel(race, "Size", &sizes, &size, bytes))
+                    (panel(race, "Time to make", &times, &made, micros))
+                    (panel(race, "Time to check", &times, &checked, micros))
+                }
+            }
+        }
+    })
+}
+
+/// The races in which some result has what `has` looks for.
+fn with<'s, 'd>(story: &'s Story<'d>, has: impl Fn(&BenchResult) -> bool) -> Vec<&'s Race<'d>> {
+    story.races.iter().filter(|race| race.results.iter().any(|result| has(result))).collect()
+}

@@ -1,0 +1,119 @@
+//! One colour a backend, the same on every page.
+//!
+//! The named ones are those of Okabe and Ito (Color Universal Design, 2008), which stay apart for
+//! colour-blind eyes, and some more that lie between them in hue and brightness; light ones are
+//! darkened, so that each stands out from the paper 3 to 1 at least (WCAG 2.1, 1.4.11). Colour never
+//! stands alone: every mark has its name beside it.
+
+/// A name's colour on light and on dark paper.
+pub(super) struct Colour {
+    pub(super) light: &'static str,
+    pub(super) dark: &'static str,
+    /// How much of it there is; the rest is ink.
+    pub(super) strength: u8,
+}
+
+const NAMED: [(&str, &str, &str); 14] = [
+    ("raw", "#767676", "#a6a6a6"),
+    ("mpt", "#0072b2", "#4ba3dd"),
+    ("mpt-archive", "#2a90cb", "#a5d8f6"),
+    ("lvmt", "#d55e00", "#f0853a"),
+    ("cole", "#009e73", "#2fc79b"),
+    ("lmpt", "#c26a9b", "#e39cc3"),
+    ("prefix", "#b87f00", "#f2bb45"),
+    ("duptree", "#8f6b12", "#c9a653"),
+    ("bavl", "#5b3fa0", "#a48be0"),
+    ("avlplus", "#8f7bbd", "#c9bdea"),
+    ("nomt", "#2b2b2b", "#e6e2da"),
+    ("firewood", "#882255", "#d06a9b"),
+    ("geth", "#117733", "#5fc07f"),
+    ("reth", "#b2182b", "#ef6f6c"),
+];
+
+/// For names that nobody foresaw.
+const OTHERS: [(&str, &str); 6] = [
+    ("#318f80", "#76d0c0"),
+    ("#85852b", "#c7c76a"),
+    ("#aa4499", "#d57fc7"),
+    ("#332288", "#9386e0"),
+    ("#a65628", "#d98c5f"),
+    ("#607080", "#9fb0c0"),
+];
+
+/// The colour of `name`. What follows an `@` is a variety: a shade of the same colour.
+pub(super) fn colour(name: &str) -> Colour {
+    let (base, variety) = name.split_once('@').map_or((name, None), |(base, v)| (base, Some(v)));
+    let known = |wanted: &str| NAMED.iter().find(|(known, ..)| *known == wanted);
+    let found = known(base).or_else(|| known(base.split('-').next().unwrap_or(base)));
+    let (light, dark) = match found {
+        Some((_, light, dark)) => (*light, *dark),
+        None => OTHERS[place(base) % OTHERS.len()],
+    };
+    let strength = variety.map_or(100, |variety| [82, 66, 50][place(variety) % 3]);
+    Colour { light, dark, strength }
+}
+
+/// A number that belongs to a name in every version of this program (FNV-1a).
+fn place(name: &str) -> usize {
+    let hash = name
+        .bytes()
+        .fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
+    hash as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Relative luminance and contrast as WCAG defines them.
+    fn contrast(a: &str, b: &str) -> f64 {
+        let luminance = |hex: &str| {
+            let part = |at: usize| {
+                let part = f64::from(u8::from_str_radix(&hex[at..at + 2], 16).unwrap()) / 255.0;
+                if part <= 0.04045 { part / 12.92 } else { ((part + 0.055) / 1.055).powf(2.4) }
+            };
+            0.2126 * part(1) + 0.7152 * part(3) + 0.0722 * part(5)
+        };
+        let (a, b) = (luminance(a), luminance(b));
+        (a.max(b) + 0.05) / (a.min(b) + 0.05)
+    }
+
+    /// What `--name:` is on light and on dark paper.
+    fn of_style(name: &str) -> Vec<&'static str> {
+        let style = include_str!("style.css");
+        let found = style.match_indices(name).map(|(at, _)| &style[at + name.len()..][..7]);
+        found.take(2).collect()
+    }
+
+    #[test]
+    fn every_colour_stands_out_from_the_paper_and_parts_from_each_other_in_grey() {
+        let paper = of_style("--paper:");
+        let named = NAMED.map(|(_, light, dark)| (light, dark));
+        for (light, dark) in named.into_iter().chain(OTHERS) {
+            assert!(contrast(light, paper[0]) >= 3.0, "{light} on light paper");
+            assert!(contrast(dark, paper[1]) >= 3.0, "{dark} on dark paper");
+        }
+        let parts = ["--p0:", "--p1:", "--p2:"].map(of_style);
+        for (side, paper) in paper.iter().enumerate() {
+            let [a, b, c] = [&parts[0], &parts[1], &parts[2]].map(|part| part[side]);
+            assert!([a, b, c].iter().all(|part| contrast(part, paper) >= 3.0), "{a} {b} {c}");
+            for (one, other) in [(a, b), (b, c), (a, c)] {
+                assert!(contrast(one, other) >= 1.5, "{one} and {other} are alike in grey");
+            }
+        }
+    }
+
+    #[test]
+    fn every_name_has_a_colour_and_keeps_it() {
+        assert_eq!(colour("lvmt").light, "#d55e00");
+        assert_eq!(colour("lvmt@0/64").light, "#d55e00");
+        assert!(colour("lvmt@0/64").strength < colour("lvmt").strength);
+        assert_eq!(colour("firewood-ethhash").light, colour("firewood").light);
+        assert_ne!(colour("mpt-archive").light, colour("mpt").light);
+        assert_eq!(colour("from nowhere").light, colour("from nowhere").light);
+        let mut lights: Vec<_> = NAMED.iter().map(|(_, light, _)| light).collect();
+        lights.sort();
+        lights.dedup();
+        assert_eq!(lights.len(), NAMED.len(), "two backends share a colour");
+    }
+}

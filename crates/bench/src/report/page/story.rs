@@ -1,0 +1,276 @@
+//! The documents sorted for reading: workloads, their variants, who raced in each, and in words who
+//! was how fast.
+
+use crate::figures::Ratio;
+use crate::report::{
+    BenchResult, Document, Reference,
+    variant::{Variant, differing},
+    words::number,
+};
+use maud::{Markup, html};
+
+/// One workload: all its variants, of all documents.
+pub(super) struct Story<'d> {
+    pub(super) workload: &'d str,
+    /// Params that all variants share, in words.
+    pub(super) terms: String,
+    pub(super) races: Vec<Race<'d>>,
+    /// Figures of others.
+    pub(super) references: Vec<&'d Reference>,
+}
+
+/// One variant in one document: results that were raced against each other.
+pub(super) struct Race<'d> {
+    /// What sets it apart from the other variants; empty if there is nothing else.
+    pub(super) label: String,
+    /// All params that are not equal for all, in words.
+    pub(super) params: String,
+    pub(super) results: Vec<&'d BenchResult>,
+    variant: Variant,
+    document: &'d Document,
+}
+
+impl<'d> Story<'d> {
+    /// All workloads, in the order in which the documents have them.
+    pub(super) fn all(documents: &'d [Document]) -> Vec<Self> {
+        let mut stories: Vec<Self> = Vec::new();
+        for document in documents {
+            for result in &document.report.results {
+                Self::named(&mut stories, &result.workload).add(document, result);
+            }
+            for reference in &document.report.references {
+                let story = Self::named(&mut stories, &reference.workload);
+                if !story.references.contains(&reference) {
+                    story.references.push(reference);
+                }
+            }
+        }
+        stories.iter_mut().for_each(Self::name_races);
+        stories
+    }
+
+    fn named<'s>(stories: &'s mut Vec<Self>, workload: &'d str) -> &'s mut Self {
+        let place = stories.iter().position(|story| story.workload == workload);
+        let place = place.unwrap_or_else(|| {
+            let (terms, races, references) = (String::new(), Vec::new(), Vec::new());
+            stories.push(Self { workload, terms, races, references });
+            stories.len() - 1
+        });
+        &mut stories[place]
+    }
+
+    fn add(&mut self, document: &'d Document, result: &'d BenchResult) {
+        let variant = Variant::of(result);
+        let same =
+            |race: &&mut Race<'_>| std::ptr::eq(race.document, document) && race.variant == variant;
+        match self.races.iter_mut().find(same) {
+            Some(race) => race.results.push(result),
+            None => self.races.push(Race {
+                label: String::new(),
+                params: String::new(),
+                results: vec![result],
+                variant,
+                document,
+            }),
+        }
+    }
+
+    fn name_races(&mut self) {
+        let variants: Vec<_> = self.races.iter().map(|race| &race.variant).collect();
+        let differing = differing(&variants);
+        if let Some(first) = variants.first() {
+            let names = first.params.keys().map(String::as_str);
+            let shared: Vec<_> = names.filter(|name| !differing.contains(name)).collect();
+            self.terms = first.words(&shared);
+        }
+        let distinct = |names: &[&str]| {
+            let labels: Vec<_> = variants.iter().map(|variant| variant.words(names)).collect();
+            let unlike = |(n, label): (usize, &String)| !labels[..n].contains(label);
+            labels.iter().enumerate().all(unlike).then_some(labels)
+        };
+        // As few params as tell them apart, sizes first.
+        let count = (0..=differing.len()).find(|count| distinct(&differing[..*count]).is_some());
+        let mut names = differing[..count.unwrap_or(0)].to_vec();
+        for name in names.clone() {
+            let others: Vec<_> = names.iter().copied().filter(|other| *other != name).collect();
+            if !others.is_empty() && distinct(&others).is_some() {
+                names = others;
+            }
+        }
+        let labels = count.and_then(|_| distinct(&names));
+        let wordy: Vec<_> = variants.iter().map(|variant| variant.words(&differing)).collect();
+        let labels = labels.unwrap_or_else(|| {
+            let documents = self.races.iter().map(|race| &race.document.name);
+            let both = wordy.iter().zip(documents).map(|(words, document)| match words.as_str() {
+                "" => document.clone(),
+                words => format!("{words}; {document}"),
+            });
+            both.collect()
+        });
+        for ((race, label), params) in self.races.iter_mut().zip(labels).zip(wordy) {
+            (race.label, race.params) = (label, params);
+        }
+    }
+
+    /// A heading.
+    pub(super) fn title(&self) -> String {
+        match self.workload {
+            "state" => "State stores alone".into(),
+            "transfers" => "Transfers of ether".into(),
+            "erc20" => "Token transfers".into(),
+            "uniswap" => "Swaps on Uniswap".into(),
+            "smallbank" => "SmallBank".into(),
+            "kvstore" => "Key-value store (YCSB)".into(),
+            "provenance" => "Provenance queries".into(),
+            "sync" => "State synchronisation".into(),
+            "replay" => "Blocks replayed".into(),
+            other => other.into(),
+        }
+    }
+
+    /// What is measured.
+    pub(super) fn about(&self) -> &'static str {
+        match self.workload {
+            "state" => {
+                "Random pairs, a read and then a write of the same key, without a chain around \
+                 them: the stand-alone workload of the LVMT paper."
+            }
+            "transfers" => {
+                "Signed transfers of ether to random receivers, through the whole import of blocks."
+            }
+            "erc20" => "Signed token transfers (ERC-20), through the whole import of blocks.",
+            "uniswap" => {
+                "Swaps through a Uniswap v2 router, in both directions, through the whole import of \
+                 blocks."
+            }
+            "smallbank" => "Transfers between accounts that contracts keep, as in Blockbench.",
+            "kvstore" => "Reads and writes of a contract's storage, as YCSB makes them.",
+            "provenance" => "All values that a key had in the latest blocks, with proofs.",
+            "sync" => "A new peer fetches the state from others, some of which may lie.",
+            "replay" => {
+                "Blocks executed, committed and checked on a fresh store of each backend. Each block \
+                 counts as one latency."
+            }
+            _ => "",
+        }
+    }
+}
+
+impl<'d> Race<'d> {
+    /// The heading above its rows; none if it is the only one.
+    pub(super) fn heading(&self) -> Markup {
+        html! { @if !self.label.is_empty() { h4 title=(self.params) { (self.label) } } }
+    }
+
+    /// The result of `backend`.
+    pub(super) fn of(&self, backend: &str) -> Option<&'d BenchResult> {
+        self.results.iter().copied().find(|result| result.backend == backend)
+    }
+
+    /// Whether `setting` names sizes that this variant has: `5m receivers` and accounts 5m.
+    pub(super) fn is_setting(&self, setting: &str) -> bool {
+        self.variant.is_setting(setting)
+    }
+
+    /// How large it is, in words, and what else sets it apart.
+    pub(super) fn size_and_label(&self) -> String {
+        match self.variant.size_words() {
+            size if size.is_empty() || self.label.contains(&size) => self.label.clone(),
+            size if self.label.is_empty() => size,
+            size => format!("{size}, {}", self.label),
+        }
+    }
+
+    /// A param.
+    pub(super) fn param(&self, name: &str) -> Option<&serde_json::Value> {
+        self.variant.params.get(name)
+    }
+
+    /// Whether all of it was run.
+    pub(super) const fn is_complete(&self) -> bool {
+        self.document.report.complete
+    }
+
+    /// How large it is.
+    pub(super) fn size(&self) -> u64 {
+        self.variant.size()
+    }
+
+    /// How fast `result` is beside the yardsticks `raw` and `mpt-archive`: `49 % of raw, 5.5 times
+    /// mpt-archive`. Without both, beside the first. `with_spread` says how far half of the slices'
+    /// ratios lie apart.
+    pub(super) fn standing(&self, result: &BenchResult, with_spread: bool) -> String {
+        let mut others: Vec<_> =
+            ["raw", "mpt-archive"].iter().filter_map(|name| self.of(name)).collect();
+        if others.is_empty() {
+            others.extend(self.results.first());
+        }
+        let beside = |other: &&BenchResult| {
+            let (factor, spread) = ratio_to(result, other)?;
+            let words = ratio(factor, &other.backend);
+            Some(match spread.filter(|_| with_spread) {
+                Some(spread) => format!("{words} (spread {:.0} %)", spread * 100.0),
+                None => words,
+            })
+        };
+        let others = others.iter().filter(|other| other.backend != result.backend);
+        others.filter_map(beside).collect::<Vec<_>>().join(", ")
+    }
+}
+
+/// How many times as fast as `other` `result` was, and the spread of that: the median of the ratios
+/// of slices that were run next to each other, as the command prints it. Where there are none (the
+/// slices of a replay are its blocks), the ratio of the rates.
+pub(super) fn ratio_to(result: &BenchResult, other: &BenchResult) -> Option<(f64, Option<f64>)> {
+    let is_race = result.workload != "replay" && !result.slices.is_empty();
+    let (factor, spread) = if is_race && result.slices.len() == other.slices.len() {
+        let rates = |of: &BenchResult| of.slices.clone().into_iter().map(|s| s.ops_per_s);
+        let found = Ratio::of(rates(result), rates(other));
+        (found.median, Some(found.spread()))
+    } else {
+        (rate(result) / rate(other), None)
+    };
+    (factor.is_finite() && factor > 0.0).then_some((factor, spread))
+}
+
+/// Transactions a second where there are such, else operations.
+pub(super) fn rate(result: &BenchResult) -> f64 {
+    result.tps.unwrap_or(result.ops_per_s)
+}
+
+/// The sustained rate, in the unit of [`rate`].
+pub(super) fn sustained(result: &BenchResult) -> Option<f64> {
+    let scale = rate(result) / result.ops_per_s;
+    result.sustained_ops_per_s.map(|rate| rate * scale).filter(|rate| rate.is_finite())
+}
+
+/// What [`rate`] counts.
+pub(super) fn unit(result: &BenchResult) -> &'static str {
+    if result.tps.is_some() { "transactions" } else { "operations" }
+}
+
+/// Microseconds of an operation or transaction: execution engine, authenticated structure, key-value
+/// store, other. Nothing if nobody has looked.
+pub(super) fn micros_per_op(result: &BenchResult) -> Option<[f64; 4]> {
+    let parts = result.breakdown?;
+    let parts = [parts.execution, parts.authentication, parts.storage_io, parts.other];
+    // Transactions, where these are what is counted.
+    let count = result.ops as f64 * rate(result) / result.ops_per_s;
+    let known = count > 0.0 && parts.iter().sum::<f64>() > 0.0;
+    known.then(|| parts.map(|part| part * 1e6 / count))
+}
+
+/// `49 % of raw`, `5.5 times mpt`, `as fast as mpt`.
+pub(super) fn ratio(factor: f64, other: &str) -> String {
+    match factor {
+        _ if (0.99..1.01).contains(&factor) => format!("as fast as {other}"),
+        _ if factor < 0.995 => format!("{} % of {other}", whole_or_tenths(factor * 100.0)),
+        _ if factor >= 9.95 => format!("{factor:.0} times {other}"),
+        _ if factor >= 2.0 => format!("{factor:.1} times {other}"),
+        _ => format!("{} times {other}", number(factor)),
+    }
+}
+
+fn whole_or_tenths(percent: f64) -> String {
+    if percent < 9.95 { format!("{percent:.1}") } else { format!("{percent:.0}") }
+}

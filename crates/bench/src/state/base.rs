@@ -1,0 +1,154 @@
+//! The state before the first block.
+
+use super::{
+    real::Trace,
+    workload::{Layout, SLOTS_PER_ACCOUNT},
+};
+use crate::random::Random;
+use alloy_primitives::{Address, B256, Bytes, U256, keccak256};
+use rayon::prelude::*;
+use retrie_state::{Account, StateKey, Value};
+use std::sync::Arc;
+
+/// The one contract of [`Layout::OneContract`].
+const CONTRACT: Address = Address::repeat_byte(0x57);
+
+/// 32 bytes without a leading zero, as slot values are stored.
+pub(super) fn value(random: &mut Random) -> Value {
+    let mut value = B256::ZERO;
+    for word in value.chunks_exact_mut(8) {
+        word.copy_from_slice(&random.next().to_be_bytes());
+    }
+    value[0] |= 1;
+    Bytes::copy_from_slice(value.as_slice())
+}
+
+/// What the state before the first block depends on.
+#[derive(Clone, Debug)]
+pub enum Base {
+    /// Random slots.
+    Random(RandomBase),
+    /// What the blocks of a trace find, and padding.
+    Real(Arc<Trace>),
+}
+
+/// Random slots in contracts of random addresses.
+#[derive(Clone, Copy, Debug)]
+pub struct RandomBase {
+    /// Number of slots.
+    pub(super) keys: u64,
+    pub(super) contracts: u64,
+    pub(super) layout: Layout,
+    pub(super) seed: u64,
+}
+
+/// All entries of a state in key order.
+#[derive(Debug)]
+pub enum SortedEntries {
+    /// Keys and their numbers, from which values are made on the way: 64 bytes an entry in memory.
+    Random(RandomBase, Vec<(StateKey, u32)>),
+    /// Keys and values.
+    Listed(Vec<(StateKey, Value)>),
+}
+
+impl SortedEntries {
+    /// How many there are.
+    pub const fn len(&self) -> usize {
+        match self {
+            Self::Random(_, keys) => keys.len(),
+            Self::Listed(entries) => entries.len(),
+        }
+    }
+
+    /// Whether there are none.
+    pub const fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The entry at a place in the order.
+    pub fn get(&self, at: usize) -> Option<(StateKey, Value)> {
+        match self {
+            Self::Random(base, keys) => keys.get(at).map(|(key, n)| (*key, base.value(key, *n))),
+            Self::Listed(entries) => entries.get(at).cloned(),
+        }
+    }
+
+    /// All of them.
+    pub fn iter(&self) -> impl Iterator<Item = (StateKey, Value)> {
+        (0..self.len()).filter_map(|at| self.get(at))
+    }
+}
+
+impl Base {
+    /// A name for what it depends on, fit for a file name. The number at its end is the version of
+    /// the rules by which it is made.
+    pub fn name(&self) -> String {
+        match self {
+            Self::Random(base) => base.name(),
+            Self::Real(trace) => trace.base_name(),
+        }
+    }
+
+    /// All of its entries.
+    pub fn entries(&self) -> SortedEntries {
+        match self {
+            Self::Random(base) => SortedEntries::Random(*base, base.sorted_keys()),
+            Self::Real(trace) => SortedEntries::Listed(trace.base_entries()),
+        }
+    }
+}
+
+impl RandomBase {
+    fn name(&self) -> String {
+        let layout = match self.layout {
+            Layout::OneContract => "one-contract",
+            Layout::Accounts => "accounts",
+        };
+        format!("{}-keys-{layout}-{}-seed-{}-v1", self.keys, self.contracts, self.seed)
+    }
+
+    /// All state keys in order, slots with their number.
+    fn sorted_keys(&self) -> Vec<(StateKey, u32)> {
+        let accounts = (0..self.contracts).map(|n| (StateKey::Account(self.contract(n)), 0));
+        let mut keys: Vec<_> = accounts.collect();
+        // The number fits: `Workload::check` has seen to it.
+        keys.par_extend((0..self.keys as u32).into_par_iter().map(|n| (self.key(n.into()), n)));
+        keys.par_sort_unstable();
+        keys
+    }
+
+    fn value(&self, key: &StateKey, n: u32) -> Value {
+        match key {
+            StateKey::Account(_) => {
+                Account { nonce: 1, balance: U256::from(1), ..Default::default() }.encode()
+            }
+            StateKey::Slot(..) => {
+                value(&mut Random::new(self.seed ^ (u64::from(n) << 32 | 0x5eed)))
+            }
+        }
+    }
+
+    /// The `n`th key.
+    pub(super) fn key(&self, n: u64) -> StateKey {
+        let slot = B256::from(self.hash(b'k', n));
+        let contract = match self.layout {
+            Layout::OneContract => CONTRACT,
+            Layout::Accounts => self.contract(n / SLOTS_PER_ACCOUNT),
+        };
+        StateKey::Slot(contract, slot)
+    }
+
+    fn contract(&self, n: u64) -> Address {
+        match self.layout {
+            Layout::OneContract => CONTRACT,
+            Layout::Accounts => Address::from_slice(&self.hash(b'a', n)[..20]),
+        }
+    }
+
+    fn hash(&self, domain: u8, n: u64) -> [u8; 32] {
+        let mut input = [domain; 17];
+        input[1..9].copy_from_slice(&self.seed.to_be_bytes());
+        input[9..].copy_from_slice(&n.to_be_bytes());
+        keccak256(input).0
+    }
+}

@@ -1,0 +1,75 @@
+//! What a race gave: all contenders, and what they were raced on.
+
+use super::{
+    contender::Terms,
+    outcome::Outcome,
+    workload::{Choice, Keys, Workload},
+};
+use crate::{BenchError, report::BenchResult};
+use retrie_db::SyncMode;
+use serde_json::{Map, Value, json};
+
+/// A race that has been run.
+#[derive(Debug)]
+pub struct Raced {
+    /// One of each contender, in their order.
+    pub outcomes: Vec<Outcome>,
+    /// Whether all of it was run, or why not. Where it was cut short, the slices that all contenders
+    /// have run are there, and of the rest (flush and roots, then proofs) what all have reached.
+    pub ended: Result<(), BenchError>,
+    /// To how many bytes memory was capped, and by what means.
+    pub memory: Option<(u64, &'static str)>,
+}
+
+impl Raced {
+    /// As results of `--json`.
+    pub fn results(&self, workload: &Workload, terms: &Terms) -> Vec<BenchResult> {
+        let params = self.params(workload, terms);
+        self.outcomes.iter().map(|outcome| outcome.result(params.clone())).collect()
+    }
+
+    /// What all contenders share. What is as it always was is not named.
+    pub fn params(&self, workload: &Workload, terms: &Terms) -> Map<String, Value> {
+        let keys = match &workload.keys {
+            Keys::Preloaded(keys) => json!(keys),
+            Keys::Fresh | Keys::Real(_) => json!(workload.keys.to_string()),
+        };
+        let sync = match terms.sync {
+            SyncMode::Durable => "durable",
+            SyncMode::NoSync => "none",
+        };
+        let mut params = Map::new();
+        let mut set = |name: &str, value: Value| params.insert(name.into(), value);
+        set("keys", keys);
+        set("pairs", json!(workload.pairs));
+        match &workload.keys {
+            Keys::Real(trace) => {
+                set("blocks", json!(trace.figures().blocks));
+                set("pad_accounts", json!(trace.padding().accounts));
+                set("pad_slots", json!(trace.padding().slots));
+            }
+            _ => {
+                set("commit_every", json!(workload.commit_every));
+                set("layout", json!(workload.layout));
+                set("seed", json!(workload.seed));
+            }
+        }
+        if workload.reads > 0.0 {
+            set("reads", json!(workload.reads));
+        }
+        if workload.choice != Choice::Uniform {
+            set("keys_by", json!(workload.choice));
+        }
+        set("warmup", json!(workload.warmup));
+        set("slices", json!(workload.slices));
+        set("sync", json!(sync));
+        set("cache_mb", json!(terms.cache_bytes >> 20));
+        set("retention", json!(terms.retention));
+        if let Some((limit, means)) = self.memory {
+            set("memory_limit_mb", json!(limit >> 20));
+            set("memory_limit_by", json!(means));
+            set("memory_limit_shared_by", json!(self.outcomes.len()));
+        }
+        params
+    }
+}

@@ -1,0 +1,161 @@
+//! The corpus of real blocks: bundles, which are executed, and net writes of neighbouring blocks.
+
+use super::{
+    diffs::Diff,
+    trace::{Trace, TraceBuilder},
+};
+use flate2::read::MultiGzDecoder;
+use retrie_pipeline::{
+    PipelineError,
+    replay::{BundleReplayOptions, Padding, bundle_effects},
+};
+use retrie_sources::{Bundle, SourceError, list_bundles};
+use std::{
+    collections::BTreeMap,
+    fs::{self, File},
+    io,
+    path::{Path, PathBuf},
+    sync::atomic::{AtomicBool, Ordering},
+};
+
+/// Folders of bundles, and the one of net writes. A block that is in several is taken from the
+/// first.
+const BUNDLES: [&str; 2] = ["witness", "prestate"];
+const DIFFS: &str = "diffs";
+
+/// Real blocks on disk: a folder `mainnet` as RETRIE_DATA has it.
+#[derive(Clone, Debug)]
+pub struct Corpus {
+    folder: PathBuf,
+}
+
+/// Why no trace could be made.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TraceError {
+    /// There are no real blocks.
+    #[error(
+        "--keys real takes real blocks from {}/{{witness,prestate,diffs}}, and there is no {}: \
+         RETRIE_DATA names the folder above `mainnet`",
+        folder.display(), missing
+    )]
+    NoData {
+        /// Where they were looked for.
+        folder: PathBuf,
+        /// What is not there.
+        missing: &'static str,
+    },
+    /// A bundle cannot be read.
+    #[error(transparent)]
+    Source(Box<SourceError>),
+    /// A bundle cannot be executed.
+    #[error(transparent)]
+    Execution(Box<PipelineError>),
+    /// A file of net writes cannot be read.
+    #[error("{}: {source}", file.display())]
+    Diff {
+        /// The file.
+        file: PathBuf,
+        /// What is wrong with it.
+        source: io::Error,
+    },
+    /// The user asked to stop.
+    #[error("stopped while real blocks were being read")]
+    Stopped,
+}
+
+/// A file of the corpus.
+enum Found {
+    Bundle(PathBuf),
+    Diff(PathBuf),
+}
+
+impl Corpus {
+    /// The corpus in a folder.
+    pub const fn at(folder: PathBuf) -> Self {
+        Self { folder }
+    }
+
+    /// The folder `mainnet` of RETRIE_DATA, or of `../shared/data`.
+    pub fn user_default() -> Self {
+        let data = std::env::var_os("RETRIE_DATA").filter(|value| !value.is_empty());
+        let data = data.map_or_else(|| PathBuf::from("../shared/data"), PathBuf::from);
+        Self::at(data.join("mainnet"))
+    }
+
+    /// Reads all blocks in the order of their numbers and executes those that come as bundles. Takes
+    /// some seconds.
+    ///
+    /// # Errors
+    /// If data is missing or wrong, or `stop` was set.
+    pub fn trace(
+        &self,
+        options: &BundleReplayOptions<'_>,
+        padding: Padding,
+        stop: &AtomicBool,
+    ) -> Result<Trace, TraceError> {
+        let mut trace = TraceBuilder::default();
+        for file in self.files()?.into_values() {
+            if stop.load(Ordering::Relaxed) {
+                return Err(TraceError::Stopped);
+            }
+            match file {
+                Found::Diff(path) => read_diff(&path)?.push(&mut trace),
+                Found::Bundle(path) => {
+                    let bundle =
+                        Bundle::load(&path).map_err(|e| TraceError::Source(Box::new(e)))?;
+                    let effects = bundle_effects(&bundle, options)
+                        .map_err(|e| TraceError::Execution(Box::new(e)))?;
+                    let changes = effects.delta.changes().iter();
+                    let writes = changes.map(|change| (change.key, change.next.clone())).collect();
+                    trace.push(effects.pre, writes);
+                }
+            }
+        }
+        let trace = trace.build(padding);
+        if trace.figures().blocks == 0 {
+            let (folder, missing) = (self.folder.clone(), "block that touches the state");
+            return Err(TraceError::NoData { folder, missing });
+        }
+        Ok(trace)
+    }
+
+    /// The file of each block.
+    fn files(&self) -> Result<BTreeMap<u64, Found>, TraceError> {
+        let mut files = BTreeMap::new();
+        let folder_of = |name: &'static str| {
+            let folder = self.folder.join(name);
+            let missing = TraceError::NoData { folder: self.folder.clone(), missing: name };
+            if folder.is_dir() { Ok(folder) } else { Err(missing) }
+        };
+        for name in BUNDLES {
+            let bundles = list_bundles(folder_of(name)?);
+            for bundle in bundles.map_err(|e| TraceError::Source(Box::new(e)))? {
+                files.entry(bundle.number).or_insert(Found::Bundle(bundle.path));
+            }
+        }
+        let folder = folder_of(DIFFS)?;
+        let failed = |source| TraceError::Diff { file: folder.clone(), source };
+        for entry in fs::read_dir(&folder).map_err(failed)? {
+            let path = entry.map_err(failed)?.path();
+            let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+            let number = name.strip_suffix(".json.gz").and_then(|number| number.parse().ok());
+            if let Some(number) = number {
+                files.entry(number).or_insert(Found::Diff(path));
+            }
+        }
+        Ok(files)
+    }
+}
+
+fn read_diff(file: &Path) -> Result<Diff, TraceError> {
+    let failed = |source| TraceError::Diff { file: file.to_owned(), source };
+    let reader = MultiGzDecoder::new(File::open(file).map_err(failed)?);
+    let diff: Diff =
+        serde_json::from_reader(io::BufReader::new(reader)).map_err(|e| failed(e.into()))?;
+    let named = file.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    if named.split('.').next() != Some(diff.number.to_string().as_str()) {
+        return Err(failed(io::Error::other(format!("it holds block {}", diff.number))));
+    }
+    Ok(diff)
+}

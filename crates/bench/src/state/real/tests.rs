@@ -1,0 +1,121 @@
+//! Traces of made-up blocks. Those of real ones are raced in `tests/race.rs`.
+
+use super::trace::{Trace, TraceBuilder};
+use crate::state::{Block, Op};
+use alloy_primitives::{Address, B256, Bytes};
+use retrie_pipeline::replay::Padding;
+use retrie_state::{Account, StateKey, Value};
+use std::collections::BTreeMap;
+
+fn account(n: u8) -> StateKey {
+    StateKey::Account(Address::repeat_byte(n))
+}
+
+fn slot(n: u8, slot: u8) -> StateKey {
+    StateKey::Slot(Address::repeat_byte(n), B256::with_last_byte(slot))
+}
+
+fn value(n: u8) -> Option<Value> {
+    Some(Bytes::copy_from_slice(&[n]))
+}
+
+fn holder(nonce: u64) -> Option<Value> {
+    Some(Account { nonce, ..Default::default() }.encode())
+}
+
+type Values = Vec<(StateKey, Option<Value>)>;
+
+fn trace(blocks: Vec<(Values, Values)>) -> Trace {
+    let mut builder = TraceBuilder::default();
+    for (pre, writes) in blocks {
+        builder.push(pre.into_iter().collect(), writes.into_iter().collect());
+    }
+    builder.build(Padding::default())
+}
+
+/// Runs `blocks` of a trace on its state, checking what each finds.
+fn run(trace: &Trace, blocks: u64) -> Vec<BTreeMap<StateKey, Value>> {
+    let mut state: BTreeMap<_, _> = trace.base_entries().into_iter().collect();
+    let mut states = vec![state.clone()];
+    for number in 0..blocks {
+        let Block { ops, present } = trace.block(number);
+        let found = ops.iter().filter(|op| state.contains_key(op.key())).count();
+        assert_eq!(found as u64, present, "block {number}");
+        for op in ops {
+            match op {
+                Op::Read(_) => {}
+                Op::Write(key, value) => {
+                    assert_ne!(state.insert(key, value.clone()), Some(value), "{key}: no change");
+                }
+                Op::Delete(key) => assert!(state.remove(&key).is_some(), "{key}: no change"),
+            }
+        }
+        for key in state.keys() {
+            assert!(state.contains_key(&StateKey::Account(*key.address())), "{key}: no account");
+        }
+        states.push(state.clone());
+    }
+    states
+}
+
+#[test]
+fn way_back_restores_what_the_way_forth_has_changed() {
+    let trace = trace(vec![
+        (
+            vec![(account(1), holder(1)), (slot(1, 1), value(1)), (slot(1, 2), None)],
+            vec![(slot(1, 1), None), (slot(1, 2), value(2))],
+        ),
+        (
+            vec![(account(1), holder(9)), (account(2), None), (slot(1, 2), value(7))],
+            vec![(account(2), holder(1)), (slot(1, 2), value(3))],
+        ),
+    ]);
+    let figures = trace.figures();
+    assert_eq!((figures.blocks, figures.reads, figures.writes), (2, 6, 4));
+    assert_eq!((figures.deletes, figures.keys), (1, 4));
+    let states = run(&trace, 8);
+    assert_eq!(states[0].keys().copied().collect::<Vec<_>>(), [account(1), slot(1, 1)]);
+    // The account keeps the value that was first seen.
+    assert_eq!(states[2].get(&account(1)), holder(1).as_ref());
+    assert_eq!(states[2].get(&slot(1, 2)), value(3).as_ref());
+    assert_eq!(states[4], states[0]);
+    assert_eq!((&states[3], &states[6]), (&states[1], &states[2]));
+    assert_eq!(states[8], states[0]);
+    assert_eq!(trace.lasting_keys(), [account(1)]);
+    assert_eq!(trace.blocks_for(0, 1), 1);
+    assert_eq!(trace.blocks_for(0, 4), 2);
+    assert_eq!(trace.blocks_for(1, 6), 2);
+    assert_eq!(trace.blocks_for(5, 0), 0);
+}
+
+#[test]
+fn account_that_is_removed_takes_all_its_slots_along() {
+    let trace = trace(vec![
+        (vec![(account(1), holder(1)), (slot(1, 1), value(1)), (slot(1, 2), value(2))], vec![]),
+        // A block that knows one slot only.
+        (
+            vec![(account(1), holder(1)), (slot(1, 1), value(1))],
+            vec![(account(1), None), (slot(1, 1), None)],
+        ),
+        // Later it is there again, in reality: made when a slot is written, not when one is read.
+        (vec![(account(1), holder(5)), (slot(1, 3), value(3))], vec![]),
+        (vec![(account(1), holder(5)), (slot(1, 4), value(3))], vec![(slot(1, 4), value(4))]),
+    ]);
+    let states = run(&trace, 16);
+    assert_eq!(states[1].len(), 3);
+    assert!(states[2].is_empty() && states[3].is_empty());
+    let made: Vec<_> = states[4].iter().map(|(key, value)| (*key, Some(value.clone()))).collect();
+    assert_eq!(made, [(account(1), holder(5)), (slot(1, 4), value(4))]);
+    assert_eq!(states[8], states[0]);
+    assert_eq!(states[12], states[4]);
+}
+
+#[test]
+fn write_of_the_value_that_is_there_is_a_read() {
+    let trace = trace(vec![
+        (vec![(account(1), holder(1))], vec![(account(1), holder(2))]),
+        (vec![(account(1), holder(1))], vec![(account(1), holder(2))]),
+    ]);
+    assert_eq!(trace.figures().writes, 1);
+    run(&trace, 8);
+}

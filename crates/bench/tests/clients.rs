@@ -1,0 +1,294 @@
+//! Races of whole clients, small: every workload to its end, on the real contracts too.
+
+use retrie_bench::{
+    BenchError,
+    cache::StateCache,
+    chain::{
+        CHAIN_FILE, ChainMaker, ContractSet, Fill, KeyChoice, Mix, Preload, Recipe, write_chain,
+    },
+    clients::{ClientRace, Entrant, Progress, Raced, Senders, Workload},
+    state::Terms,
+};
+use retrie_chainspec::parse_chain;
+use retrie_db::{OpenOptions, StateRootMode, SyncMode};
+use retrie_pipeline::{Chain, ChainOptions, ImportOptions, import};
+use retrie_sources::BlockSource;
+use retrie_state::{Backend, StoreOptions};
+use retrie_storage_mpt::{Mpt, MptArchive, TrieHash};
+use retrie_storage_raw::Raw;
+use retrie_telemetry::Metrics;
+use std::{
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+const TERMS: Terms = Terms { sync: SyncMode::NoSync, cache_bytes: 64 << 20, retention: 16 };
+
+fn workload(name: &'static str, mix: Mix, contracts: ContractSet) -> Workload {
+    let preload = Preload { senders: 20, contracts: contracts.into() };
+    Workload {
+        name,
+        recipe: Recipe {
+            seed: 3,
+            fill: Fill::Transactions(15),
+            mix,
+            accounts: 200,
+            keys: KeyChoice { reads: 50, zipf: None },
+            preload: Some(preload),
+        },
+        blocks: 10,
+        warmup: 3,
+        slices: 4,
+        commit_every: None,
+    }
+}
+
+fn transfers() -> Workload {
+    workload("transfers", Mix { transfers: 1, ..Mix::NOTHING }, ContractSet::own())
+}
+
+fn entrants() -> Vec<Entrant> {
+    let backends: [Arc<dyn Backend>; 3] =
+        [Arc::new(Raw), Arc::new(Mpt::default()), Arc::new(MptArchive::new(TrieHash::Keccak256))];
+    let entrant = |backend: Arc<dyn Backend>| {
+        let name = backend.identity().name.into();
+        Entrant { name, backend }
+    };
+    backends.map(entrant).into()
+}
+
+fn race(
+    workload: &Workload,
+    senders: Senders,
+    cache: &Path,
+    stop: &AtomicBool,
+    progress: &mut dyn FnMut(Progress<'_>),
+) -> Result<Raced, BenchError> {
+    ClientRace {
+        workload,
+        senders,
+        terms: &TERMS,
+        root_maker: Arc::new(Mpt::default()),
+        cache: &StateCache::at(cache.to_owned()),
+        stop,
+    }
+    .run(&entrants(), progress)
+}
+
+fn run(workload: &Workload, senders: Senders, cache: &Path) -> Raced {
+    race(workload, senders, cache, &AtomicBool::new(false), &mut |_| {}).unwrap()
+}
+
+/// The data, or `None` after saying so.
+fn data() -> Option<PathBuf> {
+    let data = std::env::var_os("RETRIE_DATA").map_or_else(
+        || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data"),
+        PathBuf::from,
+    );
+    if data.is_dir() {
+        return Some(data);
+    }
+    let required = std::env::var("RETRIE_REQUIRE_DATA").is_ok_and(|value| value == "1");
+    assert!(!required, "RETRIE_REQUIRE_DATA=1, but {} is missing", data.display());
+    println!("skipped: no RETRIE_DATA");
+    None
+}
+
+/// Figures that hold for every race.
+fn check(workload: &Workload, raced: &Raced) {
+    assert!(raced.complete && raced.outcomes.len() == 3);
+    for outcome in &raced.outcomes {
+        let result = outcome.result(workload, &TERMS);
+        assert_eq!((result.ops, result.workload.as_str()), (150, workload.name));
+        assert!(result.tps.unwrap() > 0.0 && result.sustained_ops_per_s.unwrap() > 0.0);
+        assert_eq!(outcome.latency().count(), 10);
+        let ops: Vec<_> = result.slices.iter().map(|slice| slice.ops).collect();
+        // Ten blocks of fifteen in four slices.
+        assert_eq!(ops, [30, 75, 105, 150]);
+        assert!(result.slices.iter().all(|slice| slice.disk_bytes.unwrap() > 0));
+        let parts = result.breakdown.unwrap();
+        let sum = parts.execution + parts.authentication + parts.storage_io + parts.other;
+        assert!((sum - result.seconds).abs() < 0.05 * result.seconds, "{parts:?} {result:?}");
+        assert!(parts.execution > 0.0 && result.disk_bytes > 0);
+        assert!(result.reads_per_op.unwrap() > 0.0 && result.writes_per_op.unwrap() >= 1.0);
+        assert!(!result.tables.unwrap().is_empty() && result.latency.len() == 9);
+    }
+    // All have executed the same.
+    let keys: Vec<_> = raced.outcomes.iter().map(|outcome| outcome.keys()).collect();
+    assert!(keys.iter().all(|one| *one == keys[0]), "{keys:?}");
+    assert!(keys[0].0 > 150);
+    // A trie writes nodes beside values.
+    let writes = |n: usize| raced.outcomes[n].amplification().1;
+    assert!(writes(1) > writes(0) && writes(2) > writes(0));
+}
+
+#[test]
+fn every_workload_runs_to_its_end() {
+    let home = tempfile::tempdir().unwrap();
+    let nothing = Mix::NOTHING;
+    let mixes = [
+        ("transfers", Mix { transfers: 1, ..nothing }, Senders::Recovered),
+        ("erc20", Mix { erc20: 1, ..nothing }, Senders::Unrecovered),
+        ("uniswap", Mix { swaps: 1, ..nothing }, Senders::Recovered),
+        ("smallbank", Mix { smallbank: 1, ..nothing }, Senders::Unrecovered),
+        ("kvstore", Mix { kvstore: 1, ..nothing }, Senders::Recovered),
+    ];
+    for (n, (name, mix, senders)) in mixes.into_iter().enumerate() {
+        let mut workload = workload(name, mix, ContractSet::own());
+        workload.commit_every = [None, Some(1), Some(2)][n % 3];
+        let raced = run(&workload, senders, home.path());
+        check(&workload, &raced);
+        let params = raced.outcomes[0].result(&workload, &TERMS).params;
+        assert_eq!(params["senders"], senders.to_string());
+        assert_eq!(params.contains_key("contracts"), name == "erc20" || name == "uniswap");
+    }
+}
+
+#[test]
+fn real_contracts_run_to_their_end() {
+    let Some(data) = data() else { return };
+    let home = tempfile::tempdir().unwrap();
+    let both = [
+        ("erc20", Mix { erc20: 1, ..Mix::NOTHING }),
+        ("uniswap", Mix { swaps: 1, ..Mix::NOTHING }),
+    ];
+    for (name, mix) in both {
+        let workload = workload(name, mix, ContractSet::mainnet(&data).unwrap());
+        check(&workload, &run(&workload, Senders::Unrecovered, home.path()));
+    }
+    let missing = ContractSet::mainnet(home.path()).unwrap_err().to_string();
+    assert!(
+        missing.contains("--contracts own") && missing.contains("runtime.json.gz"),
+        "{missing}"
+    );
+}
+
+#[test]
+fn blocks_and_states_are_kept_between_runs() {
+    let home = tempfile::tempdir().unwrap();
+    let workload = transfers();
+    let untimed = |senders| {
+        let mut steps = 0;
+        let raced = race(&workload, senders, home.path(), &AtomicBool::new(false), &mut |step| {
+            let is_untimed = matches!(step, Progress::Loading { .. } | Progress::Making { .. });
+            steps += u32::from(is_untimed);
+        });
+        check(&workload, &raced.unwrap());
+        steps
+    };
+    assert!(untimed(Senders::Recovered) > 10);
+    assert_eq!(untimed(Senders::Unrecovered), 0);
+}
+
+/// They are gigabytes, and a kill shall not leave them where nobody looks.
+#[test]
+fn states_of_blocks_being_made_are_kept_in_the_cache() {
+    let home = tempfile::tempdir().unwrap();
+    let runs = || {
+        let runs = std::fs::read_dir(home.path().join("runs")).unwrap();
+        runs.map(|entry| entry.unwrap().path()).filter(|path| path.is_dir()).collect::<Vec<_>>()
+    };
+    let mut made = Vec::new();
+    let raced =
+        race(&transfers(), Senders::Recovered, home.path(), &AtomicBool::new(false), &mut |step| {
+            if matches!(step, Progress::Making { .. }) {
+                made = runs();
+                assert!(made.iter().any(|folder| folder.join("state").exists()));
+            }
+        });
+    check(&transfers(), &raced.unwrap());
+    assert_eq!((made.len(), runs().len()), (2, 0));
+}
+
+#[test]
+fn stopped_race_gives_the_slices_that_all_have_run() {
+    let home = tempfile::tempdir().unwrap();
+    let workload = transfers();
+    for (stop_at, slices) in [(2, 2), (0, 0)] {
+        let stop = AtomicBool::new(false);
+        let raced = race(&workload, Senders::Recovered, home.path(), &stop, &mut |step| {
+            let Progress::Racing { done, .. } = step else { return };
+            stop.fetch_or(done == stop_at, Ordering::Relaxed);
+        });
+        let raced = raced.unwrap();
+        assert!(!raced.complete);
+        assert_eq!(raced.outcomes.len(), if slices == 0 { 0 } else { 3 });
+        for outcome in &raced.outcomes {
+            let result = outcome.result(&workload, &TERMS);
+            assert_eq!((outcome.slices_done(), result.ops), (slices, 75));
+            assert!(result.tps.unwrap() > 0.0 && result.disk_bytes > 0);
+        }
+    }
+    // Before anything is there: nothing is kept either.
+    let (home, stop) = (tempfile::tempdir().unwrap(), AtomicBool::new(true));
+    let raced = race(&workload, Senders::Recovered, home.path(), &stop, &mut |_| {}).unwrap();
+    assert!(!raced.complete && raced.outcomes.is_empty());
+    assert_eq!(std::fs::read_dir(home.path().join("runs")).unwrap().count(), 0);
+    assert!(!home.path().join("states").exists());
+}
+
+#[test]
+fn workload_that_cannot_be_run_is_refused() {
+    let good = transfers;
+    let no_preload = Recipe { preload: None, ..good().recipe };
+    for (wrong, says) in [
+        (Workload { blocks: 0, ..good() }, "--blocks"),
+        (Workload { slices: 0, ..good() }, "--slices"),
+        (Workload { slices: 11, ..good() }, "--slices"),
+        (Workload { commit_every: Some(0), ..good() }, "--commit-every"),
+        (Workload { recipe: no_preload, ..good() }, "preload"),
+    ] {
+        let error = wrong.check().unwrap_err().to_string();
+        assert!(error.contains(says), "{error}");
+    }
+}
+
+/// The files of `make-chain` hold the very blocks of the race, and import on every backend.
+#[test]
+fn preloaded_chain_imports_from_its_files() {
+    let home = tempfile::tempdir().unwrap();
+    let mix = Mix { transfers: 1, erc20: 1, swaps: 1, smallbank: 1, kvstore: 1 };
+    let workload = workload("all", mix, ContractSet::own());
+    check_raced_blocks(&workload, home.path());
+}
+
+fn check_raced_blocks(workload: &Workload, home: &Path) {
+    let raced = run(workload, Senders::Recovered, &home.join("cache"));
+    check(workload, &raced);
+    let mut maker = ChainMaker::new(workload.recipe.clone(), Arc::new(Mpt::default())).unwrap();
+    let (run, made) = (AtomicBool::new(false), home.join("made"));
+    let chain = write_chain(&mut maker, 13, &made, &run, &mut |_| {}).unwrap();
+    let states = std::fs::read_dir(home.join("cache/states")).unwrap();
+    let raced = states
+        .map(|state| state.unwrap().path())
+        .find(|path| path.file_name().unwrap().to_str().unwrap().starts_with("blocks-"));
+    let bytes = |path: PathBuf| std::fs::read(path).unwrap();
+    assert_eq!(bytes(raced.unwrap().join(CHAIN_FILE)), bytes(made.join(CHAIN_FILE)));
+
+    for (backend, root_mode) in [
+        (Arc::new(Mpt::default()) as Arc<dyn Backend>, StateRootMode::Header),
+        (Arc::new(Raw), StateRootMode::Shadow),
+    ] {
+        let datadir = home.join(backend.identity().name);
+        let opened = Chain::open(ChainOptions {
+            spec: parse_chain(made.join("genesis.json").to_str().unwrap()).unwrap(),
+            backend,
+            referee: None,
+            root_mode,
+            datadir,
+            db: OpenOptions { sync: SyncMode::NoSync, ..OpenOptions::default() },
+            store: StoreOptions::default(),
+        })
+        .unwrap();
+        let sources = vec![BlockSource::open(made.join(CHAIN_FILE)).unwrap()];
+        let metrics = Metrics::new().unwrap();
+        let options = ImportOptions::default();
+        let outcome =
+            import(&opened, sources, 0..=u64::MAX, options, &metrics, &run, &mut |_| {}).unwrap();
+        outcome.end.unwrap();
+        assert_eq!((outcome.report.blocks, outcome.report.tip.hash), (13, chain.head));
+    }
+}

@@ -1,0 +1,9 @@
+//! `cargo bench -p retrie-storage-mpt`
+
+use retrie_storage_mpt::{Mpt, MptArchive, TrieHash};
+use std::sync::Arc;
+
+retrie_state::backend_bench!(
+    "mpt" => Arc::new(Mpt::default()),
+    "mpt-archive" => Arc::new(MptArchive::new(TrieHash::Keccak256)),
+);

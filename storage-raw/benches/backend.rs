@@ -1,0 +1,6 @@
+//! `cargo bench -p retrie-storage-raw`
+
+use retrie_storage_raw::Raw;
+use std::sync::Arc;
+
+retrie_state::backend_bench!("raw" => Arc::new(Raw));
