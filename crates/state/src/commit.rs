@@ -251,9 +251,10 @@ impl StateStore {
         })
     }
 
-    /// Waits until no fold is under way. Unlike [`flush`](Self::flush) it folds nothing before its
-    /// time. The caller must not hold a write transaction.
+    /// Waits until no fold and no job of the backend is under way. Unlike [`flush`](Self::flush) it
+    /// folds nothing before its time. The caller must not hold a write transaction.
     pub fn settle(&self) -> Result<(), StateError> {
+        self.jobs.settle();
         self.shared.await_fold(self.shared.inner.lock(), |inner| inner.generations.len() < 2)
     }
 

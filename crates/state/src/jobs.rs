@@ -183,8 +183,26 @@ pub struct Jobs {
     workers: Mutex<Option<Workers>>,
     threads: usize,
     closing: Arc<AtomicBool>,
+    /// Jobs given to workers that have not been dealt with.
+    outstanding: Arc<Outstanding>,
     /// Microseconds each pause point sleeps: the test-kit's slow node.
     delay_us: AtomicU64,
+}
+
+#[derive(Default)]
+struct Outstanding {
+    count: Mutex<usize>,
+    none: Condvar,
+}
+
+impl Outstanding {
+    fn done(&self) {
+        let mut count = self.count.lock();
+        *count -= 1;
+        if *count == 0 {
+            self.none.notify_all();
+        }
+    }
 }
 
 /// What waits in the queue: the job may have been dropped meanwhile.
@@ -223,6 +241,7 @@ impl Jobs {
             workers: Mutex::new(None),
             threads: 1,
             closing: Arc::default(),
+            outstanding: Arc::default(),
             delay_us: AtomicU64::new(0),
         }
     }
@@ -269,7 +288,10 @@ impl Jobs {
         drop(known);
         // A worker that cannot be started is no failure: the job then runs where it is due.
         if let Some(queue) = self.queue() {
-            let _ = queue.send((Arc::downgrade(&handle.0), self.context(&handle.0.slot)));
+            *self.outstanding.count.lock() += 1;
+            if queue.send((Arc::downgrade(&handle.0), self.context(&handle.0.slot))).is_err() {
+                self.outstanding.done();
+            }
         }
         handle
     }
@@ -291,6 +313,14 @@ impl Jobs {
                 // Somebody else's attempt has just failed.
                 Progress::Waiting(_) | Progress::Failed(_) => {}
             }
+        }
+    }
+
+    /// Waits until the workers have nothing left to do.
+    pub fn settle(&self) {
+        let mut count = self.outstanding.count.lock();
+        while *count > 0 {
+            self.outstanding.none.wait(&mut count);
         }
     }
 
@@ -334,7 +364,7 @@ impl Jobs {
         if workers.is_none() {
             let (queue, jobs) = crossbeam_channel::unbounded::<Queued>();
             let worker = |n: usize| {
-                let jobs = jobs.clone();
+                let (jobs, outstanding) = (jobs.clone(), self.outstanding.clone());
                 std::thread::Builder::new().name(format!("state-job-{n}")).spawn(move || {
                     for (held, context) in jobs {
                         // The slot alone is kept, so that dropping the handles cancels the job.
@@ -345,6 +375,7 @@ impl Jobs {
                         {
                             tracing::debug!(job = slot.name, reason, "job failed or cancelled");
                         }
+                        outstanding.done();
                     }
                 })
             };
