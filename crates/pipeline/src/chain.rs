@@ -5,7 +5,7 @@ use alloy_primitives::{B256, Bytes, KECCAK256_EMPTY, keccak256};
 use retrie_chainspec::{ChainSpec, primitives::BlockBody};
 use retrie_db::{ChainRead, Db, Metadata, NewBlock, OpenOptions, StateRootMode, WriteTxn};
 use retrie_state::{
-    Account, At, Backend, BlockRef, DeltaBuilder, Namespace, Proposal, Sight, StateDelta,
+    Account, At, Backend, BlockRef, Changes, DeltaBuilder, Namespace, Proposal, Sight, StateDelta,
     StateError, StateKey, StateStore, StoreOptions, TableCounts, Value, encode_slot,
 };
 use retrie_telemetry::{
@@ -181,7 +181,8 @@ impl Chain {
             None => None,
             Some((backend, names)) => {
                 let files = make_state_folder(&datadir, true)?;
-                let options = StoreOptions { dir: Some(files), ..store };
+                // Old states are read from the backend's own store.
+                let options = StoreOptions { dir: Some(files), changes: Changes::Off, ..store };
                 let store = StateStore::open(backend, names.store(kv), options)?;
                 Some(Referee { store, names })
             }
@@ -253,12 +254,8 @@ impl Chain {
         referee_after.map_or(Ok(()), |after| Ok(after.run()?))
     }
 
-    /// Takes chain and state back to block `number`.
-    pub(crate) fn revert(&self, number: u64) -> Result<(), PipelineError> {
-        self.revert_with(number, |_| Ok(()))
-    }
-
-    /// The same, with whatever else `rows` does to the chain's tables, in one transaction.
+    /// Takes chain and state back to block `number`, with whatever else `rows` does to the chain's
+    /// tables, in one transaction.
     pub(crate) fn revert_with(
         &self,
         number: u64,
@@ -526,13 +523,13 @@ mod tests {
             .unwrap();
             assert_eq!(import(&chain, &old.1).hash, old.0);
             for (tip, blocks) in [&old, &new, &old, &new] {
-                chain.revert(2).unwrap();
+                chain.revert_with(2, |_| Ok(())).unwrap();
                 assert_eq!(chain.tip().unwrap().hash, trunk);
                 assert_eq!(import(&chain, blocks).hash, *tip, "{rules:?}");
                 assert_eq!(chain.tip().unwrap().hash, *tip, "{rules:?}");
             }
             // Both in one file, as it was when the reorg was cut off.
-            chain.revert(2).unwrap();
+            chain.revert_with(2, |_| Ok(())).unwrap();
             let head = import(&chain, &[&old.1[..], &new.1].concat());
             assert_eq!(head.hash, new.0, "{rules:?}");
         }

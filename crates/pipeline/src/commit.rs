@@ -1,6 +1,6 @@
 //! The thread that makes imported blocks durable while the next ones execute.
 
-use crate::{Chain, PipelineError, importer::TreeBlock};
+use crate::{Chain, PipelineError, tree::ExecutedBlock};
 use alloy_primitives::B256;
 use crossbeam_channel::{Receiver, Sender, bounded};
 use retrie_db::{NewBlock, WriteTxn};
@@ -11,7 +11,7 @@ use std::{sync::Arc, time::Instant};
 /// Canonical blocks, each the child of the one before, the first of the durable tip.
 #[derive(Debug)]
 pub(crate) struct CommitJob {
-    pub(crate) blocks: Vec<Arc<TreeBlock>>,
+    pub(crate) blocks: Vec<Arc<ExecutedBlock>>,
 }
 
 type Outcome = Result<Vec<B256>, PipelineError>;
@@ -41,7 +41,7 @@ impl<'a> Committer<'a> {
                     let outcome = commit(chain, &job);
                     metrics.commit_seconds.observe(start.elapsed().as_secs_f64());
                     if let (Ok(_), Some(last)) = (&outcome, job.blocks.last()) {
-                        metrics.durable.set(last.block.number as i64);
+                        metrics.durable.set(last.block().number as i64);
                     }
                     if outbox.send(outcome).is_err() {
                         return;
@@ -71,11 +71,36 @@ impl<'a> Committer<'a> {
         self.outcomes.recv().map_err(|_| PipelineError::Thread { thread: "import-commit" })?
     }
 
-    /// Stores a side block at once: they are rare, and must not be lost when the tree forgets them.
-    pub(crate) fn side_block(&self, block: &TreeBlock) -> Result<(), PipelineError> {
+    /// What the running commit has made durable, once it is done.
+    pub(crate) fn poll(&mut self) -> Result<Option<Vec<B256>>, PipelineError> {
+        if !self.running || self.outcomes.is_empty() {
+            return Ok(None);
+        }
+        self.wait().map(Some)
+    }
+
+    /// Stores blocks that are not canonical, at once: they are rare, and must not be lost when the
+    /// tree forgets them.
+    pub(crate) fn side_blocks(&self, blocks: &[Arc<ExecutedBlock>]) -> Result<(), PipelineError> {
+        if blocks.is_empty() {
+            return Ok(());
+        }
         let mut txn = self.chain.db.begin_write()?;
-        write_block(self.chain, &mut txn, block, Place::Side)?;
+        for block in blocks {
+            write_block(self.chain, &mut txn, block, Place::Side)?;
+        }
         Ok(txn.commit()?)
+    }
+
+    /// Takes the durable chain back to block `number`, and stores `side` blocks with it.
+    pub(crate) fn revert(
+        &self,
+        number: u64,
+        side: &[Arc<ExecutedBlock>],
+    ) -> Result<(), PipelineError> {
+        self.chain.revert_with(number, |txn| {
+            side.iter().try_for_each(|block| write_block(self.chain, txn, block, Place::Side))
+        })
     }
 }
 
@@ -87,7 +112,8 @@ enum Place {
 
 fn commit(chain: &Chain, job: &CommitJob) -> Outcome {
     commit_blocks(chain, &job.blocks).map_err(|source| {
-        let number = |block: Option<&Arc<TreeBlock>>| block.map_or(0, |b| b.block.header().number);
+        let number =
+            |block: Option<&Arc<ExecutedBlock>>| block.map_or(0, |b| b.block().header().number);
         PipelineError::Commit {
             first: number(job.blocks.first()),
             last: number(job.blocks.last()),
@@ -96,7 +122,7 @@ fn commit(chain: &Chain, job: &CommitJob) -> Outcome {
     })
 }
 
-fn commit_blocks(chain: &Chain, blocks: &[Arc<TreeBlock>]) -> Outcome {
+fn commit_blocks(chain: &Chain, blocks: &[Arc<ExecutedBlock>]) -> Outcome {
     let proposals: Vec<Proposal> = blocks.iter().map(|b| b.proposal.clone()).collect();
     let referee: Vec<Proposal> = blocks.iter().filter_map(|b| b.referee.clone()).collect();
     chain.commit(&proposals, &referee, |txn| {
@@ -105,18 +131,21 @@ fn commit_blocks(chain: &Chain, blocks: &[Arc<TreeBlock>]) -> Outcome {
         }
         Ok(())
     })?;
-    Ok(blocks.iter().map(|block| block.block.hash()).collect())
+    Ok(blocks.iter().map(|block| block.block().hash()).collect())
 }
 
 fn write_block(
     chain: &Chain,
     txn: &mut WriteTxn,
-    block: &TreeBlock,
+    block: &ExecutedBlock,
     place: Place,
 ) -> Result<(), PipelineError> {
-    let hash = block.block.hash();
-    let new =
-        NewBlock::recovered(&block.block, Some(&block.receipts), block.chain.total_difficulty);
+    let hash = block.block().hash();
+    let new = NewBlock::recovered(
+        block.block(),
+        Some(&block.data.receipts),
+        block.chain.total_difficulty,
+    );
     match place {
         Place::Canonical => txn.insert_block(&new)?,
         Place::Side => txn.insert_side_block(&new)?,

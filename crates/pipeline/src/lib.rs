@@ -25,15 +25,19 @@ pub mod report;
 mod stream;
 #[cfg(feature = "testkit")]
 pub mod testkit;
+mod tree;
 mod unwind;
 pub mod verify;
 
 pub use build::{BlockAttributes, BlockBuilder, BuildParent, BuiltBlock};
 pub use chain::{Chain, ChainOptions, genesis_delta, state_folder};
 pub use error::{PipelineError, RootMismatch};
-pub use importer::{ImportOptions, ImportTimes, Imported, Importer};
+pub use importer::{ImportOptions, Imported, Importer};
 pub use recover::recover_senders;
 pub use stream::{BlockStream, PreparedBlock};
+pub use tree::{
+    BatchLimits, BlockWithReceipts, ExecutedBlock, Head, HeadChange, ImportTimes, Tree,
+};
 
 use report::{Amplification, Breakdown, ImportReport, ReplayResult, peak_rss_bytes};
 use retrie_sources::BlockSource;

@@ -367,7 +367,8 @@ fn long_blocks_are_committed_before_they_fill_the_memory() {
     }
     let blocks = chain.path(chain.genesis(), at);
     let node = Node::new(&chain.spec, Setup::Mpt);
-    let options = ImportOptions { batch_bytes: 150_000, ..batches(1000) };
+    let mut options = batches(1000);
+    options.batch.bytes = 150_000;
     let metrics = Metrics::new().unwrap();
     let open = node.open();
     std::thread::scope(|scope| {

@@ -6,7 +6,7 @@
 //! | rows | checksum and order of every row of every table | [`ReadTxn::check_rows`] |
 //! | chain | what its tables say to each other | [`ReadTxn::check_chain`] |
 //! | blocks | bodies, senders, receipts and roots against headers | `blocks` |
-//! | state | roots from values, undo, the backend's rows | [`StateStore::check`](retrie_state::StateStore::check) |
+//! | state | roots from values, undo, flat history, the backend's rows | [`StateStore::check`](retrie_state::StateStore::check) |
 //!
 //! All of it but the pages looks at one snapshot, so it may run beside a process that writes. What
 //! is wrong is collected, not returned as an error; an error means that the check could not go on.
@@ -65,6 +65,8 @@ pub struct CheckedState {
     pub blocks: u64,
     /// Roots computed from values.
     pub roots: u64,
+    /// Changes of flat history.
+    pub changes: u64,
 }
 
 /// Collects what is wrong; the same line is kept once.
@@ -173,8 +175,9 @@ fn check_contents(
     for (backend, is_referee) in states {
         let name = backend.identity().name;
         let checked = state::check(read, backend, is_referee, findings, progress)?;
-        let StateCheck { entries, blocks, roots } = checked;
-        report.states.push(CheckedState { backend: name.to_owned(), entries, blocks, roots });
+        let StateCheck { entries, blocks, roots, changes } = checked;
+        let backend = name.to_owned();
+        report.states.push(CheckedState { backend, entries, blocks, roots, changes });
     }
     Ok(())
 }

@@ -8,7 +8,7 @@ use retrie_chainspec::{
 };
 use retrie_db::{ChainRead, OpenOptions, StateRootMode, SyncMode};
 use retrie_pipeline::{
-    Chain, ChainOptions, ImportOptions, PipelineError, import,
+    BatchLimits, Chain, ChainOptions, ImportOptions, PipelineError, import,
     report::ImportReport,
     testkit::{Rules, TestChain, write_blocks},
 };
@@ -139,11 +139,9 @@ pub fn import_into(
 
 /// Batches of so many blocks, whatever time they take.
 pub fn batches(blocks: usize) -> ImportOptions {
-    ImportOptions {
-        batch_blocks: blocks,
-        batch_time: Duration::from_secs(3600),
-        ..ImportOptions::default()
-    }
+    let options = ImportOptions::default();
+    let batch = BatchLimits { blocks, time: Duration::from_secs(3600), ..options.batch };
+    ImportOptions { batch, ..options }
 }
 
 /// All that is canonical in a datadir, and the whole state at its tip.

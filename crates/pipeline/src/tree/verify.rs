@@ -1,0 +1,309 @@
+//! The verification of one block on its parent, wherever in the tree or the chain that is.
+
+use super::{BlockWithReceipts, ExecutedBlock, Tree};
+use crate::PipelineError;
+use alloy_consensus::BlockHeader;
+use alloy_hardforks::EthereumHardforks;
+use alloy_primitives::{B256, Bytes};
+use retrie_chainspec::primitives::{Header, RecoveredBlock, SealedHeader};
+use retrie_consensus::{ChainHead, ExecutionResult, HeaderProvider};
+use retrie_db::ChainRead;
+use retrie_execution::{
+    BlockHashes, CodeReader, ExecutionInput, ExecutionOutcome, execute_block,
+    execute_block_with_observer,
+};
+use retrie_state::{At, Proposal, Session, StateError, StateStore, StoreError};
+use std::{
+    cell::RefCell,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+impl Tree<'_> {
+    /// The chain that ends with a known block.
+    pub(crate) fn chain_of(&self, header: &SealedHeader) -> Result<ChainHead, PipelineError> {
+        let hash = header.hash();
+        if self.head.header.hash() == hash {
+            return Ok(self.head.chain);
+        }
+        if let Some(block) = self.blocks.get(&hash) {
+            return Ok(block.chain);
+        }
+        Ok(ChainHead {
+            number: header.number,
+            hash,
+            total_difficulty: self.read.total_difficulty(&hash)?.unwrap_or_default(),
+            is_pos: self.chain.spec.is_pos(header),
+        })
+    }
+
+    pub(super) fn verify(
+        &mut self,
+        block: RecoveredBlock,
+        parent: &SealedHeader,
+    ) -> Result<ExecutedBlock, PipelineError> {
+        let chain = self.chain;
+        let (number, hash) = (block.number(), block.hash());
+        let header = block.header();
+        let parent_chain = self.chain_of(parent)?;
+        let spec = chain.spec.for_header(header);
+        let sealed = block.sealed_block();
+        let invalid = |source| PipelineError::invalid(sealed, source);
+        retrie_consensus::validate_header_against_parent(&spec, block.sealed_header(), parent)
+            .map_err(invalid)?;
+        retrie_consensus::validate_merge(&chain.spec, header, parent_chain.total_difficulty)
+            .map_err(invalid)?;
+        if !block.body().ommers.is_empty() {
+            retrie_consensus::validate_ommers(&spec, sealed, Ancestors(self)).map_err(invalid)?;
+        }
+
+        let at = self.state_of(parent)?;
+        let session = self.begin(&chain.store, at.as_at())?;
+        let reader = session.reader();
+        let surroundings = Surroundings::new(self, parent);
+        let input =
+            ExecutionInput::new(&reader, &surroundings, &surroundings).with_code_cache(&self.codes);
+        let (outcome, roots, proving) =
+            if self.intermediate_roots && !spec.is_byzantium_active_at_block(number) {
+                self.execute_with_roots(&block, &at, input)?
+            } else {
+                (execute_block(&spec, &block, input)?, None, Duration::ZERO)
+            };
+        drop(reader);
+
+        let start = Instant::now();
+        let proposal = session.finish(&outcome.delta)?;
+        chain.store.seal(&proposal, hash);
+        let proposing = start.elapsed();
+        let referee = match &chain.referee {
+            None => None,
+            Some(referee) => {
+                let session = self.begin(&referee.store, at.referee())?;
+                let proposal = session.finish(&outcome.delta)?;
+                referee.store.seal(&proposal, hash);
+                Some(proposal)
+            }
+        };
+
+        retrie_consensus::validate_post_execution(
+            &spec,
+            sealed,
+            &ExecutionResult {
+                receipts: &outcome.receipts,
+                gas_used: outcome.gas_used,
+                blob_gas_used: Some(outcome.blob_gas_used),
+                requests: &outcome.requests,
+                block_access_list_hash: outcome.access_list_hash(),
+                intermediate_state_roots: roots.as_deref(),
+            },
+        )
+        .map_err(invalid)?;
+        let checked =
+            chain.check_roots(number, hash, header.state_root(), &proposal, referee.as_ref())?;
+
+        self.counts.roots_checked += checked;
+        self.times.reads += outcome.timing.storage;
+        self.times.execution += outcome.timing.execution().saturating_sub(proving);
+        self.times.authentication += proposing + proving;
+        self.counts.key_reads += outcome.accesses.accounts + outcome.accesses.slots;
+        self.counts.key_writes += outcome.delta.len() as u64;
+        self.metrics.roots_checked.inc_by(checked);
+        self.metrics.key_reads.inc_by(outcome.accesses.accounts + outcome.accesses.slots);
+        self.metrics.key_writes.inc_by(outcome.delta.len() as u64);
+        self.metrics.state_read_seconds.inc_by(outcome.timing.storage.as_secs_f64());
+        self.metrics.execution_seconds.observe(outcome.timing.total.as_secs_f64());
+        self.metrics.propose_seconds.observe(proposing.as_secs_f64());
+        let head = parent_chain.child(&chain.spec, hash, header);
+        Ok(ExecutedBlock {
+            data: BlockWithReceipts {
+                block: Arc::new(block),
+                receipts: Arc::new(outcome.receipts),
+            },
+            codes: outcome.codes,
+            chain: head,
+            proposal,
+            referee,
+        })
+    }
+
+    /// Executes with one throw-away proposal per transaction, to learn the state roots that receipts before
+    /// Byzantium hold.
+    fn execute_with_roots(
+        &self,
+        block: &RecoveredBlock,
+        at: &ParentState,
+        input: ExecutionInput<'_>,
+    ) -> Result<(ExecutionOutcome, Option<Vec<B256>>, Duration), PipelineError> {
+        let spec = self.chain.spec.for_header(block.header());
+        let (store, at): (&StateStore, _) = match &self.chain.referee {
+            Some(referee) => (&referee.store, at.referee()),
+            None => (&self.chain.store, at.as_at()),
+        };
+        let mut last: Option<Proposal> = None;
+        let mut roots = Vec::new();
+        let mut proving = Duration::ZERO;
+        let outcome = execute_block_with_observer(&spec, block, input, &mut |_, delta| {
+            let start = Instant::now();
+            let session = self.begin(store, last.as_ref().map_or(at, At::Proposal))?;
+            let proposal = session.finish(&delta)?;
+            roots.push(proposal.root());
+            last = Some(proposal);
+            proving += start.elapsed();
+            Ok(())
+        })?;
+        Ok((outcome, Some(roots), proving))
+    }
+
+    /// The state of a block of the tree, or of a durable one.
+    fn state_of(&self, block: &SealedHeader) -> Result<ParentState, PipelineError> {
+        if let Some(block) = self.blocks.get(&block.hash()) {
+            return Ok(ParentState::Tree(block.clone()));
+        }
+        if block.number < self.first_retained() {
+            return Err(self.beyond_retention(block.number));
+        }
+        Ok(ParentState::Durable(block.hash()))
+    }
+
+    /// A session on a state that was there when [`state_of`](Self::state_of) looked. The commit that
+    /// runs beside us may have moved the retained blocks beyond it.
+    fn begin<'s>(&self, store: &'s StateStore, at: At<'_>) -> Result<Session<'s>, PipelineError> {
+        store.begin(at).map_err(|error| match &error {
+            StateError::UnknownBlock { hash } => match self.read.block_number(hash) {
+                Ok(Some(number)) if number < self.first_retained() => self.beyond_retention(number),
+                _ => error.into(),
+            },
+            _ => error.into(),
+        })
+    }
+
+    /// Oldest durable block that can be built on.
+    pub fn first_retained(&self) -> u64 {
+        self.chain.store.retained().map_or(0, |retained| *retained.start())
+    }
+
+    pub(super) fn beyond_retention(&self, number: u64) -> PipelineError {
+        self.chain.store.beyond_retention(number).into()
+    }
+
+    /// Executes stored side blocks again, from the last canonical block up to `block`, if its state
+    /// is no longer at hand.
+    pub(super) fn restore_branch(&mut self, block: &SealedHeader) -> Result<(), PipelineError> {
+        let first = self.first_retained();
+        let mut branch = Vec::new();
+        let mut hash = block.hash();
+        while !self.blocks.contains_key(&hash) && !self.read.is_canonical(&hash)? {
+            let stored =
+                self.read.recovered_block(&hash)?.ok_or(StateError::UnknownBlock { hash })?;
+            if stored.number() <= first {
+                return Err(self.beyond_retention(stored.number().saturating_sub(1)));
+            }
+            hash = stored.parent_hash();
+            branch.push(stored);
+        }
+        for stored in branch.into_iter().rev() {
+            let parent = stored.parent_hash();
+            let parent = self.header(&parent)?.ok_or(StateError::UnknownBlock { hash: parent })?;
+            let verified = self.verify(stored, &parent)?;
+            self.add(Arc::new(verified));
+        }
+        Ok(())
+    }
+}
+
+/// The state a block stands on.
+enum ParentState {
+    Tree(Arc<ExecutedBlock>),
+    Durable(B256),
+}
+
+impl ParentState {
+    fn as_at(&self) -> At<'_> {
+        match self {
+            Self::Tree(block) => At::Proposal(&block.proposal),
+            Self::Durable(hash) => At::Block(*hash),
+        }
+    }
+
+    fn referee(&self) -> At<'_> {
+        match self {
+            Self::Tree(block) => match &block.referee {
+                Some(proposal) => At::Proposal(proposal),
+                None => At::Block(block.block().hash()),
+            },
+            Self::Durable(hash) => At::Block(*hash),
+        }
+    }
+}
+
+/// Codes and ancestor hashes for a block on `parent`.
+struct Surroundings<'a, 'b> {
+    tree: &'b Tree<'a>,
+    parent: &'b SealedHeader,
+    /// Hashes of the ancestors walked so far, `parent`'s first, up to a canonical durable one: a
+    /// contract may ask for 255 of them.
+    walked: RefCell<Vec<B256>>,
+}
+
+impl<'a, 'b> Surroundings<'a, 'b> {
+    fn new(tree: &'b Tree<'a>, parent: &'b SealedHeader) -> Self {
+        Self { tree, parent, walked: RefCell::new(vec![parent.hash()]) }
+    }
+
+    fn ancestor(&self, number: u64) -> Result<Option<B256>, PipelineError> {
+        let Some(depth) = self.parent.number.checked_sub(number) else { return Ok(None) };
+        let mut walked = self.walked.borrow_mut();
+        let read = &self.tree.read;
+        while walked.len() as u64 <= depth {
+            let at = walked[walked.len() - 1];
+            if read.is_canonical(&at)? {
+                return Ok(read.canonical_hash(number)?);
+            }
+            match self.tree.header(&at)? {
+                Some(header) => walked.push(header.parent_hash),
+                None => return Ok(None),
+            }
+        }
+        Ok(Some(walked[depth as usize]))
+    }
+}
+
+impl CodeReader for Surroundings<'_, '_> {
+    fn code(&self, hash: &B256) -> Result<Option<Bytes>, StateError> {
+        if let Some(code) = self.tree.block_codes.get(hash) {
+            return Ok(Some(code.clone()));
+        }
+        let stored = self.tree.read.code(hash);
+        stored.map_err(|error| StoreError::new(format!("reading code {hash}"), error).into())
+    }
+}
+
+impl BlockHashes for Surroundings<'_, '_> {
+    fn block_hash(&self, number: u64) -> Result<Option<B256>, StateError> {
+        self.ancestor(number).map_err(|error| {
+            let action = format!("looking for ancestor {number}");
+            StoreError::new(action, error.to_string()).into()
+        })
+    }
+}
+
+/// Headers and ommers of ancestors, for the rules of ommers.
+struct Ancestors<'a, 'b>(&'b Tree<'a>);
+
+impl HeaderProvider for Ancestors<'_, '_> {
+    type Error = PipelineError;
+
+    fn header_and_ommers(
+        &self,
+        hash: B256,
+    ) -> Result<Option<(SealedHeader, Vec<Header>)>, PipelineError> {
+        if let Some(block) = self.0.blocks.get(&hash) {
+            let ommers = block.block().body().ommers.clone();
+            return Ok(Some((block.block().clone_sealed_header(), ommers)));
+        }
+        let Some(header) = self.0.header(&hash)? else { return Ok(None) };
+        let missing = || StateError::corrupt("Bodies", format!("block {hash} has no body"));
+        let body = self.0.read.body(&hash)?.ok_or_else(missing)?;
+        Ok(Some((header, body.ommers)))
+    }
+}
