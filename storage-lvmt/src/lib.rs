@@ -79,12 +79,12 @@ mod tree;
 #[cfg(feature = "std")]
 pub use backend::{Lvmt, LvmtError};
 #[cfg(feature = "std")]
-pub use params::{FileFault, Params, ParamsError, Phase, Progress, PtauFault, insecure_dev_tau};
+pub use params::{FileFault, Params, ParamsError, Phase, Progress, PtauFault};
 #[cfg(feature = "std")]
 pub use shard::{ParseShardError, ProofShard};
 
 pub use amt::{MAX_HEIGHT, SLOTS, VERSION_BITS};
-pub use params::{Opening, VerifierParams};
+pub use params::{Opening, VerifierParams, insecure_dev_tau};
 pub use point::Point;
 pub use proof::combine;
 pub use verify::verify;

@@ -263,11 +263,9 @@ fn check_root(
 
 fn multi_proof(n: u64, shown: &[(u64, B256)], siblings: &[B256]) -> Result<B256, ProofError> {
     let mut siblings = siblings.iter().copied();
-    let top = merkle::verify_many(n, shown, &mut siblings);
-    if siblings.next().is_some() {
-        return Err(ProofError::Unused);
-    }
-    top.ok_or_else(|| malformed("a position comes twice"))
+    let top = merkle::verify_many(n, shown, &mut siblings)
+        .ok_or_else(|| malformed("a position comes twice"))?;
+    if siblings.next().is_none() { Ok(top) } else { Err(ProofError::Unused) }
 }
 
 fn check_openings(

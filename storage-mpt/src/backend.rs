@@ -4,6 +4,7 @@ use crate::{
     TrieHash,
     bulk::{self, Layout, Unkept},
     leaf,
+    merge::merge_nodes,
     node::{Branch, Link},
     proof, row,
     touched::{Touched, by_account, decode_account, refuse_orphan, slot_items},
@@ -15,9 +16,10 @@ use alloy_primitives::{Address, B256, Bytes, keccak256};
 use alloy_trie::{EMPTY_ROOT_HASH, Nibbles, nodes::RlpNode};
 use rayon::prelude::*;
 use retrie_state::{
-    Applied, ApplyContext, Backend, BackendStats, BulkSink, Cache, Capabilities, Direction, HashId,
-    Identity, Jobs, KeyRange, NodeRead, NodeWrite, PartialState, PartialTree, ProofError,
-    StateDelta, StateError, StateKey, Table, Value, compare_rows, flat, prefix_end,
+    AccountNodes, AccountProofs, Applied, ApplyContext, Backend, BackendStats, BulkSink, Cache,
+    Capabilities, Direction, HashId, Identity, Jobs, KeyRange, NodeRead, NodeWrite, PartialState,
+    PartialTree, ProofError, StateDelta, StateError, StateKey, Table, Value, compare_rows, flat,
+    prefix_end,
 };
 use std::{
     collections::{BTreeMap, HashMap},
@@ -534,8 +536,33 @@ impl Backend for Mpt {
         compare_rows(STORAGE_NODES, view, rebuilt, report)
     }
 
+    fn account_proofs(&self) -> Option<&dyn AccountProofs> {
+        Some(self)
+    }
+
     fn partial_state(&self) -> Option<&dyn PartialState> {
         Some(self)
+    }
+}
+
+impl AccountProofs for Mpt {
+    fn account_nodes(
+        &self,
+        view: &dyn NodeRead,
+        cache: &Cache,
+        address: &Address,
+        slots: &[B256],
+    ) -> Result<AccountNodes, StateError> {
+        self.account_proof(view, cache, address, slots).map(AccountNodes::from)
+    }
+
+    fn merge_nodes(
+        &self,
+        view: &dyn NodeRead,
+        cache: &Cache,
+        removed: &[StateKey],
+    ) -> Result<Vec<Bytes>, StateError> {
+        merge_nodes(&Tries::of(view, cache)?, removed)
     }
 }
 

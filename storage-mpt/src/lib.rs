@@ -84,6 +84,8 @@ mod decode;
 #[cfg(feature = "std")]
 mod node;
 #[cfg(feature = "std")]
+mod merge;
+#[cfg(feature = "std")]
 mod proof;
 #[cfg(feature = "std")]
 pub mod row;

@@ -7,7 +7,7 @@ use crate::{
 };
 use alloy_primitives::{Address, B256, Bytes};
 use alloy_rlp::Encodable;
-use retrie_state::{Account, StateError, StateKey, Value};
+use retrie_state::{Account, AccountNodes, StateError, StateKey, Value};
 use std::collections::{BTreeMap, HashSet};
 
 /// The tries of one state, and where their nodes come from.
@@ -82,7 +82,16 @@ pub(crate) fn account_proof(
     Ok(AccountProof { address: *address, account, storage_root, account_proof, storage })
 }
 
-fn account(
+impl From<AccountProof> for AccountNodes {
+    fn from(proof: AccountProof) -> Self {
+        let AccountProof { storage_root, account_proof, storage, .. } = proof;
+        let storage = storage.into_iter().map(|slot| slot.proof).collect();
+        Self { storage_root, account: account_proof, storage }
+    }
+}
+
+/// The account in the leaf of `address`, with its storage root; appends the way to it.
+pub(crate) fn account(
     tries: &impl Tries,
     address: &Address,
     proof: &mut Vec<Bytes>,

@@ -122,6 +122,11 @@ impl Trie {
         Self { root, hash, with }
     }
 
+    /// The hash function of its nodes.
+    pub(crate) const fn hash_function(&self) -> TrieHash {
+        self.with
+    }
+
     /// What hangs at the root slot.
     pub const fn root(&self) -> Option<&Link> {
         self.root.as_ref()

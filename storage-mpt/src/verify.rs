@@ -129,21 +129,45 @@ impl AccountProof {
     /// # Errors
     /// A [`ProofError`] if a node is missing, wrong or not needed, or shows another value.
     pub fn verify(&self, root: B256) -> Result<(), ProofError> {
-        let with = TrieHash::Keccak256;
-        let shown =
-            consume(&self.account_proof, |fetch| account(with, root, &self.address, fetch))?;
+        let shown = shown_account(root, &self.address, &self.account_proof)?;
         let claimed = self.account.map(|account| (account, self.storage_root));
         if shown != claimed || (shown.is_none() && self.storage_root != EMPTY_ROOT_HASH) {
             return Err(ProofError::RootMismatch);
         }
         for SlotProof { slot, value, proof } in &self.storage {
-            let shown = consume(proof, |fetch| self::slot(with, self.storage_root, slot, fetch))?;
+            let shown = shown_slot(self.storage_root, slot, proof)?;
             if shown != *value || value.as_ref().is_some_and(|value| decode_slot(value).is_none()) {
                 return Err(ProofError::RootMismatch);
             }
         }
         Ok(())
     }
+}
+
+/// The account at `address` and the root of its storage trie (`None`: there is no such account), as
+/// the `accountProof` of EIP-1186 shows them under the state root.
+///
+/// # Errors
+/// A [`ProofError`] if a node is missing, wrong or not needed.
+pub fn shown_account(
+    root: B256,
+    address: &Address,
+    nodes: &[Bytes],
+) -> Result<Option<(Account, B256)>, ProofError> {
+    consume(nodes, |fetch| account(TrieHash::Keccak256, root, address, fetch))
+}
+
+/// The value of a slot (`None`: zero), as the `proof` of a slot of EIP-1186 shows it under the root
+/// of the account's storage trie.
+///
+/// # Errors
+/// As [`shown_account`].
+pub fn shown_slot(
+    storage_root: B256,
+    slot: &B256,
+    nodes: &[Bytes],
+) -> Result<Option<Value>, ProofError> {
+    consume(nodes, |fetch| self::slot(TrieHash::Keccak256, storage_root, slot, fetch))
 }
 
 type Fetch<'f, 'a> = &'f mut dyn FnMut(&B256) -> Result<&'a [u8], ProofError>;

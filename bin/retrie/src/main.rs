@@ -6,6 +6,7 @@
 mod commands;
 mod lvmt;
 mod meter;
+mod node;
 mod output;
 mod progress;
 mod registry;
@@ -33,10 +34,18 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Run a node.
+    Node(Box<node::Command>),
+    /// Show or check the configuration file of a node.
+    Config(commands::config::Args),
     /// Create a datadir with the genesis block.
     Init(commands::init::Args),
     /// Import blocks from files into a datadir.
     Import(commands::import::Args),
+    /// Execute stored blocks again, on the history of states, and compare.
+    ReExecute(commands::re_execute::Args),
+    /// Print the genesis of a chain as JSON.
+    DumpGenesis(commands::dump_genesis::Args),
     /// Run real blocks on a fresh temporary store of each backend and measure.
     Replay(commands::replay::Args),
     /// Make bundles: real blocks with the state they touch.
@@ -53,6 +62,9 @@ enum Command {
     /// Make public parameters of backends.
     #[command(subcommand)]
     Params(commands::params::Command),
+    /// Get proofs of the state from a node, and verify them.
+    #[command(subcommand)]
+    Proof(commands::proof::Command),
     /// Inspect a datadir.
     #[command(subcommand)]
     Db(commands::db::Command),
@@ -62,26 +74,41 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
-    retrie_telemetry::init_logs(match (cli.quiet, cli.verbosity) {
+    let cli = match parse() {
+        Ok(cli) => cli,
+        Err(error) => return fail(&error),
+    };
+    let verbosity = match (cli.quiet, cli.verbosity) {
         (true, _) => 1,
         (false, 0) => 3,
         (false, level) => level,
-    });
+    };
+    let files = match &cli.command {
+        Command::Node(command) => command.log_files(),
+        _ => None,
+    };
+    if let Err(error) = retrie_telemetry::init_logs(verbosity, files) {
+        return fail(&error.into());
+    }
     ignore_file_size_signal();
     let stop = match commands::stop_signal() {
         Ok(stop) => stop,
         Err(error) => return fail(&error),
     };
     let outcome = match cli.command {
+        Command::Node(command) => command.run(&stop),
+        Command::Config(args) => args.run(),
         Command::Init(args) => args.run(),
         Command::Import(args) => args.run(&stop),
+        Command::ReExecute(args) => args.run(&stop),
+        Command::DumpGenesis(args) => args.run(),
         Command::Replay(args) => args.run(&stop),
         Command::Bundle(command) => command.run(&stop),
         Command::Download(command) => command.run(&stop),
         Command::Export(args) => args.run(&stop),
         Command::Bench(command) => command.run(&stop),
         Command::Params(command) => command.run(&stop),
+        Command::Proof(command) => command.run(&stop),
         Command::Db(command) => command.run(),
         Command::Stage(command) => command.run(),
     };
@@ -89,6 +116,20 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => fail(&error),
     }
+}
+
+/// The command line, with the flags of a node's configuration file before those that are given.
+fn parse() -> eyre::Result<Cli> {
+    let cli = Cli::parse();
+    let Command::Node(node) = &cli.command else { return Ok(cli) };
+    let Some(file) = node.config_file()? else { return Ok(cli) };
+    let flags = node::config::flags_of(&file)?;
+    node::config::check(&file, &flags)?;
+    let mut line: Vec<_> = std::env::args_os().collect();
+    if let Some(at) = line.iter().position(|arg| arg == "node") {
+        line.splice(at + 1..at + 1, flags);
+    }
+    Ok(Cli::parse_from(line))
 }
 
 /// One line on stderr.

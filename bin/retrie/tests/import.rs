@@ -108,6 +108,40 @@ fn init_creates_once_and_stats_tell_what_is_there() {
     assert_eq!(headers["rows"], 6);
 }
 
+/// A commit prunes what was durable before it, hence several imports.
+#[test]
+fn pruning_flags_bound_what_is_kept_of_the_past() {
+    let last = "--prune.state-history.distance 6 --prune.receipts.distance 8";
+    let none = "--prune.account-history.distance 6 --prune.receipts.full";
+    for (flags, first_readable, receipts_of) in [
+        ("", 0, 20),
+        ("--full", 0, 20),
+        (last, 14, 9),
+        (none, 14, 4),
+        ("--prune.state-history.full --prune.receipts.before 15", 20, 6),
+    ] {
+        let (scene, blocks) = Scene::with_chain(Rules::Byzantium, 20);
+        for to in [10, 15, 20] {
+            let more = format!("--retention 3 --state-backend raw --to {to} {flags}");
+            succeeds(&mut scene.import("chain.rlp", &more));
+        }
+        let stats = ["db", "stats", "--datadir", &scene.at("data")];
+        let printed = succeeds(retrie(stats).args(["--json", &scene.at("stats.json")]));
+        let readable = format!("states can be read from block {first_readable} on");
+        assert!(printed.contains(&readable), "{flags}: {printed}");
+        let stats = scene.json("stats.json");
+        assert_eq!(stats["state"]["first_readable"], first_readable, "{flags}");
+        let tables = stats["tables"].as_array().unwrap();
+        let receipts = tables.iter().find(|table| table["name"] == "Receipts").unwrap();
+        let kept = &blocks[blocks.len() - receipts_of..];
+        let expected: usize = kept.iter().map(|block| block.body.transactions.len()).sum();
+        assert_eq!(receipts["rows"], expected, "{flags}");
+        let mut verify = retrie(["db", "verify", "--chain", &scene.at("genesis.json")]);
+        let printed = succeeds(verify.args(["--datadir", &scene.at("data")]));
+        assert!(printed.contains("nothing is wrong"), "{flags}: {printed}");
+    }
+}
+
 #[test]
 fn json_on_stdout_stands_alone() {
     let (scene, _) = Scene::with_chain(Rules::Byzantium, 2);

@@ -7,7 +7,10 @@ use crate::{
 };
 use alloy_consensus::constants::KECCAK_EMPTY;
 use alloy_primitives::{Address, B64, B256, Bloom, Bytes, U256, hex};
-use retrie_chainspec::primitives::{Block, Header, SealedBlock};
+use retrie_chainspec::{
+    ChainSpec,
+    primitives::{Block, Header, SealedBlock},
+};
 use retrie_db::ChainRead;
 use retrie_pipeline::{Chain, ImportOptions, Importer, PipelineError};
 use retrie_state::{Account, At, StateKey, decode_slot};
@@ -15,9 +18,10 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use std::collections::BTreeMap;
 
+/// A blockchain test.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Test<'a> {
+pub(crate) struct Test<'a> {
     network: String,
     #[serde(default)]
     config: Config,
@@ -26,13 +30,16 @@ struct Test<'a> {
     #[serde(rename = "genesisRLP")]
     genesis_rlp: Option<Bytes>,
     #[serde(borrow)]
-    blocks: Vec<BTreeMap<String, &'a RawValue>>,
+    pub(crate) blocks: Vec<Entry<'a>>,
     lastblockhash: B256,
     post_state: Option<Alloc>,
     post_state_hash: Option<B256>,
     #[serde(default)]
     seal_engine: SealEngine,
 }
+
+/// What a test says of a block, member by member.
+pub(crate) type Entry<'a> = BTreeMap<String, &'a RawValue>;
 
 /// Whether headers carry real proof of work.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -47,7 +54,7 @@ enum SealEngine {
 /// Block 0, field by field.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct GenesisHeader {
+pub(crate) struct GenesisHeader {
     hash: B256,
     parent_hash: B256,
     uncle_hash: B256,
@@ -117,31 +124,74 @@ pub(crate) enum BadBlocks {
 /// Runs one test.
 pub(crate) fn run(json: &RawValue, bad_blocks: BadBlocks, worker: &Worker) -> Verdict {
     let test: Test<'_> = parse(json)?;
-    if test.post_state.is_none() && test.post_state_hash.is_none() {
-        return Err("says neither postState nor postStateHash".into());
-    }
-    let genesis = test.genesis_block_header.header()?;
-    let alloc = genesis_alloc(&test.pre)?;
-    let spec = chain_spec(&test.network, &test.config, alloc, genesis)?;
-    if spec.genesis_hash() != test.genesis_block_header.hash {
-        return Err(format!("the genesis header hashes to {}", spec.genesis_hash()));
-    }
-    if let Some(rlp) = &test.genesis_rlp {
-        let block: Block = alloy_rlp::decode_exact(rlp).map_err(|e| format!("genesisRLP: {e}"))?;
-        if SealedBlock::seal_slow(block).hash() != spec.genesis_hash() {
-            return Err("genesisRLP is not the genesis block".into());
-        }
-    }
+    let spec = test.spec()?;
     let seals = (test.seal_engine == SealEngine::Ethash).then(|| worker.ethash());
     worker.with_chain(spec, |chain| {
         import(chain, &test.blocks, bad_blocks, seals, worker)?;
-        check_end(chain, &test)
+        test.end().check(chain)
     })
+}
+
+impl Test<'_> {
+    /// Its chain: rules and genesis.
+    pub(crate) fn spec(&self) -> Result<ChainSpec, String> {
+        let Self { network, config, pre, genesis_block_header, genesis_rlp, .. } = self;
+        let spec = genesis_spec(network, config, pre, genesis_block_header)?;
+        if let Some(rlp) = genesis_rlp {
+            let block: Block =
+                alloy_rlp::decode_exact(rlp).map_err(|e| format!("genesisRLP: {e}"))?;
+            if SealedBlock::seal_slow(block).hash() != spec.genesis_hash() {
+                return Err("genesisRLP is not the genesis block".into());
+            }
+        }
+        Ok(spec)
+    }
+
+    /// What is to be there after the last block.
+    pub(crate) fn end(&self) -> End<'_> {
+        let Self { lastblockhash, post_state, post_state_hash, .. } = self;
+        End { head: *lastblockhash, root: *post_state_hash, state: post_state.as_ref() }
+    }
+}
+
+/// The chain of a test that begins with this block.
+pub(crate) fn genesis_spec(
+    network: &str,
+    config: &Config,
+    pre: &Alloc,
+    header: &GenesisHeader,
+) -> Result<ChainSpec, String> {
+    let spec = chain_spec(network, config, genesis_alloc(pre)?, header.header()?)?;
+    if spec.genesis_hash() != header.hash {
+        return Err(format!("the genesis header hashes to {}", spec.genesis_hash()));
+    }
+    Ok(spec)
+}
+
+/// Why the block of an entry must be refused, if so.
+pub(crate) fn expected_refusal<'a>(
+    entry: &Entry<'a>,
+    bad_blocks: BadBlocks,
+) -> Result<Option<&'a str>, String> {
+    match entry.iter().find(|(key, _)| key.starts_with("expectException")) {
+        Some((_, text)) => Ok(Some(text.get())),
+        None if entry.contains_key("blockHeader") => Ok(None),
+        None if bad_blocks == BadBlocks::MaybeSilent => Ok(Some("without a reason")),
+        None => Err("has neither exception nor blockHeader".into()),
+    }
+}
+
+/// The block of an entry; the inner error says why it is none.
+pub(crate) fn block_of(entry: &Entry<'_>) -> Result<Result<Block, String>, String> {
+    let rlp = entry.get("rlp").ok_or("no rlp")?;
+    let rlp: &str = serde_json::from_str(rlp.get()).map_err(|error| format!("rlp: {error}"))?;
+    let rlp = hex::decode(rlp).map_err(|error| format!("rlp: {error}"))?;
+    Ok(alloy_rlp::decode_exact(&rlp).map_err(|error| format!("not a block: {error}")))
 }
 
 fn import(
     chain: &Chain,
-    blocks: &[BTreeMap<String, &RawValue>],
+    blocks: &[Entry<'_>],
     bad_blocks: BadBlocks,
     seals: Option<&Ethash>,
     worker: &Worker,
@@ -150,19 +200,11 @@ fn import(
         let options = ImportOptions { intermediate_roots: true, ..ImportOptions::default() };
         let mut importer = Importer::new(chain, options, worker.metrics.clone(), scope)
             .map_err(|error| error.to_string())?;
-        for (index, raw) in blocks.iter().enumerate() {
-            let exception = raw.iter().find(|(key, _)| key.starts_with("expectException"));
-            let is_decoded = raw.contains_key("blockHeader");
-            let reason = match exception {
-                Some((_, text)) => Some(text.get()),
-                None if is_decoded => None,
-                None if bad_blocks == BadBlocks::MaybeSilent => Some("without a reason"),
-                None => {
-                    return Err(format!("entry {index} has neither exception nor blockHeader"));
-                }
-            };
+        for (index, entry) in blocks.iter().enumerate() {
+            let reason = expected_refusal(entry, bad_blocks)
+                .map_err(|error| format!("entry {index} {error}"))?;
             let before = importer.head();
-            let outcome = import_one(&mut importer, raw.get("rlp").copied(), seals)
+            let outcome = import_one(&mut importer, entry, seals)
                 .map_err(|error| format!("entry {index}: {error}"))?;
             match (reason, outcome) {
                 (None, Ok(())) => {}
@@ -188,15 +230,12 @@ fn import(
 /// `Ok(Err(reason))` if the block is refused for what it is; `Err` if something else failed.
 fn import_one(
     importer: &mut Importer<'_>,
-    rlp: Option<&RawValue>,
+    entry: &Entry<'_>,
     seals: Option<&Ethash>,
 ) -> Result<Result<(), String>, String> {
-    let rlp = rlp.ok_or("no rlp")?;
-    let rlp: &str = serde_json::from_str(rlp.get()).map_err(|error| format!("rlp: {error}"))?;
-    let rlp = hex::decode(rlp).map_err(|error| format!("rlp: {error}"))?;
-    let block: Block = match alloy_rlp::decode_exact(&rlp) {
+    let block = match block_of(entry)? {
         Ok(block) => block,
-        Err(error) => return Ok(Err(format!("not a block: {error}"))),
+        Err(error) => return Ok(Err(error)),
     };
     if let Some(ethash) = seals {
         let mut headers = std::iter::once(&block.header).chain(&block.body.ommers);
@@ -220,18 +259,35 @@ fn is_refusal(error: &PipelineError) -> bool {
         )
 }
 
-fn check_end(chain: &Chain, test: &Test<'_>) -> Verdict {
-    let head = chain.tip().map_err(|error| error.to_string())?;
-    if head.hash != test.lastblockhash {
-        return Err(format!("the head is {head}, expected is {}", test.lastblockhash));
-    }
-    if let Some(expected) = test.post_state_hash {
-        let root = chain.state().root(At::Tip).map_err(|error| error.to_string())?;
-        if root != expected {
-            return Err(format!("the state root is {root}, expected is {expected}"));
+/// What a test wants to be there in the end.
+#[derive(Debug)]
+pub(crate) struct End<'a> {
+    /// Hash of the head.
+    pub(crate) head: B256,
+    /// State root.
+    pub(crate) root: Option<B256>,
+    /// The whole state.
+    pub(crate) state: Option<&'a Alloc>,
+}
+
+impl End<'_> {
+    /// Compares it with the durable tip of a chain.
+    pub(crate) fn check(&self, chain: &Chain) -> Verdict {
+        if self.root.is_none() && self.state.is_none() {
+            return Err("says neither postState nor postStateHash".into());
         }
+        let head = chain.tip().map_err(|error| error.to_string())?;
+        if head.hash != self.head {
+            return Err(format!("the head is {head}, expected is {}", self.head));
+        }
+        if let Some(expected) = self.root {
+            let root = chain.state().root(At::Tip).map_err(|error| error.to_string())?;
+            if root != expected {
+                return Err(format!("the state root is {root}, expected is {expected}"));
+            }
+        }
+        self.state.map_or(Ok(()), |expected| check_state(chain, expected))
     }
-    test.post_state.as_ref().map_or(Ok(()), |expected| check_state(chain, expected))
 }
 
 /// Compares the whole state with a list of accounts.

@@ -6,6 +6,7 @@
 //!                                                basics        --> consensus, chainspec, tries, RLP
 //!                                                precompiles   --> the EVM's
 //!                                                p2p           --> one import
+//!                                                engine        --> Engine API, live tree, mpt, MDBX
 //!                              exceptions.toml --> counts: passed, failed, expected failures
 //! ```
 //!
@@ -20,6 +21,7 @@
 mod archive;
 mod basics;
 mod blockchain;
+mod engine;
 mod exceptions;
 mod format;
 mod p2p;

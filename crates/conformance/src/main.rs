@@ -2,7 +2,7 @@
 
 use clap::Parser;
 use eyre::bail;
-use retrie_conformance::{Exceptions, Gate, Runner, Suite, find, names};
+use retrie_conformance::{Exceptions, Gate, Runner, SUITES, Suite, find, names};
 use std::{
     io::{IsTerminal, Write},
     path::PathBuf,
@@ -88,23 +88,25 @@ fn run(args: &Args) -> eyre::Result<bool> {
 
 /// The suites asked for, in the order they were named in, or all that are there.
 fn suites(args: &Args) -> eyre::Result<Vec<&'static Suite>> {
-    let named = !args.suites.is_empty();
     let found = names(&args.dir)?;
-    let wanted = if named { &args.suites } else { &found };
     let mut suites = Vec::new();
-    for name in wanted {
-        match find(name) {
-            Some(suite) => {
-                if named && !found.contains(name) {
-                    bail!("{}: there is no suite {name}", args.dir.display());
-                }
-                suites.push(suite);
-            }
-            None if named => {
-                bail!("no suite is called {name}; known are those of docs/conformance.md")
-            }
-            None => bail!("{}: {name} is no suite that is known here", args.dir.display()),
+    for name in &args.suites {
+        let Some(suite) = find(name) else {
+            bail!("no suite is called {name}; known are those of docs/conformance.md")
+        };
+        if !found.iter().any(|found| found == suite.archive()) {
+            bail!("{}: there is no suite {}", args.dir.display(), suite.archive());
         }
+        suites.push(suite);
+    }
+    if args.suites.is_empty() {
+        for name in &found {
+            if find(name).is_none() {
+                bail!("{}: {name} is no suite that is known here", args.dir.display());
+            }
+        }
+        let is_there = |suite: &&Suite| found.iter().any(|found| found == suite.archive());
+        suites.extend(SUITES.iter().filter(is_there));
     }
     if suites.is_empty() {
         bail!("{}: there are no suites here", args.dir.display());

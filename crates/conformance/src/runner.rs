@@ -76,7 +76,7 @@ impl Runner {
     /// If its files cannot be read at all.
     pub fn run(&self, dir: &Path, suite: &Suite) -> Result<Report, ArchiveError> {
         let start = Instant::now();
-        let files = read(dir, suite.name)?;
+        let files = read(dir, suite.archive())?;
         let mut report = self.run_files(suite, &files);
         report.time = start.elapsed();
         Ok(report)
@@ -168,8 +168,10 @@ impl Part<'_> {
             let case = format!("{}: {name}", file.path);
             if self.runner.selects(self.suite, &case) {
                 let run = AssertUnwindSafe(|| self.suite.run_case(&file.path, json, worker));
-                let verdict = catch_unwind(run).unwrap_or_else(|_| Err("panicked".into()));
-                self.judge(case, verdict);
+                let verdict = catch_unwind(run).unwrap_or_else(|_| Some(Err("panicked".into())));
+                if let Some(verdict) = verdict {
+                    self.judge(case, verdict);
+                }
             }
         }
     }

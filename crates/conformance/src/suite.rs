@@ -4,6 +4,7 @@ use crate::{
     archive::TestFile,
     basics,
     blockchain::{self, BadBlocks},
+    engine,
     format::Verdict,
     p2p, precompiles, state,
     worker::Worker,
@@ -13,7 +14,8 @@ use serde_json::value::RawValue;
 /// A suite of the conformance data.
 #[derive(Debug)]
 pub struct Suite {
-    /// Name of its archive or folder.
+    /// Its name: that of its archive or folder, or `engine:` and that, if its blocks go through the
+    /// Engine API.
     pub name: &'static str,
     /// What its files are.
     pub(crate) kind: Kind,
@@ -36,6 +38,10 @@ pub enum Gate {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Blockchain(BadBlocks),
+    /// Blockchain tests as payloads.
+    Engine(BadBlocks),
+    /// Payloads as they stand.
+    Payloads,
     State,
     Basics,
     Precompiles,
@@ -49,6 +55,7 @@ const fn suite(name: &'static str, kind: Kind, gate: Gate) -> Suite {
 
 const BLOCKS: Kind = Kind::Blockchain(BadBlocks::Named);
 const OLD_BLOCKS: Kind = Kind::Blockchain(BadBlocks::MaybeSilent);
+const PAYLOADS: Kind = Kind::Engine(BadBlocks::Named);
 const DEVNET: Gate = Gate::Reported("Amsterdam as of a devnet");
 
 /// All suites.
@@ -69,6 +76,13 @@ pub const SUITES: &[Suite] = &[
     suite("legacytests-constantinople-state", Kind::State, Gate::Enforced),
     suite("geth-precompiles", Kind::Precompiles, Gate::Enforced),
     suite("p2p", Kind::Chain, Gate::Enforced),
+    suite("eest-benchmark-engine", Kind::Payloads, Gate::Enforced),
+    suite("engine:eest-v5.4.0-blockchain", PAYLOADS, Gate::Enforced),
+    suite("engine:eest-v5.4.0-blockchain-static", PAYLOADS, Gate::Enforced),
+    suite("engine:eest-bal-v5.7.0-osaka", PAYLOADS, Gate::Enforced),
+    suite("engine:eest-bal-v5.7.0-oldforks", PAYLOADS, Gate::Enforced),
+    suite("engine:ethereum-tests-blockchain", PAYLOADS, Gate::Enforced),
+    suite("engine:legacytests-cancun-blockchain", PAYLOADS, Gate::Enforced),
     suite(
         "legacytests-vm",
         Kind::Other,
@@ -76,7 +90,6 @@ pub const SUITES: &[Suite] = &[
             "one call frame without a transaction and without inner calls; state tests hold the same programs",
         ),
     ),
-    suite("eest-benchmark-engine", Kind::Other, Gate::NotRun("needs the Engine API")),
     suite("rpc-compat", Kind::Other, Gate::NotRun("needs JSON-RPC")),
     suite("graphql", Kind::Other, Gate::NotRun("there is no GraphQL")),
 ];
@@ -86,7 +99,15 @@ pub fn find(name: &str) -> Option<&'static Suite> {
     SUITES.iter().find(|suite| suite.name == name)
 }
 
+/// What suites that go through the Engine API begin with.
+const ENGINE: &str = "engine:";
+
 impl Suite {
+    /// Name of its archive or folder.
+    pub fn archive(&self) -> &'static str {
+        self.name.strip_prefix(ENGINE).unwrap_or(self.name)
+    }
+
     /// Whether a file of the suite holds tests.
     pub(crate) fn has_tests(&self, path: &str) -> bool {
         match self.kind {
@@ -95,15 +116,17 @@ impl Suite {
         }
     }
 
-    /// Runs one case: a member of the JSON file `path`.
-    pub(crate) fn run_case(&self, path: &str, json: &RawValue, worker: &Worker) -> Verdict {
-        match self.kind {
+    /// Runs one case: a member of the JSON file `path`. `None` if it is none of this suite.
+    pub(crate) fn run_case(&self, path: &str, json: &RawValue, worker: &Worker) -> Option<Verdict> {
+        Some(match self.kind {
+            Kind::Engine(bad_blocks) => return engine::run(json, bad_blocks, worker),
+            Kind::Payloads => engine::run_payloads(json, worker),
             Kind::Blockchain(bad_blocks) => blockchain::run(json, bad_blocks, worker),
             Kind::State => state::run(json, worker),
             Kind::Basics => basics::run(path, json, worker),
             Kind::Precompiles => precompiles::run(path, json, worker),
             Kind::Chain | Kind::Other => Err("not a file of tests".into()),
-        }
+        })
     }
 
     /// Runs a file that is one case as a whole; `None` if it holds cases of its own.

@@ -12,6 +12,7 @@ use std::{
     path::Path,
     sync::{Arc, OnceLock},
 };
+use tokio::runtime::Runtime;
 
 /// A folder in memory, where the system has one.
 const MEMORY: &str = "/dev/shm";
@@ -25,6 +26,8 @@ const GROWTH: u64 = 4 << 20;
 pub(crate) struct Worker {
     pub(crate) metrics: Metrics,
     pub(crate) codes: CodeCache,
+    /// Waits for answers of the engine.
+    pub(crate) runtime: Runtime,
     ethash: Arc<OnceLock<Ethash>>,
 }
 
@@ -32,7 +35,9 @@ impl Worker {
     /// A worker; all workers of a run share what is costly about seals.
     pub(crate) fn new(ethash: Arc<OnceLock<Ethash>>) -> Result<Self, String> {
         let metrics = Metrics::new().map_err(|error| error.to_string())?;
-        Ok(Self { metrics, codes: CodeCache::default(), ethash })
+        let runtime = tokio::runtime::Builder::new_current_thread().build();
+        let runtime = runtime.map_err(|error| format!("no runtime: {error}"))?;
+        Ok(Self { metrics, codes: CodeCache::default(), runtime, ethash })
     }
 
     /// Seals of the first 30,000 blocks.
@@ -44,7 +49,7 @@ impl Worker {
     pub(crate) fn with_chain(
         &self,
         spec: ChainSpec,
-        work: impl FnOnce(&Chain) -> Verdict,
+        work: impl FnOnce(&Arc<Chain>) -> Verdict,
     ) -> Verdict {
         let folder = if Path::new(MEMORY).is_dir() {
             tempfile::tempdir_in(MEMORY)
@@ -68,6 +73,6 @@ impl Worker {
             store: StoreOptions::default(),
         })
         .map_err(|error| format!("genesis: {error}"))?;
-        work(&chain)
+        work(&Arc::new(chain))
     }
 }

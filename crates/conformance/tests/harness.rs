@@ -1,6 +1,7 @@
 //! The harness itself: a test that is made wrong must fail, and so must data that cannot be read.
 
 use alloy_primitives::{Address, Bytes, hex};
+use alloy_rpc_types_engine::ExecutionPayloadV3;
 use retrie_chainspec::primitives::{Block, Header};
 use retrie_conformance::{ArchiveError, Exceptions, Report, Runner, find, names, read};
 use retrie_pipeline::testkit::{CHAIN_ID, Call, GENESIS_CONTRACT, Plan, Rules, TestChain};
@@ -11,6 +12,10 @@ use std::{fs, path::Path, process::Command, sync::Arc};
 use tempfile::TempDir;
 
 const SUITE: &str = "ethereum-tests-blockchain";
+/// The same through the Engine API.
+const ENGINE: &str = "engine:ethereum-tests-blockchain";
+/// Payloads as they stand.
+const PAYLOADS: &str = "eest-benchmark-engine";
 
 fn rlp(block: &Block) -> String {
     hex::encode_prefixed(alloy_rlp::encode(block))
@@ -111,8 +116,17 @@ fn report(dir: &Path, exceptions: &str) -> Report {
 
 /// Why the one test of a file fails; `None` if it passes.
 fn failure(test: &Value) -> Option<String> {
-    let dir = folder(&json!({ "case": test }).to_string());
-    let report = report(dir.path(), "");
+    failure_in(SUITE, test)
+}
+
+/// The same in any suite.
+fn failure_in(name: &str, test: &Value) -> Option<String> {
+    let suite = find(name).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let folder = dir.path().join(suite.archive());
+    fs::create_dir(&folder).unwrap();
+    fs::write(folder.join("file.json"), json!({ "case": test }).to_string()).unwrap();
+    let report = Runner::new(Exceptions::parse("").unwrap()).run(dir.path(), suite).unwrap();
     assert_eq!(report.passed + report.failures.len() as u64, 1);
     let failure = report.failures.into_iter().next()?;
     assert_eq!(failure.case, "file.json: case");
@@ -157,6 +171,100 @@ fn a_test_of_blocks_that_is_made_wrong_fails() {
         let mut test = chain_test();
         change(&mut test);
         let reason = failure(&test).unwrap_or_else(|| panic!("{expected}: passes"));
+        assert!(reason.contains(expected), "{expected}: {reason}");
+    }
+}
+
+#[test]
+fn a_test_through_the_engine_that_is_made_wrong_fails() {
+    assert_eq!(failure_in(ENGINE, &chain_test()), None);
+    assert_eq!(failure_in(ENGINE, &genesis_test()), None);
+    let wrong: [(&str, Spoil); 8] = [
+        ("expected is", |t| t["lastblockhash"] = t["genesisBlockHeader"]["hash"].clone()),
+        ("the state root is", |t| t["postStateHash"] = t["lastblockhash"].clone()),
+        ("entry 0: it is accepted", |t| t["blocks"][0]["expectException"] = json!("X")),
+        ("entry 1: a valid block is refused: block 2", |t| {
+            let bad = &mut t["blocks"][1];
+            *bad = json!({ "rlp": bad["rlp"], "blockHeader": {} });
+        }),
+        ("its parent is not known", |t| drop(t["blocks"].as_array_mut().unwrap().remove(0))),
+        ("not a block", |t| {
+            let rlp = t["blocks"][2]["rlp"].as_str().unwrap().to_owned();
+            t["blocks"][2]["rlp"] = json!(rlp[..rlp.len() - 2]);
+        }),
+        ("unknown network", |t| t["network"] = json!("Atlantis")),
+        ("says neither", |t| drop(t.as_object_mut().unwrap().remove("postStateHash"))),
+    ];
+    for (expected, change) in wrong {
+        let mut test = chain_test();
+        change(&mut test);
+        let reason = failure_in(ENGINE, &test).unwrap_or_else(|| panic!("{expected}: passes"));
+        assert!(reason.contains(expected), "{expected}: {reason}");
+    }
+}
+
+/// A test of the calls for two valid blocks, and for one between them whose state root is wrong.
+fn payload_test() -> Value {
+    let mut test = chain_test();
+    let blocks = test.as_object_mut().unwrap().remove("blocks").unwrap();
+    let call = |entry: &Value| {
+        let rlp = hex::decode(entry["rlp"].as_str().unwrap()).unwrap();
+        let block: Block = alloy_rlp::decode_exact(&rlp).unwrap();
+        let payload = ExecutionPayloadV3::from_block_unchecked(block.header.hash_slow(), &block);
+        let mut call = json!({
+            "params": [payload, [], block.header.parent_beacon_block_root],
+            "newPayloadVersion": "3",
+            "forkchoiceUpdatedVersion": "3",
+        });
+        if let Some(reason) = entry.get("expectException") {
+            call["validationError"] = reason.clone();
+        }
+        call
+    };
+    test["engineNewPayloads"] = blocks.as_array().unwrap().iter().map(call).collect();
+    test
+}
+
+#[test]
+fn a_test_of_payloads_that_is_made_wrong_fails() {
+    assert_eq!(failure_in(PAYLOADS, &payload_test()), None);
+    // Calls that must be refused, and are.
+    let refused: [(&str, Spoil); 2] = [
+        ("-38005", |call| {
+            call["newPayloadVersion"] = json!("4");
+            call["params"].as_array_mut().unwrap().push(json!([]));
+        }),
+        ("-32602", |call| call["params"] = json!([{}, [], null])),
+    ];
+    for (code, change) in refused {
+        let mut test = payload_test();
+        let bad = &mut test["engineNewPayloads"][1];
+        bad.as_object_mut().unwrap().remove("validationError");
+        bad["errorCode"] = json!(code);
+        change(bad);
+        assert_eq!(failure_in(PAYLOADS, &test), None, "{code}");
+    }
+    let wrong: [(&str, Spoil); 7] = [
+        ("expected is", |t| t["lastblockhash"] = t["genesisBlockHeader"]["hash"].clone()),
+        ("payload 0: it is accepted", |t| {
+            t["engineNewPayloads"][0]["validationError"] = json!("X");
+        }),
+        ("payload 1: a valid block is refused: block 2", |t| {
+            t["engineNewPayloads"][1].as_object_mut().unwrap().remove("validationError");
+        }),
+        ("expected -38005", |t| t["engineNewPayloads"][0]["errorCode"] = json!("-38005")),
+        ("Unsupported fork", |t| {
+            let call = &mut t["engineNewPayloads"][0];
+            call["newPayloadVersion"] = json!("4");
+            call["params"].as_array_mut().unwrap().push(json!([]));
+        }),
+        ("parameters: ", |t| t["engineNewPayloads"][0]["params"] = json!([])),
+        ("lists no payloads", |t| t["engineNewPayloads"] = json!([])),
+    ];
+    for (expected, change) in wrong {
+        let mut test = payload_test();
+        change(&mut test);
+        let reason = failure_in(PAYLOADS, &test).unwrap_or_else(|| panic!("{expected}: passes"));
         assert!(reason.contains(expected), "{expected}: {reason}");
     }
 }
@@ -297,9 +405,9 @@ fn the_program_says_what_it_ran_and_fails_when_something_failed() {
     let (ok, out, err) = conformance(&[good.path().to_str().unwrap()]);
     assert!(ok, "{err}");
     let lines: Vec<_> = out.lines().collect();
-    assert_eq!(lines.len(), 2, "{out}");
-    assert!(lines[0].starts_with(SUITE), "{out}");
-    assert_eq!(lines[1], "1 passed, 0 failed");
+    assert_eq!(lines.len(), 3, "{out}");
+    assert!(lines[0].starts_with(SUITE) && lines[1].starts_with(ENGINE), "{out}");
+    assert_eq!(lines[2], "2 passed, 0 failed");
 
     let mut test = chain_test();
     test["network"] = json!("Atlantis");

@@ -1,7 +1,7 @@
 //! Opening a datadir, and the open tables.
 
 use crate::{
-    DbError, ReadTxn, Result, WriteTxn,
+    DbError, KeptReceipts, ReadTxn, Result, WriteTxn,
     chain::ChainRead,
     checksum,
     error::Context,
@@ -67,6 +67,8 @@ pub struct OpenOptions {
     pub sync: SyncMode,
     /// State tables to create right away. Others come into being at their first write.
     pub state_tables: Vec<Table>,
+    /// Of which blocks receipts are kept; may differ at each opening.
+    pub receipts: KeptReceipts,
 }
 
 impl Default for OpenOptions {
@@ -78,6 +80,7 @@ impl Default for OpenOptions {
             max_readers: 4096,
             sync: SyncMode::Durable,
             state_tables: Vec::new(),
+            receipts: KeptReceipts::default(),
         }
     }
 }
@@ -184,6 +187,7 @@ pub struct Inner {
     pub(crate) context: Context,
     pub(crate) file: PathBuf,
     pub(crate) page_size: usize,
+    pub(crate) receipts: KeptReceipts,
     max_key: usize,
     max_value: usize,
     _lock: Option<DatadirLock>,
@@ -225,7 +229,20 @@ impl Inner {
         };
         let gate = (!options.read_only).then(Gate::default);
         let file = folder.join(FILE);
-        Ok(Self { gate, env, tables, context, file, page_size, max_key, max_value, _lock: lock })
+        let receipts = options.receipts;
+        let _lock = lock;
+        Ok(Self {
+            gate,
+            env,
+            tables,
+            context,
+            file,
+            page_size,
+            receipts,
+            max_key,
+            max_value,
+            _lock,
+        })
     }
 
     pub(crate) fn error(&self, action: impl Into<String>, source: MdbxError) -> DbError {

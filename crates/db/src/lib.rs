@@ -58,7 +58,9 @@ pub mod tables;
 mod verify;
 mod writer;
 
-pub use chain::{CanonicalHeaders, ChainRead, NewBlock, StoredBlock, StoredTransaction};
+pub use chain::{
+    CanonicalHeaders, ChainRead, KeptReceipts, NewBlock, StoredBlock, StoredTransaction,
+};
 pub use env::{Db, OpenOptions, SyncMode};
 pub use error::DbError;
 pub use metadata::{Metadata, SCHEMA_VERSION, StateRootMode};

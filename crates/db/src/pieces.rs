@@ -126,12 +126,13 @@ pub(crate) fn scan_prefix<R: RawRead + ?Sized>(
     }
 }
 
-/// Removes all rows whose keys start with `prefix`.
-pub(crate) fn delete_prefix(txn: &mut WriteTxn, table: Handle, prefix: &[u8]) -> Result<()> {
-    for (key, _) in rows_with_prefix(txn, table, prefix)? {
-        txn.raw_delete(table, &key)?;
+/// Removes all rows whose keys start with `prefix`; returns how many.
+pub(crate) fn delete_prefix(txn: &mut WriteTxn, table: Handle, prefix: &[u8]) -> Result<usize> {
+    let rows = rows_with_prefix(txn, table, prefix)?;
+    for (key, _) in &rows {
+        txn.raw_delete(table, key)?;
     }
-    Ok(())
+    Ok(rows.len())
 }
 
 fn rows_with_prefix<R: RawRead + ?Sized>(

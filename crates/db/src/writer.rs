@@ -7,7 +7,7 @@
 //! may wander between threads, are not used: they panic when a commit fails, as on a full disk.)
 
 use crate::{
-    DbError, Result, checksum,
+    DbError, KeptReceipts, Result, checksum,
     env::Inner,
     error::show_key,
     raw::{self, Handle, Range, RawRead},
@@ -93,6 +93,11 @@ impl WriteTxn {
     /// Whether somebody waits for this transaction to end.
     pub(crate) fn is_awaited(&self) -> bool {
         self.inner.gate.as_ref().is_some_and(|gate| gate.waiting.load(Ordering::Relaxed) > 0)
+    }
+
+    /// Of which blocks receipts are kept.
+    pub(crate) fn kept_receipts(&self) -> KeptReceipts {
+        self.inner.receipts
     }
 
     /// Makes all writes durable at once (with [`SyncMode::NoSync`](crate::SyncMode::NoSync):

@@ -5,7 +5,7 @@ mod common;
 use alloy_primitives::{B256, Bytes, U256, keccak256};
 use common::{ALL_TYPES, Full, child, transactions};
 use retrie_chainspec::primitives::{Receipt, RecoveredBlock};
-use retrie_db::{ChainRead, Db, DbError, NewBlock, OpenOptions};
+use retrie_db::{ChainRead, Db, DbError, KeptReceipts, NewBlock, OpenOptions, SyncMode};
 use retrie_state::BlockRef;
 
 fn fresh() -> (tempfile::TempDir, Db) {
@@ -368,4 +368,72 @@ fn empty_block_has_an_empty_list_of_receipts() {
     let mut txn = db.begin_write().unwrap();
     txn.insert_block(&genesis.new_block()).unwrap();
     assert_eq!(txn.receipts(&genesis.hash).unwrap(), Some(Vec::<Receipt>::new()));
+}
+
+#[test]
+fn receipts_of_old_blocks_go_and_nothing_else() {
+    let mut chain = vec![child(None, 0, transactions(0))];
+    for n in 1..30 {
+        chain.push(child(chain.last(), n, if n % 7 == 3 { vec![] } else { transactions(n) }));
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let open = |from, last| {
+        let receipts = KeptReceipts { from, last };
+        let options = OpenOptions { receipts, sync: SyncMode::NoSync, ..OpenOptions::default() };
+        Db::open_or_create(dir.path(), &options).unwrap()
+    };
+    let insert = |db: &Db, blocks: &[Full]| {
+        let mut txn = db.begin_write().unwrap();
+        blocks.iter().for_each(|block| txn.insert_block(&block.new_block()).unwrap());
+        txn.commit().unwrap();
+    };
+    // All of `stored` blocks are as they were, but those below `first` have no receipts.
+    let check = |db: &Db, stored: usize, first: usize| {
+        let read = db.begin_read().unwrap();
+        for (n, block) in chain[..stored].iter().enumerate() {
+            if n >= first {
+                assert_stored(&read, block);
+            } else {
+                let expected = block.receipts.is_empty().then(Vec::new);
+                assert_eq!(read.receipts(&block.hash).unwrap(), expected, "block {n}");
+                assert_eq!(read.receipt(&block.hash, 0).unwrap(), None);
+                assert_eq!(read.block(&block.hash).unwrap().unwrap(), block.block);
+            }
+            assert_canonical(&read, block);
+        }
+        let pruned = read.receipts_pruned_below().unwrap() as usize;
+        assert!(pruned <= first && chain[pruned..first].iter().all(|b| b.receipts.is_empty()));
+        let mut faults = Vec::new();
+        read.check_chain(&mut |_| {}, &mut |fault| faults.push(fault.to_string())).unwrap();
+        assert_eq!(faults, [] as [String; 0]);
+    };
+    let db = open(0, 0);
+    insert(&db, &chain[..10]);
+    check(&db, 10, 0);
+    drop(db);
+    // Never above the block named, nor among the last ones.
+    let db = open(4, 2);
+    insert(&db, &chain[10..11]);
+    check(&db, 11, 4);
+    drop(db);
+    let db = open(u64::MAX, 5);
+    insert(&db, &chain[11..20]);
+    check(&db, 20, 14);
+    // A transaction that is dropped takes nothing away.
+    let mut txn = db.begin_write().unwrap();
+    txn.insert_block(&chain[20].new_block()).unwrap();
+    drop(txn);
+    check(&db, 20, 14);
+    drop(db);
+    let db = open(0, 0);
+    insert(&db, &chain[20..30]);
+    check(&db, 30, 14);
+    // Blocks that come again after a longer chain have theirs.
+    let mut txn = db.begin_write().unwrap();
+    txn.unset_canonical_above(8).unwrap();
+    assert_eq!(txn.remove_blocks_above(8).unwrap(), 21);
+    txn.commit().unwrap();
+    insert(&db, &chain[9..12]);
+    let read = db.begin_read().unwrap();
+    chain[9..12].iter().for_each(|block| assert_stored(&read, block));
 }

@@ -10,7 +10,9 @@
 //!   without code and nonce cannot lose a balance;
 //! * a created account's storage holds every slot its constructor wrote, and nothing else is set.
 
-use crate::{DatabaseError, ExecutionInput, StateDatabase, database::account_info};
+use crate::{
+    DatabaseError, ExecutionInput, StateDatabase, database::account_info, deadline::Deadline,
+};
 use alloy_primitives::{
     Address, B256, Bytes, KECCAK256_EMPTY, U256,
     map::{AddressMap, B256Map, HashMap, hash_map::Entry},
@@ -18,7 +20,7 @@ use alloy_primitives::{
 use core::fmt;
 use retrie_state::{Account, DeltaBuilder, StateDelta, StateKey, Value, encode_slot};
 use revm::{
-    Database, DatabaseCommit,
+    Database, DatabaseCommit, DatabaseRef,
     bytecode::Bytecode,
     database_interface::bal::BalState,
     state::{Account as TouchedAccount, AccountInfo, bal::BlockAccessIndex},
@@ -26,7 +28,7 @@ use revm::{
 use std::collections::BTreeMap;
 
 /// Database of the EVM for one block: caches reads, collects changes.
-pub(crate) struct BlockState<'a> {
+pub struct BlockState<'a> {
     database: StateDatabase<'a>,
     rules: StateRules,
     parent: (u64, B256),
@@ -37,6 +39,10 @@ pub(crate) struct BlockState<'a> {
     window: Option<DeltaBuilder>,
     access_list: BalState,
     failure: Option<DatabaseError>,
+    /// Hashes of blocks that take the place of those that are read; with them, unknown ones are
+    /// zero.
+    pub(crate) hashes: Option<BTreeMap<u64, B256>>,
+    pub(crate) deadline: Option<Deadline>,
 }
 
 /// Rules of the fork for the state.
@@ -69,7 +75,7 @@ struct CachedSlot {
 /// The read the EVM asked for failed; [`BlockState::take_failure`] says why.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error("the state could not be read")]
-pub(crate) struct ReadFailed;
+pub struct ReadFailed;
 
 impl revm::context::DBErrorMarker for ReadFailed {}
 
@@ -95,7 +101,15 @@ impl<'a> BlockState<'a> {
             window: None,
             access_list,
             failure: None,
+            hashes: None,
+            deadline: None,
         }
+    }
+
+    /// The same state with nothing read and nothing changed.
+    pub(crate) fn at_the_start(&self) -> Self {
+        let (number, hash) = self.parent;
+        Self::new(self.database.input(), self.rules, number.saturating_add(1), hash)
     }
 
     /// The database underneath, with its counters.
@@ -143,6 +157,27 @@ impl<'a> BlockState<'a> {
             self.set_account(to, Account { balance, ..beneficiary })?;
         }
         Ok(())
+    }
+
+    /// The account as it is now.
+    pub(crate) fn account(&mut self, address: Address) -> Result<Option<Account>, DatabaseError> {
+        Ok(self.load(address)?.now)
+    }
+
+    /// Sets an account, and its slots; with `clears` all other slots are dropped.
+    pub(crate) fn set(
+        &mut self,
+        address: Address,
+        account: Account,
+        clears: bool,
+        slots: impl IntoIterator<Item = (U256, U256)>,
+    ) -> Result<(), DatabaseError> {
+        self.update(address, Some(account), clears, slots)
+    }
+
+    /// Makes a code known under its hash.
+    pub(crate) fn insert_code(&mut self, hash: B256, code: Bytecode) {
+        self.new_codes.insert(hash, code);
     }
 
     /// Whether the account has code now.
@@ -291,6 +326,19 @@ impl<'a> BlockState<'a> {
             slot.now = value;
         }
         Ok(())
+    }
+
+    fn find_block_hash(&self, number: u64) -> Result<B256, DatabaseError> {
+        if let Some(hash) = self.hashes.as_ref().and_then(|hashes| hashes.get(&number)) {
+            return Ok(*hash);
+        }
+        if number == self.parent.0 {
+            return Ok(self.parent.1);
+        }
+        match self.database.block_hash_ref(number) {
+            Err(DatabaseError::MissingBlockHash { .. }) if self.hashes.is_some() => Ok(B256::ZERO),
+            hash => hash,
+        }
     }
 
     fn read<T>(&mut self, result: Result<T, DatabaseError>) -> Result<T, ReadFailed> {
@@ -465,11 +513,41 @@ impl Database for BlockState<'_> {
     }
 
     fn block_hash(&mut self, number: u64) -> Result<B256, ReadFailed> {
-        if number == self.parent.0 {
-            return Ok(self.parent.1);
-        }
-        let hash = revm::DatabaseRef::block_hash_ref(&self.database, number);
+        let hash = self.find_block_hash(number);
         self.read(hash)
+    }
+}
+
+/// What the EVM would read, without keeping it.
+impl DatabaseRef for BlockState<'_> {
+    type Error = DatabaseError;
+
+    fn basic_ref(&self, address: Address) -> Result<Option<AccountInfo>, DatabaseError> {
+        match self.accounts.get(&address) {
+            Some(account) => Ok(account.now.as_ref().map(account_info)),
+            None => self.database.basic_ref(address),
+        }
+    }
+
+    fn code_by_hash_ref(&self, code_hash: B256) -> Result<Bytecode, DatabaseError> {
+        match self.new_codes.get(&code_hash) {
+            Some(code) => Ok(code.clone()),
+            None => self.database.code(code_hash),
+        }
+    }
+
+    fn storage_ref(&self, address: Address, index: U256) -> Result<U256, DatabaseError> {
+        match self.accounts.get(&address) {
+            Some(CachedAccount { slots, .. }) if slots.contains_key(&index) => {
+                Ok(slots[&index].now)
+            }
+            Some(CachedAccount { cleared: true, .. }) => Ok(U256::ZERO),
+            _ => self.database.storage_ref(address, index),
+        }
+    }
+
+    fn block_hash_ref(&self, number: u64) -> Result<B256, DatabaseError> {
+        self.find_block_hash(number)
     }
 }
 

@@ -51,6 +51,10 @@ impl<'a> StateDatabase<'a> {
         Self { input, counters: Counters::default() }
     }
 
+    pub(crate) const fn input(&self) -> ExecutionInput<'a> {
+        self.input
+    }
+
     /// Reads so far.
     pub fn read_counts(&self) -> ReadCounts {
         let Counters { accounts, slots, listings, codes, block_hashes, nanoseconds: _ } =

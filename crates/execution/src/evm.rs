@@ -13,9 +13,10 @@
 use crate::{
     block_state::{BlockState, ReadFailed},
     constantinople,
+    deadline::{self, Deadline},
 };
 use alloy_evm::{
-    Evm, EvmEnv,
+    Database, Evm, EvmEnv,
     eth::{EthEvmBuilder, EthEvmContext},
     precompiles::PrecompilesMap,
 };
@@ -28,9 +29,9 @@ use revm::{
     context_interface::{context::ContextError, journaled_state::account::JournaledAccountTr},
     handler::{
         EthFrame, EvmTr, FrameInitOrResult, FrameResult, Handler, ItemOrResult, MainnetHandler,
-        SystemCallTx, evm::FrameInitResult, instructions::EthInstructions,
+        PrecompileProvider, SystemCallTx, evm::FrameInitResult, instructions::EthInstructions,
     },
-    inspector::NoOpInspector,
+    inspector::{Inspector, InspectorEvmTr, InspectorHandler, NoOpInspector},
     interpreter::{
         CreateInputs, CreateOutcome, FrameInput, Gas, InstructionResult, InterpreterResult,
         interpreter::EthInterpreter, interpreter_action::FrameInit,
@@ -38,36 +39,89 @@ use revm::{
     primitives::{constants::CALL_STACK_LIMIT, hardfork::SpecId},
 };
 
-type BlockContext<'s, 'a> = EthEvmContext<&'s mut BlockState<'a>>;
-type Instructions<'s, 'a> = EthInstructions<EthInterpreter, BlockContext<'s, 'a>>;
-type Revm<'s, 'a> = revm::context::Evm<
-    BlockContext<'s, 'a>,
-    NoOpInspector,
-    Instructions<'s, 'a>,
-    PrecompilesMap,
-    EthFrame,
->;
-type Error = EVMError<ReadFailed>;
+/// A [`BlockState`], borrowed or owned.
+pub(crate) trait BlockDatabase: Database<Error = ReadFailed> {
+    /// Whether the account has storage, but neither nonce nor code (EIP-7610).
+    fn has_nothing_but_storage(&mut self, address: Address) -> Result<bool, ReadFailed>;
 
-/// The EVM over the state of one block.
-pub(crate) struct BlockEvm<'s, 'a> {
-    revm: Revm<'s, 'a>,
+    /// The deadline, if there is one.
+    fn deadline(&mut self) -> Option<&mut Deadline>;
 }
 
-impl<'s, 'a> BlockEvm<'s, 'a> {
+impl BlockDatabase for &mut BlockState<'_> {
+    fn has_nothing_but_storage(&mut self, address: Address) -> Result<bool, ReadFailed> {
+        BlockState::has_nothing_but_storage(self, address)
+    }
+
+    fn deadline(&mut self) -> Option<&mut Deadline> {
+        self.deadline.as_mut()
+    }
+}
+
+impl BlockDatabase for Box<BlockState<'_>> {
+    fn has_nothing_but_storage(&mut self, address: Address) -> Result<bool, ReadFailed> {
+        BlockState::has_nothing_but_storage(self, address)
+    }
+
+    fn deadline(&mut self) -> Option<&mut Deadline> {
+        self.deadline.as_mut()
+    }
+}
+
+type Instructions<D> = EthInstructions<EthInterpreter, EthEvmContext<D>>;
+type Revm<D, I> =
+    revm::context::Evm<EthEvmContext<D>, I, Instructions<D>, PrecompilesMap, EthFrame>;
+/// How the EVM fails.
+pub(crate) type Error = EVMError<ReadFailed>;
+
+/// The EVM over the state of one block.
+pub(crate) struct BlockEvm<D: Database, I = NoOpInspector> {
+    revm: Revm<D, I>,
+}
+
+impl<D: BlockDatabase> BlockEvm<D> {
     /// An EVM in the environment `env`; with `net_metering` SSTORE costs what EIP-1283 says.
-    pub(crate) fn new(
-        state: &'s mut BlockState<'a>,
-        env: EvmEnv<SpecId>,
-        net_metering: bool,
-    ) -> Self {
+    pub(crate) fn new(state: D, env: EvmEnv<SpecId>, net_metering: bool) -> Self {
         let mut revm = EthEvmBuilder::new(state, env).build().into_inner();
         if net_metering {
             constantinople::meter_net(&mut revm.instruction);
         }
         Self { revm }
     }
+}
 
+impl<D: BlockDatabase, I: Inspector<EthEvmContext<D>>> BlockEvm<D, I> {
+    /// The same EVM, seen by `inspector` from now on.
+    pub(crate) fn inspected_by<J: Inspector<EthEvmContext<D>>>(
+        self,
+        inspector: J,
+    ) -> BlockEvm<D, J> {
+        BlockEvm { revm: self.revm.with_inspector(inspector) }
+    }
+
+    /// The same EVM with other precompiles. Warm are those of the fork nevertheless (EIP-2929).
+    pub(crate) fn with_precompiles(mut self, precompiles: PrecompilesMap) -> Self {
+        let of_the_fork = std::mem::replace(&mut self.revm.precompiles, precompiles);
+        let warm = PrecompileProvider::<EthEvmContext<D>>::warm_addresses(&of_the_fork);
+        self.revm.ctx.journal_mut().warm_precompiles(warm);
+        self
+    }
+
+    /// The same EVM, which asks the state's [deadline](crate::deadline) as it goes.
+    pub(crate) fn watching_the_clock(mut self) -> Self {
+        deadline::watch(&mut self.revm.instruction);
+        self
+    }
+
+    /// Runs `tx` before the eyes of the inspector.
+    pub(crate) fn inspect(&mut self, tx: TxEnv) -> Result<ResultAndState<HaltReason>, Error> {
+        self.revm.ctx.set_tx(tx);
+        let result = MainnetHandler::default().inspect_run(self);
+        self.settle(result)
+    }
+}
+
+impl<D: BlockDatabase, I> BlockEvm<D, I> {
     /// Ends what the handler has run: takes its changes out of the journal.
     fn settle(
         &mut self,
@@ -80,8 +134,8 @@ impl<'s, 'a> BlockEvm<'s, 'a> {
 
 /// Whether this creation meets an account that has nothing but storage (EIP-7610). If so, all that a
 /// collision leaves behind is done: the caller's nonce is used up and the address is warm.
-fn collides_with_storage(
-    context: &mut BlockContext<'_, '_>,
+fn collides_with_storage<D: BlockDatabase>(
+    context: &mut EthEvmContext<D>,
     depth: usize,
     inputs: &CreateInputs,
 ) -> Result<bool, ReadFailed> {
@@ -114,9 +168,9 @@ fn collision(inputs: &CreateInputs) -> FrameResult {
     })
 }
 
-impl<'s, 'a> EvmTr for BlockEvm<'s, 'a> {
-    type Context = BlockContext<'s, 'a>;
-    type Instructions = Instructions<'s, 'a>;
+impl<D: BlockDatabase, I> EvmTr for BlockEvm<D, I> {
+    type Context = EthEvmContext<D>;
+    type Instructions = Instructions<D>;
     type Precompiles = PrecompilesMap;
     type Frame = EthFrame;
 
@@ -141,6 +195,7 @@ impl<'s, 'a> EvmTr for BlockEvm<'s, 'a> {
         &mut self,
         init: FrameInit,
     ) -> Result<FrameInitResult<'_, Self::Frame>, ContextError<ReadFailed>> {
+        deadline::check(&mut self.revm.ctx)?;
         if let FrameInput::Create(inputs) = &init.frame_input
             && collides_with_storage(&mut self.revm.ctx, init.depth, inputs)?
         {
@@ -161,15 +216,42 @@ impl<'s, 'a> EvmTr for BlockEvm<'s, 'a> {
     }
 }
 
-impl<'s, 'a> Evm for BlockEvm<'s, 'a> {
-    type DB = &'s mut BlockState<'a>;
+type All<'e, D, I> = (
+    &'e EthEvmContext<D>,
+    &'e Instructions<D>,
+    &'e PrecompilesMap,
+    &'e FrameStack<EthFrame>,
+    &'e I,
+);
+type AllMut<'e, D, I> = (
+    &'e mut EthEvmContext<D>,
+    &'e mut Instructions<D>,
+    &'e mut PrecompilesMap,
+    &'e mut FrameStack<EthFrame>,
+    &'e mut I,
+);
+
+impl<D: BlockDatabase, I: Inspector<EthEvmContext<D>>> InspectorEvmTr for BlockEvm<D, I> {
+    type Inspector = I;
+
+    fn all_inspector(&self) -> All<'_, D, I> {
+        self.revm.all_inspector()
+    }
+
+    fn all_mut_inspector(&mut self) -> AllMut<'_, D, I> {
+        self.revm.all_mut_inspector()
+    }
+}
+
+impl<D: BlockDatabase, I> Evm for BlockEvm<D, I> {
+    type DB = D;
     type Tx = TxEnv;
     type Error = Error;
     type HaltReason = HaltReason;
     type Spec = SpecId;
     type BlockEnv = BlockEnv;
     type Precompiles = PrecompilesMap;
-    type Inspector = NoOpInspector;
+    type Inspector = I;
 
     fn block(&self) -> &BlockEnv {
         &self.revm.ctx.block
@@ -205,15 +287,15 @@ impl<'s, 'a> Evm for BlockEvm<'s, 'a> {
         (journaled_state.database, EvmEnv { block_env, cfg_env })
     }
 
-    /// There is nothing to enable: block execution is not inspected.
+    /// There is nothing to enable: `transact` never inspects, and `inspect` always does.
     fn set_inspector_enabled(&mut self, _: bool) {}
 
-    fn components(&self) -> (&Self::DB, &NoOpInspector, &PrecompilesMap) {
+    fn components(&self) -> (&Self::DB, &I, &PrecompilesMap) {
         let revm = &self.revm;
         (&revm.ctx.journaled_state.database, &revm.inspector, &revm.precompiles)
     }
 
-    fn components_mut(&mut self) -> (&mut Self::DB, &mut NoOpInspector, &mut PrecompilesMap) {
+    fn components_mut(&mut self) -> (&mut Self::DB, &mut I, &mut PrecompilesMap) {
         let revm = &mut self.revm;
         (&mut revm.ctx.journaled_state.database, &mut revm.inspector, &mut revm.precompiles)
     }

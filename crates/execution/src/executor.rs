@@ -56,7 +56,7 @@ pub fn evm_env(spec: &ChainSpec, header: &Header) -> EvmEnv<SpecId> {
 }
 
 /// Whether the block has Constantinople's EIP-1283, which Petersburg removed.
-fn has_net_metering(spec: &ChainSpec, number: u64) -> bool {
+pub(crate) fn has_net_metering(spec: &ChainSpec, number: u64) -> bool {
     spec.is_constantinople_active_at_block(number) && !spec.is_petersburg_active_at_block(number)
 }
 
@@ -73,7 +73,7 @@ pub fn execute_block(
     block: &RecoveredBlock,
     input: ExecutionInput<'_>,
 ) -> Result<ExecutionOutcome, ExecutionError> {
-    run(spec, block, input, None)
+    run(spec, block, input, None, None)
 }
 
 /// Like [`execute_block`], and shows the delta of each single transaction to `observer`, whose error
@@ -86,7 +86,47 @@ pub fn execute_block_with_observer(
     input: ExecutionInput<'_>,
     observer: &mut TransactionObserver<'_>,
 ) -> Result<ExecutionOutcome, ExecutionError> {
-    run(spec, block, input, Some(observer))
+    run(spec, block, input, Some(observer), None)
+}
+
+/// Where the transactions of a block that is being built come from.
+pub trait TransactionSource {
+    /// The next transaction to try, `None` if there is no other one that fits into `room`.
+    fn next(&mut self, room: Room) -> Option<Recovered<Transaction>>;
+
+    /// Told that the last one may not be included here, and why.
+    fn refused(&mut self, reason: &ExecutionError);
+}
+
+/// What is left in a block that is being built.
+#[derive(Clone, Copy, Debug)]
+pub struct Room {
+    /// Gas.
+    pub gas: u64,
+    /// Gas of blobs (EIP-4844).
+    pub blob_gas: u64,
+}
+
+/// Like [`execute_block`] for a block whose transactions are not chosen yet: takes those that
+/// `source` offers, in order, and leaves out those that may not be included. `template` has the
+/// header as far as it is known, and no transactions.
+///
+/// # Errors
+/// As [`execute_block`], but not for transactions.
+pub fn fill_block(
+    spec: &ChainSpec,
+    template: &RecoveredBlock,
+    input: ExecutionInput<'_>,
+    source: &mut dyn TransactionSource,
+) -> Result<(Vec<Recovered<Transaction>>, ExecutionOutcome), ExecutionError> {
+    let mut filling = Filling { source, included: Vec::new() };
+    let outcome = run(spec, template, input, None, Some(&mut filling))?;
+    Ok((filling.included, outcome))
+}
+
+struct Filling<'a> {
+    source: &'a mut dyn TransactionSource,
+    included: Vec<Recovered<Transaction>>,
 }
 
 /// The chain's rules as alloy-evm shall see them in one block.
@@ -97,7 +137,7 @@ pub fn execute_block_with_observer(
 ///   in advance has it at a total difficulty, which no header tells.
 /// * With Petersburg from Constantinople on: see [`constantinople`].
 #[derive(Clone, Copy, Debug)]
-struct BlockRules<'a> {
+pub(crate) struct BlockRules<'a> {
     spec: &'a ChainSpec,
     is_pos: bool,
 }
@@ -132,6 +172,7 @@ fn run(
     block: &RecoveredBlock,
     input: ExecutionInput<'_>,
     mut observer: Option<&mut TransactionObserver<'_>>,
+    filling: Option<&mut Filling<'_>>,
 ) -> Result<ExecutionOutcome, ExecutionError> {
     let start = Instant::now();
     let header = block.header();
@@ -143,11 +184,7 @@ fn run(
     if observer.is_some() {
         state.open_window();
     }
-    if spec.ethereum_fork_activation(EthereumHardfork::Dao).transitions_at_block(number) {
-        state
-            .drain(&dao_fork::DAO_HARDFORK_ACCOUNTS, dao_fork::DAO_HARDFORK_BENEFICIARY)
-            .map_err(|error| database_error(number, None, error))?;
-    }
+    drain_dao(spec, number, &mut state)?;
 
     let context = EthBlockExecutionCtx {
         ommers: &block.body().ommers,
@@ -174,7 +211,30 @@ fn run(
         }
     }
 
-    let transactions = block.body().transactions.len() as u64;
+    if let Some(Filling { source, included }) = filling {
+        let blob_limit = spec
+            .blob_params_at_timestamp(header.timestamp)
+            .map_or(0, |params| params.max_blob_gas_per_block());
+        loop {
+            let room = Room {
+                gas: header.gas_limit.saturating_sub(executor.cumulative_tx_gas_used),
+                blob_gas: blob_limit.saturating_sub(executor.blob_gas_used),
+            };
+            let Some(transaction) = source.next(room) else { break };
+            let index = included.len();
+            executor.evm_mut().db_mut().set_access_index(index as u64 + 1);
+            let outcome = executor.execute_transaction(transaction.as_recovered_ref());
+            match settle(number, Some(index), executor.evm_mut().db_mut(), outcome) {
+                Ok(_) => included.push(transaction),
+                Err(refusal @ ExecutionError::InvalidTransaction { .. }) => {
+                    source.refused(&refusal)
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    let transactions = executor.receipts.len() as u64;
     executor.evm_mut().db_mut().set_access_index(transactions + 1);
     if spec.is_prague_active_at_timestamp(header.timestamp) {
         check_request_contracts(number, executor.evm_mut().db_mut())?;
@@ -213,7 +273,21 @@ pub fn execute_transaction(
     outcome_of(number, start, &mut state, result)
 }
 
-fn block_state<'a>(
+/// The irregular transfer of EIP-779, in its block.
+pub(crate) fn drain_dao(
+    spec: &ChainSpec,
+    number: u64,
+    state: &mut BlockState<'_>,
+) -> Result<(), ExecutionError> {
+    if spec.ethereum_fork_activation(EthereumHardfork::Dao).transitions_at_block(number) {
+        state
+            .drain(&dao_fork::DAO_HARDFORK_ACCOUNTS, dao_fork::DAO_HARDFORK_BENEFICIARY)
+            .map_err(|error| database_error(number, None, error))?;
+    }
+    Ok(())
+}
+
+pub(crate) fn block_state<'a>(
     header: &Header,
     env: &EvmEnv<SpecId>,
     input: ExecutionInput<'a>,
@@ -226,7 +300,7 @@ fn block_state<'a>(
 }
 
 /// What alloy-evm asks of a block without ommers and withdrawals.
-fn context_of(header: &Header) -> EthBlockExecutionCtx<'_> {
+pub(crate) fn context_of(header: &Header) -> EthBlockExecutionCtx<'_> {
     EthBlockExecutionCtx {
         parent_hash: header.parent_hash,
         parent_beacon_block_root: header.parent_beacon_block_root,
@@ -238,13 +312,13 @@ fn context_of(header: &Header) -> EthBlockExecutionCtx<'_> {
     }
 }
 
-fn block_executor<'s, 'a, 'b>(
+pub(crate) fn block_executor<'s, 'a, 'b>(
     spec: &'b ChainSpec,
     header: &'b Header,
     env: EvmEnv<SpecId>,
     context: EthBlockExecutionCtx<'b>,
     state: &'s mut BlockState<'a>,
-) -> EthBlockExecutor<'b, BlockEvm<'s, 'a>, BlockRules<'b>, BuildReceipt> {
+) -> EthBlockExecutor<'b, BlockEvm<&'s mut BlockState<'a>>, BlockRules<'b>, BuildReceipt> {
     let evm = BlockEvm::new(state, env, has_net_metering(spec, header.number));
     EthBlockExecutor::new(evm, context, BlockRules::new(spec, header), BuildReceipt)
 }
@@ -272,7 +346,10 @@ fn outcome_of(
 
 /// A block is invalid if, after its transactions, a contract that requests are read from has no code
 /// (EIP-7002, EIP-7251).
-fn check_request_contracts(number: u64, state: &mut BlockState<'_>) -> Result<(), ExecutionError> {
+pub(crate) fn check_request_contracts(
+    number: u64,
+    state: &mut BlockState<'_>,
+) -> Result<(), ExecutionError> {
     for contract in [WITHDRAWAL_REQUEST_PREDEPLOY_ADDRESS, CONSOLIDATION_REQUEST_PREDEPLOY_ADDRESS]
     {
         let has_code = state.has_code(contract);
@@ -302,7 +379,7 @@ fn check_ommers(number: u64, ommers: &[Header]) -> Result<(), ExecutionError> {
 }
 
 /// Turns what alloy-evm says into a verdict, with a failed read as the cause if there was one.
-fn settle<T>(
+pub(crate) fn settle<T>(
     number: u64,
     index: Option<usize>,
     state: &mut BlockState<'_>,
@@ -341,6 +418,10 @@ fn internal_error(
     }
 }
 
-fn database_error(number: u64, index: Option<usize>, source: DatabaseError) -> ExecutionError {
+pub(crate) fn database_error(
+    number: u64,
+    index: Option<usize>,
+    source: DatabaseError,
+) -> ExecutionError {
     ExecutionError::Database { number, index, source: Box::new(source) }
 }

@@ -19,6 +19,10 @@
 //! * **observer** ([`execute_block_with_observer`]): sees the delta of each single transaction.
 //!   Receipts before Byzantium commit to the state root after every transaction; with an observer
 //!   the caller chains one throw-away proposal per transaction to learn these roots.
+//! * **simulation** ([`Simulation`]): an execution whose outcome nobody keeps: calls, estimates, traces
+//!   of past transactions, simulated blocks. It runs on the same EVM, the same state and the same rules
+//!   around the transactions as blocks do; in addition accounts can be overridden, an inspector can look
+//!   on, and a deadline ends what takes too long.
 //! * **cleared**: the storage of an account was dropped as a whole (SELFDESTRUCT, EIP-161 removal, or
 //!   a contract created over an account). Its slots before the block come from
 //!   [`StateReader::slots_of`]; where that is unknown (a witness) the delta's `wiped` marker decides.
@@ -38,22 +42,26 @@
 mod block_state;
 mod constantinople;
 mod database;
+mod deadline;
 mod error;
 mod evm;
 mod executor;
 mod outcome;
 mod receipts;
 mod record;
+mod simulation;
 mod source;
 
+pub use block_state::{BlockState, ReadFailed};
 pub use database::{ReadCounts, StateDatabase};
 pub use error::{DatabaseError, ExecutionError, ObserverError};
 pub use executor::{
-    TransactionObserver, evm_env, execute_block, execute_block_with_observer, execute_transaction,
-    load_trusted_setup,
+    Room, TransactionObserver, TransactionSource, evm_env, execute_block,
+    execute_block_with_observer, execute_transaction, fill_block, load_trusted_setup,
 };
 pub use outcome::{ExecutionOutcome, Timing};
 pub use record::{AccessRecorder, RecordedAccesses};
+pub use simulation::{AccountOverride, BlockContext, BlockEnd, Simulation, TransactError};
 pub use source::{BlockHashes, CodeCache, CodeReader, ExecutionInput};
 
 /// The block access list of EIP-7928, as the header's `blockAccessListHash` commits to it.

@@ -10,6 +10,7 @@ use alloy_consensus::{
         calculate_ommers_root, calculate_receipt_root, calculate_transaction_root,
         calculate_withdrawals_root,
     },
+    transaction::Recovered,
 };
 use alloy_hardforks::EthereumHardforks;
 use alloy_primitives::{Address, B256, Bytes, U256};
@@ -22,10 +23,10 @@ use retrie_chainspec::{
 };
 use retrie_consensus::ConsensusError;
 use retrie_execution::{
-    BlockHashes, CodeCache, CodeReader, ExecutionInput, ExecutionOutcome, execute_block,
-    execute_block_with_observer,
+    BlockHashes, CodeCache, CodeReader, ExecutionInput, ExecutionOutcome, TransactionSource,
+    execute_block, execute_block_with_observer, fill_block,
 };
-use retrie_state::{At, Proposal, StateStore};
+use retrie_state::{At, Proposal, Session, StateStore};
 use std::sync::Arc;
 
 /// The block to build on.
@@ -37,6 +38,9 @@ pub struct BuildParent<'a> {
     pub total_difficulty: U256,
     /// Its state.
     pub state: At<'a>,
+    /// Where the state root of the header comes from another store than the builder's: that one,
+    /// and the parent's state in it.
+    pub referee: Option<(&'a StateStore, At<'a>)>,
 }
 
 /// What a new block says that follows neither from its parent nor from its transactions. Fields
@@ -59,6 +63,8 @@ pub struct BlockAttributes {
     pub ommers: Vec<Header>,
     /// Free bytes.
     pub extra_data: Bytes,
+    /// Slot of the beacon chain (EIP-7843), from Amsterdam on.
+    pub slot_number: Option<u64>,
 }
 
 /// A complete block, and what it leaves.
@@ -70,14 +76,16 @@ pub struct BuiltBlock {
     pub outcome: ExecutionOutcome,
     /// Its state, sealed with its hash.
     pub proposal: Proposal,
+    /// Its state in the referee's store.
+    pub referee: Option<Proposal>,
 }
 
-/// Builds blocks of one chain on any parent. Proof-of-work seals are not made. Frontier to Osaka.
+/// Builds blocks of one chain on any parent. Proof-of-work seals are not made. Frontier to Amsterdam.
 #[derive(Clone, Copy)]
 pub struct BlockBuilder<'a> {
     /// Rules of the chain.
     pub spec: &'a Arc<ChainSpec>,
-    /// The states; their roots go into the headers.
+    /// The states; their roots go into the headers, unless there is a referee.
     pub store: &'a StateStore,
     /// Codes of contracts.
     pub codes: &'a dyn CodeReader,
@@ -134,11 +142,59 @@ impl BlockBuilder<'_> {
             (outcome, root)
         };
         drop(reader);
-        let proposal = session.finish(&outcome.delta)?;
+        let (block, senders) = block.split();
+        self.seal(parent, session, block, senders, outcome, receipts_root)
+    }
 
-        let (mut block, senders) = block.split();
+    /// Builds a block on `parent` out of what `source` offers, in its order; what may not be
+    /// included is left out. From Byzantium on.
+    ///
+    /// # Errors
+    /// As [`build`](Self::build), but not for transactions.
+    pub fn fill(
+        &self,
+        parent: BuildParent<'_>,
+        attributes: BlockAttributes,
+        source: &mut dyn TransactionSource,
+    ) -> Result<BuiltBlock, PipelineError> {
+        let template = self.unsealed(parent, attributes, Vec::new())?;
+        let template = RecoveredBlock::new_unhashed(template, Vec::new());
+        let spec = self.spec.for_header(template.header());
+        let session = self.store.begin(parent.state)?;
+        let reader = session.reader();
+        let input =
+            ExecutionInput::new(&reader, self.codes, self.hashes).with_code_cache(self.code_cache);
+        let (transactions, outcome) = fill_block(&spec, &template, input, source)?;
+        drop(reader);
+        let receipts: Vec<_> = outcome.receipts.iter().map(TxReceipt::with_bloom_ref).collect();
+        let receipts_root = calculate_receipt_root(&receipts);
+        let (mut block, _) = template.split();
+        let senders = transactions.iter().map(Recovered::signer).collect();
+        block.body.transactions = transactions.into_iter().map(Recovered::into_inner).collect();
+        block.header.transactions_root = calculate_transaction_root(&block.body.transactions);
+        self.seal(parent, session, block, senders, outcome, receipts_root)
+    }
+
+    /// Completes the header after execution.
+    fn seal(
+        &self,
+        parent: BuildParent<'_>,
+        session: Session<'_>,
+        mut block: Block,
+        senders: Vec<Address>,
+        outcome: ExecutionOutcome,
+        receipts_root: B256,
+    ) -> Result<BuiltBlock, PipelineError> {
+        let spec = self.spec.for_header(&block.header);
+        let proposal = session.finish(&outcome.delta)?;
+        let referee = parent
+            .referee
+            .map(|(store, at)| {
+                Ok::<_, PipelineError>((store, store.begin(at)?.finish(&outcome.delta)?))
+            })
+            .transpose()?;
         let header = &mut block.header;
-        header.state_root = proposal.root();
+        header.state_root = referee.as_ref().map_or_else(|| proposal.root(), |(_, of)| of.root());
         header.receipts_root = receipts_root;
         header.logs_bloom = outcome.logs_bloom();
         header.gas_used = outcome.gas_used;
@@ -148,9 +204,14 @@ impl BlockBuilder<'_> {
         if spec.is_prague_active_at_timestamp(header.timestamp) {
             header.requests_hash = Some(outcome.requests.requests_hash());
         }
+        header.block_access_list_hash = outcome.access_list_hash();
         let block = RecoveredBlock::new_unhashed(block, senders);
         self.store.seal(&proposal, block.hash());
-        Ok(BuiltBlock { block, outcome, proposal })
+        if let Some((store, proposal)) = &referee {
+            store.seal(proposal, block.hash());
+        }
+        let referee = referee.map(|(_, proposal)| proposal);
+        Ok(BuiltBlock { block, outcome, proposal, referee })
     }
 
     /// The block as far as it is known before execution.
@@ -169,6 +230,7 @@ impl BlockBuilder<'_> {
             withdrawals,
             ommers,
             extra_data,
+            slot_number,
         } = attributes;
         let spec = self.spec;
         let barren = |source: ConsensusError| PipelineError::InvalidBlock {
@@ -201,6 +263,7 @@ impl BlockBuilder<'_> {
             parent_beacon_block_root: spec
                 .is_cancun_active_at_timestamp(timestamp)
                 .then_some(parent_beacon_block_root),
+            slot_number: slot_number.filter(|_| spec.is_amsterdam_active_at_timestamp(timestamp)),
             ..Default::default()
         };
         Ok(Block { header, body: BlockBody { transactions, ommers, withdrawals } })

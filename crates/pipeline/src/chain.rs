@@ -5,8 +5,8 @@ use alloy_primitives::{B256, Bytes, KECCAK256_EMPTY, keccak256};
 use retrie_chainspec::{ChainSpec, primitives::BlockBody};
 use retrie_db::{ChainRead, Db, Metadata, NewBlock, OpenOptions, StateRootMode, WriteTxn};
 use retrie_state::{
-    Account, At, Backend, BlockRef, Changes, DeltaBuilder, Namespace, Proposal, Sight, StateDelta,
-    StateError, StateKey, StateStore, StoreOptions, TableCounts, Value, encode_slot,
+    Account, At, Backend, BlockRef, Changes, DeltaBuilder, MemoryStore, Namespace, Proposal, Sight,
+    StateDelta, StateError, StateKey, StateStore, StoreOptions, TableCounts, Value, encode_slot,
 };
 use retrie_telemetry::{
     Metrics,
@@ -166,6 +166,10 @@ impl Chain {
         {
             return Err(PipelineError::NoHeaderRoot { backend: referee.identity().name });
         }
+        let spec = match root_mode {
+            StateRootMode::Native => native_spec(&spec, &backend)?,
+            StateRootMode::Header | StateRootMode::Shadow => spec,
+        };
         let names = referee.as_deref().map(referee_names);
         db.state_tables = StateStore::tables(&*backend);
         db.state_tables.extend(names.iter().flat_map(Namespace::tables));
@@ -217,6 +221,16 @@ impl Chain {
     /// The backend's state.
     pub const fn state(&self) -> &StateStore {
         &self.store
+    }
+
+    /// The referee's state, if there is one.
+    pub fn referee(&self) -> Option<&StateStore> {
+        self.referee.as_ref().map(|referee| &referee.store)
+    }
+
+    /// What header state roots mean.
+    pub const fn root_mode(&self) -> StateRootMode {
+        self.root_mode
     }
 
     /// The highest canonical block.
@@ -441,6 +455,20 @@ fn make_state_folder(datadir: &Path, is_referee: bool) -> Result<PathBuf, Pipeli
         source,
     })?;
     Ok(folder)
+}
+
+/// The same chain with the genesis root that `backend` gives it: a chain of its own.
+///
+/// # Errors
+/// If the state store fails.
+pub fn native_spec(
+    spec: &ChainSpec,
+    backend: &Arc<dyn Backend>,
+) -> Result<Arc<ChainSpec>, PipelineError> {
+    let options = StoreOptions { retention: 0, ..StoreOptions::default() };
+    let store = StateStore::open(backend.clone(), Arc::new(MemoryStore::new()), options)?;
+    let proposal = store.begin(At::Tip)?.finish_as(0, &genesis_delta(spec).0)?;
+    Ok(Arc::new(spec.clone().with_genesis_state_root(proposal.root())))
 }
 
 /// The state of block 0 as its delta, and the codes of its contracts.

@@ -249,7 +249,7 @@ impl PipelineError {
     }
 
     /// Names the block, unless the error does so already.
-    pub(crate) fn in_block(self, number: u64, hash: B256) -> Self {
+    pub fn in_block(self, number: u64, hash: B256) -> Self {
         match self {
             Self::State(_)
             | Self::Store(_)

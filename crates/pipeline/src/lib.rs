@@ -30,11 +30,11 @@ mod unwind;
 pub mod verify;
 
 pub use build::{BlockAttributes, BlockBuilder, BuildParent, BuiltBlock};
-pub use chain::{Chain, ChainOptions, genesis_delta, state_folder};
+pub use chain::{Chain, ChainOptions, genesis_delta, native_spec, state_folder};
 pub use error::{PipelineError, RootMismatch};
 pub use importer::{ImportOptions, Imported, Importer};
 pub use recover::recover_senders;
-pub use stream::{BlockStream, PreparedBlock};
+pub use stream::{BlockStream, PreparedBlock, prepare};
 pub use tree::{
     BatchLimits, BlockWithReceipts, ExecutedBlock, Head, HeadChange, ImportTimes, Tree,
 };

@@ -13,7 +13,7 @@
 
 use crate::{PipelineError, recover::recover_senders};
 use alloy_consensus::BlockHeader;
-use alloy_primitives::Address;
+use alloy_primitives::{Address, B256};
 use crossbeam_channel::{Receiver, Sender, bounded};
 use rayon::prelude::*;
 use retrie_chainspec::{
@@ -42,8 +42,33 @@ pub struct PreparedBlock {
     pub(crate) prepare: Duration,
 }
 
+impl PreparedBlock {
+    /// The block.
+    pub const fn block(&self) -> &RecoveredBlock {
+        &self.block
+    }
+
+    /// Its number.
+    pub fn number(&self) -> u64 {
+        self.block.number()
+    }
+
+    /// Its hash.
+    pub fn hash(&self) -> B256 {
+        self.block.hash()
+    }
+
+    /// Hash of its parent.
+    pub fn parent_hash(&self) -> B256 {
+        self.block.parent_hash()
+    }
+}
+
 /// Checks a block by itself and recovers its senders.
-pub(crate) fn prepare(spec: &Arc<ChainSpec>, block: Block) -> Result<PreparedBlock, PipelineError> {
+///
+/// # Errors
+/// Verdicts about the block.
+pub fn prepare(spec: &Arc<ChainSpec>, block: Block) -> Result<PreparedBlock, PipelineError> {
     prepare_with(spec, block, None)
 }
 

@@ -7,7 +7,10 @@
 //!
 //! Every function here panics where a test would.
 
-use crate::{BlockAttributes, BlockBuilder, BuildParent, BuiltBlock, chain::genesis_delta};
+use crate::{
+    BlockAttributes, BlockBuilder, BuildParent, BuiltBlock,
+    chain::{genesis_delta, native_spec},
+};
 use alloy_consensus::{SignableTransaction, TxEip1559, TxLegacy};
 use alloy_eips::{eip2935, eip4788, eip7002, eip7251};
 use alloy_primitives::{Address, B256, Bytes, Signature, TxKind, U256, address, map::HashMap};
@@ -261,6 +264,18 @@ impl TestChain {
         assert!(backend.capabilities().ethereum_root, "headers need Ethereum's state roots");
         let genesis_json = rules.genesis_json();
         let spec = Arc::new(ChainSpec::from_genesis_json(&genesis_json).expect("a genesis file"));
+        Self::with(genesis_json, spec, backend)
+    }
+
+    /// The same with the roots of any backend in all headers, as `--state-root native` wants them.
+    pub fn native(rules: Rules, backend: Arc<dyn Backend>) -> Self {
+        let genesis_json = rules.genesis_json();
+        let spec = ChainSpec::from_genesis_json(&genesis_json).expect("a genesis file");
+        let spec = native_spec(&spec, &backend).expect("in memory");
+        Self::with(genesis_json, spec, backend)
+    }
+
+    fn with(genesis_json: String, spec: Arc<ChainSpec>, backend: Arc<dyn Backend>) -> Self {
         let store = Arc::new(MemoryStore::new());
         let state = StateStore::open(backend, store, StoreOptions::default()).expect("empty");
         let (delta, codes) = genesis_delta(&spec);
@@ -351,8 +366,9 @@ impl TestChain {
             header: &before,
             total_difficulty: *total_difficulty,
             state: At::Proposal(parent_state),
+            referee: None,
         };
-        let BuiltBlock { block, outcome, proposal } =
+        let BuiltBlock { block, outcome, proposal, .. } =
             builder.build(parent, attributes, transactions, senders).expect("a valid plan");
         let hash = block.hash();
         let total_difficulty = *total_difficulty + block.header().difficulty;

@@ -210,6 +210,11 @@ pub trait Backend: Send + Sync + 'static {
         None
     }
 
+    /// The faculty to prove accounts in the form of EIP-1186, where it exists.
+    fn account_proofs(&self) -> Option<&dyn AccountProofs> {
+        None
+    }
+
     /// The faculty to open a state from the few nodes of a witness, where it exists.
     fn partial_state(&self) -> Option<&dyn PartialState> {
         None
@@ -238,6 +243,40 @@ pub trait ProofShards: Send + Sync {
     /// [`ProofError::Missing`] if they do not make a whole, [`ProofError::Malformed`] if they do
     /// not belong together.
     fn combine(&self, parts: &[Bytes]) -> Result<Bytes, ProofError>;
+}
+
+/// Proofs of single accounts as `eth_getProof` gives them (EIP-1186), from backends with Ethereum's
+/// root.
+pub trait AccountProofs: Send + Sync {
+    /// The trie nodes that prove the account at `address` and its `slots`, present or absent.
+    fn account_nodes(
+        &self,
+        view: &dyn NodeRead,
+        cache: &Cache,
+        address: &Address,
+        slots: &[B256],
+    ) -> Result<AccountNodes, StateError>;
+
+    /// The trie nodes that branches may merge with when the keys `removed` are removed together:
+    /// what computing the root after a removal needs beyond the proofs of what is removed.
+    fn merge_nodes(
+        &self,
+        view: &dyn NodeRead,
+        cache: &Cache,
+        removed: &[StateKey],
+    ) -> Result<Vec<Bytes>, StateError>;
+}
+
+/// The trie nodes of an EIP-1186 proof, in RLP, each list from its root down.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AccountNodes {
+    /// Root of the account's storage trie, that of the empty trie if there is no account.
+    pub storage_root: B256,
+    /// From the state root to the account, or to where the way ends.
+    pub account: Vec<Bytes>,
+    /// For each slot, in the order asked for, from the storage root to the slot, or to where the
+    /// way ends; none if the storage is empty.
+    pub storage: Vec<Vec<Bytes>>,
 }
 
 /// Opens a partial state from the nodes of a witness (MPT family).

@@ -3,7 +3,12 @@
 
 use crate::{
     At, Backend, BlockRef, Direction, KeyRange, KvStore, NodeRead, StateError, StateKey,
-    StateStore, StoreOptions, Table, Value, decode_slot, session::Resolved, shared::named_files,
+    StateReader, StateStore, StoreOptions, Table, Value,
+    changes::{self, CHANGED_KEYS, CHANGES},
+    decode_slot,
+    overlay::View,
+    session::Resolved,
+    shared::named_files,
     value::Account,
 };
 use alloy_primitives::B256;
@@ -24,6 +29,8 @@ pub struct StateCheck {
     pub blocks: u64,
     /// Of these, blocks whose root was computed again from all values.
     pub roots: u64,
+    /// Changes of [flat history](crate::Changes).
+    pub changes: u64,
 }
 
 /// Where a check of the state reports.
@@ -40,7 +47,8 @@ impl StateStore {
     /// Checks the state of the durable tip and of some retained blocks below it, read through undo:
     /// every entry decodes and comes in order; if the root follows from the values, a state loaded
     /// from nothing but these values has the recorded root, and the backend compares the rows
-    /// ([`Backend::check`]); the files that the tip names are there.
+    /// ([`Backend::check`]); the files that the tip names are there. The two tables of flat history
+    /// agree, and it leads to the same state of the lowest retained block as undo does.
     ///
     /// `scratch` holds one such state at a time; what it holds before is lost.
     ///
@@ -55,6 +63,10 @@ impl StateStore {
         let (Some(tip), Some(retained)) = (self.tip(), self.retained()) else { return Ok(done) };
         done.entries = self.check_block(tip.block, tip.root, true, scratch, sink, &mut done)?;
         self.check_named_files(sink)?;
+        match self.check_changes(tip.block, *retained.start(), sink) {
+            Ok(changes) => done.changes = changes,
+            Err(fault) => sink.fault(fault),
+        }
 
         let below = retained.end() - retained.start();
         let count = (ENTRIES / done.entries.max(1)).clamp(2, below.max(2)).min(below);
@@ -114,6 +126,70 @@ impl StateStore {
         Ok(entries)
     }
 
+    /// Holds the tables of flat history against each other, and against undo; returns the number of
+    /// changes. Damage that hides what follows is an error.
+    fn check_changes(
+        &self,
+        tip: BlockRef,
+        lowest: u64,
+        sink: &mut dyn StateCheckSink,
+    ) -> Result<u64, StateError> {
+        let view = self.resolve(At::Tip)?.view;
+        let (mut listed, mut there) = (0, 0);
+        let mut below: Option<(u64, u64)> = None;
+        for block in changes::blocks(&view, 0, u64::MAX) {
+            let block = block?;
+            let number = block.number;
+            let is_next = |(last, run)| (last + 1, run) == (number, block.first);
+            if number > tip.number || !(block.first == number || below.is_none_or(is_next)) {
+                let what = format!("block {number} is above the tip, or does not continue its run");
+                sink.fault(StateError::corrupt(CHANGED_KEYS.name, what));
+            }
+            below = Some((number, block.first));
+            for key in &block.keys {
+                listed += 1;
+                let row = changes::change_key(key, number);
+                let Some(value) = view.lookup(CHANGES, &row)? else {
+                    let what = format!("{key}: its change in block {number} is missing");
+                    sink.fault(StateError::corrupt(CHANGES.name, what));
+                    continue;
+                };
+                there += 1;
+                if let Err(fault) = changes::decode_change(&row, &value) {
+                    sink.fault(fault);
+                }
+            }
+            sink.progress(number, listed);
+        }
+        check_no_others(&view, there, sink)?;
+        self.check_changes_by_undo(tip, lowest, sink)?;
+        Ok(listed)
+    }
+
+    /// Compares what history and undo say of the block `lowest`.
+    fn check_changes_by_undo(
+        &self,
+        tip: BlockRef,
+        lowest: u64,
+        sink: &mut dyn StateCheckSink,
+    ) -> Result<(), StateError> {
+        let kept = self.changes_kept(At::Tip)?;
+        let Some(from) = kept.map(|kept| lowest.max(*kept.start())) else { return Ok(()) };
+        let block = self.shared.inner.lock().blocks.get(&from).copied();
+        let Some((hash, _)) = block.filter(|_| from < tip.number) else { return Ok(()) };
+        let by_undo = self.reader(At::Block(hash))?;
+        let by_history = self.past(At::Tip, from)?;
+        for number in from + 1..=tip.number {
+            for key in self.changed_keys(At::Tip, number)? {
+                if by_history.get(&key)? != by_undo.get(&key)? {
+                    let what = format!("{key}: history and undo differ on its value at {from}");
+                    sink.fault(StateError::corrupt(CHANGES.name, what));
+                }
+            }
+        }
+        Ok(())
+    }
+
     fn check_named_files(&self, sink: &mut dyn StateCheckSink) -> Result<(), StateError> {
         let view = self.resolve(At::Tip)?.view;
         for name in named_files(&view)? {
@@ -125,6 +201,36 @@ impl StateStore {
         }
         Ok(())
     }
+}
+
+/// Reports the changes that no block lists, `listed` being those that one does.
+fn check_no_others(
+    view: &View,
+    listed: u64,
+    sink: &mut dyn StateCheckSink,
+) -> Result<(), StateError> {
+    let rows = || view.rows(CHANGES, KeyRange::ALL, PAGE);
+    let mut others =
+        rows().try_fold(0u64, |rows, row| row.map(|_| rows + 1))?.saturating_sub(listed);
+    for row in rows() {
+        if others == 0 {
+            break;
+        }
+        let fault = match changes::decode_change_key(&row?.0) {
+            Err(fault) => fault,
+            Ok((key, number)) => {
+                let block = changes::blocks(view, number, number.saturating_add(1)).next();
+                if block.transpose()?.is_some_and(|of| of.keys.binary_search(&key).is_ok()) {
+                    continue;
+                }
+                let what = format!("{key}: block {number} does not list this change");
+                StateError::corrupt(CHANGES.name, what)
+            }
+        };
+        sink.fault(fault);
+        others -= 1;
+    }
+    Ok(())
 }
 
 /// All entries of one block, a page at a time.

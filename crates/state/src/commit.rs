@@ -2,8 +2,8 @@
 //! chain's own transaction, and the [`AfterCommit`] step that lets memory follow.
 
 use crate::{
-    BlockRef, BulkSink, KvWrite, Proposal, StateError, StateKey, StateStore, StoreError, Table,
-    Tip, Value,
+    BlockRef, BulkSink, Changes, KvWrite, Proposal, StateError, StateKey, StateStore, StoreError,
+    Table, Tip, Value, changes,
     journal::{DurableView, JOURNAL, RecordWriter, delete_records},
     overlay::{FILES, Layer, LayerStack, View, check_file_name, check_key},
     shared::{FOLDED, Inner, MAX_GENERATIONS, META, TipState, fold_failed, named_files, write_tip},
@@ -40,12 +40,12 @@ impl StateStore {
         let (Some(last), Some(tip)) = (proposals.last(), blocks.last().copied()) else {
             return Ok(AfterCommit::nothing(self, guard));
         };
-        let layer = match proposals {
-            [one] => one.0.layer.clone(),
-            many => {
-                let layers: Vec<_> = many.iter().map(|p| p.0.layer.clone()).collect();
-                Arc::new(Layer::merged(&layers))
-            }
+        let mut layers: Vec<_> = proposals.iter().map(|p| p.0.layer.clone()).collect();
+        let outdated = self.outdated_changes(parent, tip.block.number, &layers)?;
+        layers.extend((outdated.len() > 0).then(|| Arc::new(outdated)));
+        let layer = match &layers[..] {
+            [one] => one.clone(),
+            many => Arc::new(Layer::merged(many)),
         };
         self.check_files(&layer)?;
         let retention = self.options.retention;
@@ -115,6 +115,8 @@ impl StateStore {
             return Err(StateError::AboveTip { number: to, tip: tip.block });
         }
         let Some((hash, root)) = target else { return Err(self.beyond_retention(to)) };
+        // Blocks above it come anew, with history of their own.
+        self.pruned.fetch_min(to + 1, Ordering::Relaxed);
         let mut layer = Layer::default();
         undo::onto(&*txn, &self.shared.tables, to + 1..=tip.block.number, &mut layer)?;
         delete_records(txn, UNDO, to + 1, tip.block.number + 1)?;
@@ -301,6 +303,30 @@ impl StateStore {
         }
         self.shared.counters.journal(record.write(txn, JOURNAL, seq)?);
         Ok(())
+    }
+
+    /// What a commit of `layers`, those of the blocks from `parent` to `tip`, deletes of the flat
+    /// history up to `parent`.
+    fn outdated_changes(
+        &self,
+        parent: Option<Tip>,
+        tip: u64,
+        layers: &[Arc<Layer>],
+    ) -> Result<Layer, StateError> {
+        let (Some(parent), Some(last), true) = (parent, layers.last(), self.prunes) else {
+            return Ok(Layer::default());
+        };
+        let keep = match self.options.changes {
+            Changes::Last(blocks) => Changes::Last(blocks.max(self.options.retention)),
+            keep => keep,
+        };
+        let floor = changes::floor(keep, tip, last)?.min(parent.block.number + 1);
+        let view = self.shared.durable_view(&self.shared.inner.lock())?;
+        let written = layers.iter().map(|layer| layer.len()).sum();
+        let from = self.pruned.load(Ordering::Relaxed);
+        let (rows, first) = changes::outdated(&view, from, floor, written)?;
+        self.pruned.store(first.unwrap_or(floor).max(from), Ordering::Relaxed);
+        Ok(rows)
     }
 
     /// Drops undo records that lie deeper than `keep` blocks below `tip`; returns the files that

@@ -11,7 +11,7 @@ use std::{
 const TIMED: u64 = 13;
 
 /// Reads and writes of backends at the node interface since the store was opened, table by table.
-/// Undo and journal are the framework's and counted apart.
+/// Undo, journal and [flat history](crate::Changes) are the framework's and counted apart.
 #[derive(Debug)]
 pub struct Counters {
     /// By the id of the table.
@@ -19,6 +19,7 @@ pub struct Counters {
     read_nanos: AtomicU64,
     journal_bytes: AtomicU64,
     undo_bytes: AtomicU64,
+    history_bytes: AtomicU64,
     folded_rows: AtomicU64,
 }
 
@@ -50,6 +51,8 @@ pub struct Counts {
     pub journal_bytes: u64,
     /// Bytes of undo rows.
     pub undo_bytes: u64,
+    /// Bytes of keys and values of [flat history](crate::Changes), written or deleted.
+    pub history_bytes: u64,
     /// Rows folded from the journal into the tables.
     pub folded_rows: u64,
 }
@@ -76,6 +79,7 @@ impl Default for Counters {
             read_nanos: AtomicU64::new(0),
             journal_bytes: AtomicU64::new(0),
             undo_bytes: AtomicU64::new(0),
+            history_bytes: AtomicU64::new(0),
             folded_rows: AtomicU64::new(0),
         }
     }
@@ -116,6 +120,10 @@ impl Counters {
         self.undo_bytes.fetch_add(bytes as u64, Relaxed);
     }
 
+    pub(crate) fn history(&self, bytes: usize) {
+        self.history_bytes.fetch_add(bytes as u64, Relaxed);
+    }
+
     pub(crate) fn folded(&self, rows: usize) {
         self.folded_rows.fetch_add(rows as u64, Relaxed);
     }
@@ -134,6 +142,7 @@ impl Counters {
             read_time: Duration::from_nanos(self.read_nanos.load(Relaxed)),
             journal_bytes: self.journal_bytes.load(Relaxed),
             undo_bytes: self.undo_bytes.load(Relaxed),
+            history_bytes: self.history_bytes.load(Relaxed),
             folded_rows: self.folded_rows.load(Relaxed),
             tables,
         }
@@ -173,6 +182,7 @@ impl Sub for &Counts {
             tables: self.tables.iter().map(table).collect(),
             journal_bytes: self.journal_bytes - earlier.journal_bytes,
             undo_bytes: self.undo_bytes - earlier.undo_bytes,
+            history_bytes: self.history_bytes - earlier.history_bytes,
             folded_rows: self.folded_rows - earlier.folded_rows,
         }
     }
@@ -194,6 +204,7 @@ impl Add for &Counts {
             tables: known.chain(more.tables.iter().filter(is_new).copied()).collect(),
             journal_bytes: self.journal_bytes + more.journal_bytes,
             undo_bytes: self.undo_bytes + more.undo_bytes,
+            history_bytes: self.history_bytes + more.history_bytes,
             folded_rows: self.folded_rows + more.folded_rows,
         }
     }
@@ -272,6 +283,7 @@ mod tests {
         counters.read(ONE, 1);
         counters.write(TWO, 2);
         counters.undo(3);
+        counters.history(4);
         let between = &counters.counts(&[ONE, TWO]) - &earlier;
         assert_eq!(
             between.table("One"),
@@ -282,6 +294,7 @@ mod tests {
             TableCounts { writes: 1, write_bytes: 2, ..Default::default() }
         );
         assert_eq!((between.reads, between.writes, between.undo_bytes), (1, 1, 3));
+        assert_eq!(between.history_bytes, 4);
         assert_eq!(&earlier + &between, counters.counts(&[ONE, TWO]));
         // A sum may begin with nothing.
         assert_eq!(&Counts::default() + &earlier, earlier);

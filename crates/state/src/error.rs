@@ -40,6 +40,18 @@ pub enum StateError {
         /// The blocks it has; `None` while the state is empty.
         kept: Option<RangeInclusive<u64>>,
     },
+    /// A block before the flat history was asked for.
+    #[error(
+        "block {number} lies before the history of states that is kept, which begins at block \
+         {first}; import again with a larger --prune.state-history.distance, or without pruning, or \
+         use a backend with a history of its own"
+    )]
+    BeyondHistory {
+        /// Block asked for.
+        number: u64,
+        /// First block that can be asked for.
+        first: u64,
+    },
     /// A block above the tip was asked for, to revert to.
     #[error("cannot revert to block {number}: it lies above the durable tip {tip}")]
     AboveTip {

@@ -1,10 +1,10 @@
 //! Old states: what archives keep beyond the retention depth, through [`StateStore::history`].
 
 use crate::{
-    At, BlockRef, Cache, NodeRead, StateError, StateKey, StateProof, StateReader, StateStore,
-    StateView, Value,
+    AccountNodes, At, BlockRef, Cache, NodeRead, StateError, StateKey, StateProof, StateReader,
+    StateStore, StateView, Value, store::account_proofs,
 };
-use alloy_primitives::{Address, B256};
+use alloy_primitives::{Address, B256, Bytes};
 use std::{fmt, ops::RangeInclusive};
 
 /// The optional faculty of a backend that keeps the state of every block.
@@ -96,6 +96,28 @@ impl PastState {
         let bytes = shared.backend.prove(view, cache, keys)?;
         let block = BlockRef::new(self.number, hash);
         Ok(StateProof::of(shared.backend.identity(), block, self.root, bytes))
+    }
+
+    /// The trie nodes that prove an account and its `slots`, for `eth_getProof` (EIP-1186).
+    ///
+    /// # Errors
+    /// [`StateError::Unsupported`] if the backend has no [`AccountProofs`](crate::AccountProofs).
+    pub fn account_nodes(
+        &self,
+        address: &Address,
+        slots: &[B256],
+    ) -> Result<AccountNodes, StateError> {
+        let StateView { shared, view, cache } = &self.state;
+        account_proofs(&*shared.backend)?.account_nodes(view, cache, address, slots)
+    }
+
+    /// The trie nodes that removing `removed` may merge, for execution witnesses.
+    ///
+    /// # Errors
+    /// [`StateError::Unsupported`] if the backend has no [`AccountProofs`](crate::AccountProofs).
+    pub fn merge_nodes(&self, removed: &[StateKey]) -> Result<Vec<Bytes>, StateError> {
+        let StateView { shared, view, cache } = &self.state;
+        account_proofs(&*shared.backend)?.merge_nodes(view, cache, removed)
     }
 }
 

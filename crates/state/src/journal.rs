@@ -39,7 +39,7 @@ pub(crate) const JOURNAL: Table = Table::framework(0xf1, "Journal");
 
 /// Largest piece of a record in bytes: with MDBX's node header two pieces fill two pages less often
 /// than not (ANCHORS: 4,096 plus header takes two pages).
-const PIECE: usize = 4030;
+pub(crate) const PIECE: usize = 4030;
 
 /// Rough memory cost of a generation entry beside its key and value.
 const ENTRY_OVERHEAD: usize = 96;

@@ -21,7 +21,10 @@
 //! * **Proposal**: root and writes of one block, in memory. [`Proposal`].
 //! * **Durable**: committed, with the chain's own rows, in one transaction of the [`KvStore`].
 //! * **Retention**: how many durable blocks can be reverted, read and extended below the tip.
-//! * **History**: the states of all blocks, however old, where a backend keeps them. [`History`].
+//! * **Flat history**: what each block changed, by which the framework reads old states of any
+//!   backend. [`Changes`], [`StateStore::past`].
+//! * **History**: the states of all blocks, however old, where a backend itself keeps them, with
+//!   their proofs. [`History`], [`StateStore::history`].
 //! * **Backend**: a plain algorithm over a key-value view. [`Backend`]; the rules are in its docs.
 //! * **Cache**: the decoded structure of one block's state in memory. It belongs to that block.
 //! * **Job**: background work of a backend, named by the digest of its inputs. [`Job`].
@@ -55,9 +58,10 @@ pub use value::{Account, Value, decode_slot, encode_slot};
 mod framework {
     pub use crate::{
         backend::{
-            Applied, ApplyContext, Backend, BackendStats, Cache, Capabilities, PartialState,
-            PartialTree, ProofShards,
+            AccountNodes, AccountProofs, Applied, ApplyContext, Backend, BackendStats, Cache,
+            Capabilities, PartialState, PartialTree, ProofShards,
         },
+        changes::Changes,
         check::{StateCheck, StateCheckSink, compare_rows},
         commit::AfterCommit,
         counters::{Counters, Counts, TableCounts},
@@ -69,6 +73,7 @@ mod framework {
             BulkSink, Direction, KeyRange, KvRead, KvStore, KvTxn, KvWrite, NodeRead, NodeWrite,
             Row, Rows, Snapshot, Table, prefix_end,
         },
+        past::HistoricalView,
         proposal::Proposal,
         session::{Session, StateView},
         store::{At, Sight, StateStore, StoreOptions, StoreStats, StoreWatch, Tip},
@@ -79,6 +84,8 @@ pub use framework::*;
 
 #[cfg(feature = "std")]
 mod backend;
+#[cfg(feature = "std")]
+mod changes;
 #[cfg(feature = "std")]
 mod check;
 #[cfg(feature = "std")]
@@ -101,6 +108,8 @@ mod namespace;
 mod node;
 #[cfg(feature = "std")]
 mod overlay;
+#[cfg(feature = "std")]
+mod past;
 #[cfg(feature = "std")]
 mod proposal;
 #[cfg(feature = "std")]

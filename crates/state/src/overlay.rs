@@ -6,7 +6,9 @@
 
 use crate::{
     Direction, KeyRange, NodeRead, NodeWrite, Rows, StateError, StoreError, Table,
-    counters::Counters, journal::DurableView, scan::scan,
+    counters::Counters,
+    journal::DurableView,
+    scan::{Merge, merge, scan},
 };
 use alloy_primitives::Bytes;
 use hashbrown::{HashMap, hash_map::EntryRef};
@@ -17,8 +19,9 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
-/// A key of a table. All keys of today's backends fit without a heap allocation.
-pub(crate) type Key = SmallVec<[u8; 56]>;
+/// A key of a table. All keys of today's backends and of [changes](crate::changes) fit without a
+/// heap allocation.
+pub(crate) type Key = SmallVec<[u8; 64]>;
 
 /// Table that names the immutable files of the state: key = file name, value empty.
 pub(crate) const FILES: Table = Table::framework(0xf4, "Files");
@@ -226,13 +229,19 @@ impl View {
         self.stack.0.iter().rev().chain(&self.reverse).map(|layer| &**layer)
     }
 
-    fn lookup(&self, table: Table, key: &[u8]) -> Result<Option<Bytes>, StateError> {
+    /// The value of a row, uncounted.
+    pub(crate) fn lookup(&self, table: Table, key: &[u8]) -> Result<Option<Bytes>, StateError> {
         for layer in self.layers() {
             if let Some(row) = layer.get(table, key) {
                 return Ok(row.next.clone());
             }
         }
         self.durable.get(table, key)
+    }
+
+    /// The rows of a range in key order, uncounted; about `batch` of them are wanted.
+    pub(crate) fn rows(&self, table: Table, range: KeyRange<'_>, batch: usize) -> Merge<'_> {
+        merge(self, None, table, range, Direction::Forward, batch.saturating_add(1))
     }
 }
 
@@ -278,6 +287,22 @@ impl WriteView {
             Some(row) => Ok(row.next.clone()),
             None => self.base.lookup(table, key),
         }
+    }
+
+    /// The state of the parent.
+    pub(crate) const fn base(&self) -> &View {
+        &self.base
+    }
+
+    /// Adds a row of the framework's own, uncounted. No state below may have it.
+    pub(crate) fn add(&mut self, table: Table, key: &[u8], value: Bytes) -> Result<(), StateError> {
+        debug_assert_eq!(
+            self.current(table, key).ok(),
+            Some(None),
+            "a row of {} that is added is there already",
+            table.name
+        );
+        self.layer.set(table, key, Some(value), || Ok(None))
     }
 
     /// The writes, and the view they stand on.

@@ -12,6 +12,9 @@ use alloy_primitives::Bytes;
 use smallvec::SmallVec;
 use std::{cmp::Ordering, ops::Deref};
 
+/// Rows that a range read fetches at first from a level that is not in memory.
+const FIRST_BATCH: usize = 16;
+
 /// The rows of `range` in `view`, under the writes of `top`.
 pub(crate) fn scan<'a>(
     view: &'a View,
@@ -20,6 +23,25 @@ pub(crate) fn scan<'a>(
     range: KeyRange<'_>,
     direction: Direction,
 ) -> Rows<'a> {
+    let counters = &view.counters;
+    let rows = merge(view, top, table, range, direction, FIRST_BATCH);
+    Box::new(rows.inspect(move |row| {
+        if let Ok((key, value)) = row {
+            counters.read(table, key.len() + value.len());
+        }
+    }))
+}
+
+/// The same, uncounted. `batch` rows are fetched at first; one more than are wanted is best.
+pub(crate) fn merge<'a>(
+    view: &'a View,
+    top: Option<&'a Layer>,
+    table: Table,
+    range: KeyRange<'_>,
+    direction: Direction,
+    batch: usize,
+) -> Merge<'a> {
+    let window = || Window::new(table, range, direction, batch);
     let mut merge = Merge { cursors: SmallVec::new(), direction, failed: false };
     if range.end.is_none_or(|end| range.start < end) {
         for layer in top.into_iter().chain(view.layers()) {
@@ -27,17 +49,11 @@ pub(crate) fn scan<'a>(
         }
         let durable = &*view.durable;
         for generation in durable.generations.iter().rev() {
-            let window = Window::new(table, range, direction);
-            merge.push(Source::Generation { generation, seq: durable.seq, window });
+            merge.push(Source::Generation { generation, seq: durable.seq, window: window() });
         }
-        merge.push(Source::Store { durable, window: Window::new(table, range, direction) });
+        merge.push(Source::Store { durable, window: window() });
     }
-    let counters = &view.counters;
-    Box::new(merge.inspect(move |row| {
-        if let Ok((key, value)) = row {
-            counters.read(table, key.len() + value.len());
-        }
-    }))
+    merge
 }
 
 /// A key, borrowed where a layer holds it for as long as the read lasts.
@@ -70,7 +86,7 @@ impl RowKey<'_> {
 type Entry<'a> = (RowKey<'a>, Option<Bytes>);
 
 /// Sorted sources, newest first.
-struct Merge<'a> {
+pub(crate) struct Merge<'a> {
     cursors: SmallVec<[Cursor<'a>; 8]>,
     direction: Direction,
     failed: bool,
@@ -199,14 +215,14 @@ struct Window {
 }
 
 impl Window {
-    fn new(table: Table, range: KeyRange<'_>, direction: Direction) -> Self {
+    fn new(table: Table, range: KeyRange<'_>, direction: Direction, batch: usize) -> Self {
         Self {
             table,
             start: range.start.to_vec(),
             end: range.end.map(<[u8]>::to_vec),
             direction,
             batch: Vec::new().into_iter(),
-            limit: 16,
+            limit: batch,
             done: false,
         }
     }

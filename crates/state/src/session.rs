@@ -1,8 +1,8 @@
 //! Sessions and readers: the work on one state.
 
 use crate::{
-    Applied, ApplyContext, BlockRef, Cache, Proposal, StateDelta, StateError, StateKey,
-    StateReader, StateStore, Value,
+    Applied, ApplyContext, BlockRef, Cache, Changes, Proposal, StateDelta, StateError, StateKey,
+    StateReader, StateStore, Value, changes,
     overlay::{View, WriteView},
     proposal::{Parent, ProposalInner},
     shared::Shared,
@@ -83,6 +83,10 @@ impl Session<'_> {
         let mut view = WriteView::new(state.view, store.options.retention > 0);
         let Applied { root, cache } =
             store.shared.backend.apply(&context, &mut view, &state.cache, delta)?;
+        // The state after the first block of all is what lies before every change.
+        if state.at.is_some() && store.options.changes != Changes::Off {
+            changes::record(&mut view, number, delta)?;
+        }
         let (layer, below) = view.finish();
         let layer = Arc::new(layer);
         Ok(Proposal(Arc::new(ProposalInner {

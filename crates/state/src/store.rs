@@ -1,8 +1,9 @@
 //! [`StateStore`]: the contract that the client sees, the same for every backend.
 
 use crate::{
-    Backend, BackendStats, BlockRef, Identity, Jobs, KvStore, Proposal, Session, StateError,
-    StateKey, StateProof, StateView, StoreError, Table, Value,
+    AccountNodes, AccountProofs, Backend, BackendStats, BlockRef, Changes, Identity, Jobs, KvStore,
+    Proposal, Session, StateError, StateKey, StateProof, StateView, StoreError, Table, Value,
+    changes::{self, CHANGED_KEYS, CHANGES},
     counters::{Counters, Counts},
     flat,
     journal::{self, DurableView, JOURNAL, Leases},
@@ -14,7 +15,7 @@ use crate::{
     },
     undo::{self, UNDO},
 };
-use alloy_primitives::{B256, Bytes};
+use alloy_primitives::{Address, B256, Bytes};
 use parking_lot::{Condvar, Mutex, MutexGuard, RwLock};
 use std::{
     collections::{HashMap, VecDeque},
@@ -22,7 +23,7 @@ use std::{
     path::PathBuf,
     sync::{
         Arc, Weak,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
 };
 
@@ -31,6 +32,9 @@ use std::{
 pub struct StoreOptions {
     /// How many blocks can be reverted. 0 keeps no undo at all.
     pub retention: u64,
+    /// How much flat history is kept: by it the state of old blocks is read, see
+    /// [`StateStore::past`]. It may change from one opening to the next.
+    pub changes: Changes,
     /// The active generation is folded once it takes this much memory, in bytes; or earlier in a
     /// store that is small on disk: at a quarter of its size, but not below 64 MiB. A fold rewrites
     /// whole pages, so the denser its rows lie the less each of them costs. Two more generations
@@ -49,6 +53,7 @@ impl Default for StoreOptions {
     fn default() -> Self {
         Self {
             retention: 128,
+            changes: Changes::Off,
             fold_bytes: 512 << 20,
             fold_commits: 4096,
             dir: None,
@@ -138,6 +143,11 @@ impl StoreWatch {
 pub struct StateStore {
     pub(crate) shared: Arc<Shared>,
     pub(crate) options: StoreOptions,
+    /// Whether there is or will be flat history, of which commits delete what is not kept.
+    pub(crate) prunes: bool,
+    /// No block below this one has flat history; a search that starts here need not pass by what
+    /// was deleted.
+    pub(crate) pruned: AtomicU64,
     pub(crate) jobs: Arc<Jobs>,
     pub(crate) commit: Mutex<()>,
     /// Held for writing while a revert is between its transaction and memory, as readers of blocks
@@ -159,7 +169,7 @@ impl StateStore {
     /// All tables that a store of `backend` needs: the backend's and the framework's.
     pub fn tables(backend: &dyn Backend) -> Vec<Table> {
         let mut tables = backend.tables();
-        tables.extend([flat::TABLE, JOURNAL, UNDO, META, FILES]);
+        tables.extend([flat::TABLE, JOURNAL, UNDO, META, FILES, CHANGES, CHANGED_KEYS]);
         tables.sort_unstable();
         tables.dedup();
         tables
@@ -198,6 +208,7 @@ impl StateStore {
             files.extend(named_files(&view)?);
             remove_unnamed_files(dir, &files)?;
         }
+        let history = changes::first_block(&view, 0)?;
         let tip = match tip {
             None => None,
             Some(tip) => Some(TipState { tip, cache: backend.open(&view, &jobs)? }),
@@ -235,6 +246,8 @@ impl StateStore {
         let folder = (!options.read_only).then(start_folder).transpose()?;
         Ok(Self {
             shared,
+            pruned: AtomicU64::new(history.unwrap_or(0)),
+            prunes: history.is_some() || options.changes != Changes::Off,
             options,
             jobs,
             commit: Mutex::new(()),
@@ -343,6 +356,34 @@ impl StateStore {
             || StateError::Unsupported { backend: backend.identity().name, what: "proof shards" };
         let shards = backend.proof_shards().ok_or_else(unsupported)?;
         self.prove_by(at, |state| shards.prove_part(&state.view, &state.cache, keys))
+    }
+
+    /// The trie nodes that prove an account and its `slots` at `at`, for `eth_getProof` (EIP-1186).
+    ///
+    /// # Errors
+    /// [`StateError::Unsupported`] if the backend has no [`AccountProofs`](crate::AccountProofs).
+    pub fn account_nodes(
+        &self,
+        at: At<'_>,
+        address: &Address,
+        slots: &[B256],
+    ) -> Result<AccountNodes, StateError> {
+        let state = self.resolve(at)?;
+        let proofs = account_proofs(&*self.shared.backend)?;
+        proofs.account_nodes(&state.view, &state.cache, address, slots)
+    }
+
+    /// The trie nodes that removing `removed` at `at` may merge, for execution witnesses.
+    ///
+    /// # Errors
+    /// [`StateError::Unsupported`] if the backend has no [`AccountProofs`](crate::AccountProofs).
+    pub fn merge_nodes(
+        &self,
+        at: At<'_>,
+        removed: &[StateKey],
+    ) -> Result<Vec<Bytes>, StateError> {
+        let state = self.resolve(at)?;
+        account_proofs(&*self.shared.backend)?.merge_nodes(&state.view, &state.cache, removed)
     }
 
     fn prove_by(
@@ -513,6 +554,15 @@ impl StateStore {
         view.reverse = Some(Arc::new(reverse));
         Ok(view)
     }
+}
+
+/// The backend's faculty of EIP-1186 proofs.
+pub(crate) fn account_proofs(backend: &dyn Backend) -> Result<&dyn AccountProofs, StateError> {
+    let unsupported = || StateError::Unsupported {
+        backend: backend.identity().name,
+        what: "proofs in the form of EIP-1186",
+    };
+    backend.account_proofs().ok_or_else(unsupported)
 }
 
 impl Drop for StateStore {

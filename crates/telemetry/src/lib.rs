@@ -11,12 +11,42 @@ pub mod state;
 pub use metrics::Metrics;
 pub use server::{MetricsServer, ServeError};
 
-use std::io::IsTerminal;
-use tracing_subscriber::EnvFilter;
+use rolling_file::{BasicRollingFileAppender, RollingConditionBasic};
+use std::{
+    io::{self, IsTerminal},
+    path::PathBuf,
+    sync::Mutex,
+};
+use tracing_subscriber::{EnvFilter, Layer, fmt, layer::SubscriberExt, util::SubscriberInitExt};
 
-/// Starts logging to stderr. `verbosity` as in reth: 1 errors, 2 warnings, 3 info, 4 debug, 5 trace.
-/// The environment variable `RUST_LOG` wins. A second call does nothing.
-pub fn init_logs(verbosity: u8) {
+/// Name of the log file that is written to; older ones have a number appended.
+const LOG_FILE: &str = "retrie.log";
+
+/// Logs in files, beside those on stderr.
+#[derive(Clone, Debug)]
+pub struct LogFiles {
+    /// Their folder.
+    pub directory: PathBuf,
+    /// A file of so many bytes is put aside for a new one.
+    pub max_bytes: u64,
+    /// So many files are kept, the oldest goes first.
+    pub max_files: usize,
+}
+
+/// The log files cannot be written.
+#[derive(Debug, thiserror::Error)]
+#[error("logs cannot be written to {}: {source}; choose another --log.file.directory", directory.display())]
+pub struct LogError {
+    directory: PathBuf,
+    source: io::Error,
+}
+
+/// Starts logging to stderr, and to `files`. `verbosity` as in reth: 1 errors, 2 warnings, 3 info,
+/// 4 debug, 5 trace. The environment variable `RUST_LOG` wins. A second call does nothing.
+///
+/// # Errors
+/// If the folder of `files` cannot be written to.
+pub fn init_logs(verbosity: u8, files: Option<LogFiles>) -> Result<(), LogError> {
     let level = match verbosity {
         0 => "off",
         1 => "error",
@@ -25,11 +55,29 @@ pub fn init_logs(verbosity: u8) {
         4 => "debug",
         _ => "trace",
     };
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(level));
-    let _ = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal())
+    let filter = || EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(level));
+    let to_stderr = fmt::layer()
+        .with_writer(io::stderr)
+        .with_ansi(io::stderr().is_terminal())
         .with_target(false)
-        .try_init();
+        .with_filter(filter());
+    let to_files = match files {
+        None => None,
+        Some(files) => {
+            let writer = open_log_files(&files)
+                .map_err(|source| LogError { directory: files.directory, source })?;
+            Some(
+                fmt::layer().with_writer(Mutex::new(writer)).with_ansi(false).with_filter(filter()),
+            )
+        }
+    };
+    let _ = tracing_subscriber::registry().with(to_stderr).with(to_files).try_init();
+    Ok(())
+}
+
+fn open_log_files(files: &LogFiles) -> io::Result<BasicRollingFileAppender> {
+    std::fs::create_dir_all(&files.directory)?;
+    let condition = RollingConditionBasic::new().max_size(files.max_bytes.max(1));
+    let kept = files.max_files.saturating_sub(1);
+    BasicRollingFileAppender::new(files.directory.join(LOG_FILE), condition, kept)
 }

@@ -47,6 +47,10 @@ pub struct Metrics {
     pub commit_seconds: Histogram,
     /// Seconds that the import has waited for commits.
     pub commit_wait_seconds: Counter,
+    /// Transactions in the pool, by sub-pool: pending, basefee, queued, blob.
+    pub pool_transactions: IntGaugeVec,
+    /// Their bytes in memory.
+    pub pool_bytes: IntGaugeVec,
     /// Operations of `retrie bench`, by backend and workload.
     pub bench_operations: IntCounterVec,
     /// Seconds of a commit or block of `retrie bench`, by backend and workload.
@@ -97,6 +101,11 @@ impl Metrics {
             let histogram = Histogram::with_opts(options(name, help))?;
             registry.register(Box::new(histogram.clone()))?;
             Ok::<_, prometheus::Error>(histogram)
+        };
+        let pool = |name: &str, help: &str| {
+            let gauges = IntGaugeVec::new(Opts::new(name, help), &["subpool"])?;
+            registry.register(Box::new(gauges.clone()))?;
+            Ok::<_, prometheus::Error>(gauges)
         };
         let bench_operations = IntCounterVec::new(
             Opts::new("retrie_bench_operations_total", "Operations of retrie bench"),
@@ -150,6 +159,8 @@ impl Metrics {
                 "retrie_import_commit_wait_seconds_total",
                 "Time that the import has waited for commits",
             )?,
+            pool_transactions: pool("retrie_pool_transactions", "Transactions in the pool")?,
+            pool_bytes: pool("retrie_pool_bytes", "Bytes of transactions in the pool")?,
             bench_operations,
             bench_commit_seconds,
             bench_disk_bytes,

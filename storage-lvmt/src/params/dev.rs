@@ -2,21 +2,17 @@
 //! anything. With tau known, every point of the tables is a scalar times the generator.
 
 use super::{
-    Params, ParamsError, Phase, Progress, VerifierParams,
+    Params, ParamsError, Phase, Progress, VerifierParams, insecure_dev_tau,
     tables::{Meter, Table},
 };
 use crate::{
-    amt::{MAX_HEIGHT, SLOTS, VERSION_BITS, reverse_bits, root_of_unity},
-    hash,
+    amt::{SLOTS, VERSION_BITS, reverse_bits, root_of_unity},
     point::{Point, Summer},
 };
-use ark_bn254::{Fr, G1Projective, G2Affine, G2Projective};
-use ark_ec::{AffineRepr, CurveGroup, PrimeGroup};
+use ark_bn254::{Fr, G1Projective};
+use ark_ec::{CurveGroup, PrimeGroup};
 use ark_ff::{AdditiveGroup, Field, One, PrimeField, batch_inversion};
 use rayon::prelude::*;
-
-/// tau is the hash of this sentence.
-const PUBLIC_TAU: &[u8] = b"retrie lvmt: this tau is public, secure nothing with it";
 
 impl Params {
     /// **Insecure** parameters for development, tests and benchmarks, of height 1 to 16: their tau
@@ -40,13 +36,7 @@ impl Params {
         with_quotients: bool,
         progress: Progress<'_>,
     ) -> Result<Self, ParamsError> {
-        if !(1..=MAX_HEIGHT).contains(&height) {
-            return Err(ParamsError::Height(height));
-        }
-        let powers = std::iter::successors(Some(tau), |power| Some(power.square()));
-        let tau_g2 = powers.take(height.into()).map(|power| G2Affine::generator() * power);
-        let tau_g2 = G2Projective::normalize_batch(&tau_g2.collect::<Vec<_>>());
-        let verifier = VerifierParams::new(tau_g2).ok_or(ParamsError::Height(height))?;
+        let verifier = VerifierParams::of_tau(height, tau).ok_or(ParamsError::Height(height))?;
 
         let scalars = Scalars::new(height, tau);
         let base = FixedBase::new(SLOTS << height);
@@ -71,16 +61,6 @@ impl Params {
             .transpose()?;
         Ok(Self::from_tables(verifier, increments, quotients))
     }
-}
-
-/// The tau of [`insecure_dev`](Params::insecure_dev), for models to compare with.
-pub fn insecure_dev_tau() -> Fr {
-    Fr::from_be_bytes_mod_order(&hash::parts(&[PUBLIC_TAU])[..])
-}
-
-/// Is this \[tau\] for the public tau?
-pub(super) fn is_public(tau_g2: &G2Affine) -> bool {
-    *tau_g2 == G2Affine::generator() * insecure_dev_tau()
 }
 
 /// Each scalar times 2^(40 j), for slots j = 0..6 one after the other.

@@ -4,7 +4,7 @@
 
 mod verifier;
 
-pub use verifier::{Opening, VerifierParams};
+pub use verifier::{Opening, VerifierParams, insecure_dev_tau};
 
 #[cfg(feature = "std")]
 mod derive;
@@ -21,8 +21,6 @@ mod tables;
 #[cfg(all(test, feature = "std"))]
 mod tests;
 
-#[cfg(feature = "std")]
-pub use dev::insecure_dev_tau;
 #[cfg(feature = "std")]
 pub use error::{FileFault, ParamsError, PtauFault};
 #[cfg(feature = "std")]

@@ -1,6 +1,6 @@
 //! The prover's parameters: tables of points, in memory or mapped from a file.
 
-use super::{ParamsError, VerifierParams, dev};
+use super::{ParamsError, VerifierParams};
 use crate::{amt::SLOTS, point::Point};
 use alloy_primitives::B256;
 use memmap2::Mmap;
@@ -124,7 +124,7 @@ impl Params {
         increments: Table,
         quotients: Option<Table>,
     ) -> Self {
-        let insecure = dev::is_public(&verifier.tau_g2()[0]);
+        let insecure = verifier.is_insecure();
         let points = SLOTS << verifier.height();
         assert_eq!(increments.points().len(), points);
         if let Some(quotients) = &quotients {

@@ -7,9 +7,9 @@ use crate::{
 };
 use alloc::vec::Vec;
 use alloy_primitives::B256;
-use ark_bn254::{Bn254, Fq2, Fr, G1Affine, G1Projective, G2Affine};
+use ark_bn254::{Bn254, Fq2, Fr, G1Affine, G1Projective, G2Affine, G2Projective};
 use ark_ec::{AffineRepr, CurveGroup, VariableBaseMSM, pairing::Pairing};
-use ark_ff::{AdditiveGroup, BigInteger, PrimeField, Zero};
+use ark_ff::{AdditiveGroup, BigInteger, Field, PrimeField, Zero};
 
 /// The verifier's public parameters of AMTs of one height h: the points \[tau^(2^k)\] of G2 for
 /// k in 0..h. About 2 KB, and all that a light client needs.
@@ -40,6 +40,14 @@ pub struct Opening<'a> {
 /// Bytes of a point of G2.
 const G2_LEN: usize = 128;
 
+/// The insecure tau is the hash of this sentence.
+const PUBLIC_TAU: &[u8] = b"retrie lvmt: this tau is public, secure nothing with it";
+
+/// The tau of [`VerifierParams::insecure_dev`], for models to compare with.
+pub fn insecure_dev_tau() -> Fr {
+    Fr::from_be_bytes_mod_order(&hash::parts(&[PUBLIC_TAU])[..])
+}
+
 impl VerifierParams {
     /// Parameters from \[tau^(2^k)\] for k in 0..h. `None` unless there are 1 to 16 of them.
     ///
@@ -54,6 +62,27 @@ impl VerifierParams {
         let mut params = Self { height, tau_g2, prepared, digest: B256::ZERO };
         params.digest = hash::parts(&[b"retrie lvmt parameters 1", &params.to_bytes()]);
         Some(params)
+    }
+
+    /// **Insecure** parameters for development, of height 1 to 16 (`None` otherwise): their tau is
+    /// the hash of a public sentence. The same on every machine.
+    pub fn insecure_dev(height: u8) -> Option<Self> {
+        Self::of_tau(height, insecure_dev_tau())
+    }
+
+    /// The parameters of a known tau.
+    pub(crate) fn of_tau(height: u8, tau: Fr) -> Option<Self> {
+        if !(1..=MAX_HEIGHT).contains(&height) {
+            return None;
+        }
+        let powers = core::iter::successors(Some(tau), |power| Some(power.square()));
+        let tau_g2 = powers.take(height.into()).map(|power| G2Affine::generator() * power);
+        Self::new(G2Projective::normalize_batch(&tau_g2.collect::<Vec<_>>()))
+    }
+
+    /// Whether everybody knows their tau, and can forge proofs.
+    pub fn is_insecure(&self) -> bool {
+        self.tau_g2[0] == G2Affine::generator() * insecure_dev_tau()
     }
 
     /// The height h of the AMTs: they have 2^h entries.

@@ -12,6 +12,44 @@ use model::{Model, params};
 use rand::{Rng, SeedableRng, rngs::StdRng, seq::IndexedRandom};
 use std::collections::BTreeMap;
 
+/// The verifier. With `RETRIE_RECORD_PROOFS` naming a file, what it is asked and what it says are
+/// appended to that, a line each: other verifiers can be asked the same (`crates/light-client`).
+fn verify(
+    params: &VerifierParams,
+    root: B256,
+    keys: &[StateKey],
+    proof: &[u8],
+) -> Result<Vec<Option<Value>>, ProofError> {
+    let shown = super::verify(params, root, keys, proof);
+    if let Some(file) = std::env::var_os("RETRIE_RECORD_PROOFS") {
+        let class = match &shown {
+            Ok(_) => "ok",
+            Err(ProofError::WrongKind { .. }) => "kind",
+            Err(ProofError::RootMismatch) => "root",
+            Err(ProofError::Missing { .. }) => "missing",
+            Err(ProofError::Unused) => "unused",
+            Err(_) => "malformed",
+        };
+        let keys: Vec<_> = keys.iter().map(|key| hex::encode(&key.encode()[..])).collect();
+        let value = |value: &Option<Value>| value.as_ref().map_or_else(|| "-".into(), hex::encode);
+        let values: Vec<_> = shown.iter().flatten().map(value).collect();
+        let test = std::thread::current().name().unwrap_or_default().to_owned();
+        let line = [
+            test.rsplit("::").next().unwrap_or_default(),
+            class,
+            &hex::encode(params.to_bytes()),
+            &hex::encode(root),
+            &hex::encode(proof),
+            &keys.join(","),
+            &values.join(","),
+        ];
+        let options = std::fs::OpenOptions::new().append(true).create(true).open(file);
+        let line = format!("{}\n", line.join(" "));
+        std::io::Write::write_all(&mut options.unwrap(), line.as_bytes()).unwrap();
+    }
+    shown
+}
+
 fn key(number: u32) -> StateKey {
     let address = Address::left_padding_from(&(number / 3).to_be_bytes());
     match number % 3 {

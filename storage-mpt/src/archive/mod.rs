@@ -19,6 +19,7 @@ mod nodes;
 use crate::{
     TrieHash,
     bulk::{self, Layout, Unkept},
+    merge::merge_nodes,
     proof,
     touched::{Touched, by_account},
     trie::{Item, Trie},
@@ -29,9 +30,9 @@ pub use nodes::NODES;
 use nodes::{NewNodes, NodeCache, Nodes, Reader, Tries, node_cache};
 use rayon::prelude::*;
 use retrie_state::{
-    Applied, ApplyContext, Backend, BackendStats, BulkSink, Cache, Capabilities, Change, Direction,
-    History, Identity, Jobs, KeyRange, NodeRead, NodeWrite, ProofError, StateDelta, StateError,
-    StateKey, Table, Value, prefix_end,
+    AccountNodes, AccountProofs, Applied, ApplyContext, Backend, BackendStats, BulkSink, Cache,
+    Capabilities, Change, Direction, History, Identity, Jobs, KeyRange, NodeRead, NodeWrite,
+    ProofError, StateDelta, StateError, StateKey, Table, Value, prefix_end,
 };
 use std::{fmt, ops::RangeInclusive, sync::Arc};
 
@@ -182,7 +183,33 @@ fn account(
     Ok((item, new))
 }
 
+impl AccountProofs for MptArchive {
+    fn account_nodes(
+        &self,
+        view: &dyn NodeRead,
+        cache: &Cache,
+        address: &Address,
+        slots: &[B256],
+    ) -> Result<AccountNodes, StateError> {
+        self.account_proof(view, cache, address, slots).map(AccountNodes::from)
+    }
+
+    fn merge_nodes(
+        &self,
+        view: &dyn NodeRead,
+        cache: &Cache,
+        removed: &[StateKey],
+    ) -> Result<Vec<Bytes>, StateError> {
+        merge_nodes(&self.tries(view, cache)?, removed)
+    }
+}
+
 impl Backend for MptArchive {
+    fn account_proofs(&self) -> Option<&dyn AccountProofs> {
+        // Under another hash they are none that anybody else could check.
+        self.capabilities().ethereum_root.then_some(self)
+    }
+
     fn cache_bytes(&self) -> u64 {
         self.cache.capacity()
     }

@@ -8,7 +8,7 @@ use crate::{
 use eyre::OptionExt;
 use retrie_db::{ChainRead, DbStats};
 use retrie_pipeline::state_folder;
-use retrie_state::{StateStore, StoreOptions};
+use retrie_state::{At, StateStore, StoreOptions};
 use serde::Serialize;
 use std::{path::PathBuf, sync::Arc};
 
@@ -62,6 +62,8 @@ struct StateStats {
     undo_rows: u64,
     file_bytes: u64,
     first_retained: Option<u64>,
+    /// First block whose state can be read by flat history.
+    first_readable: Option<u64>,
 }
 
 impl Command {
@@ -109,6 +111,7 @@ impl StatsArgs {
                 undo_rows: state.undo_rows,
                 file_bytes: state.file_bytes,
                 first_retained: state.first_retained,
+                first_readable: store.changes_kept(At::Tip)?.map(|kept| *kept.start()),
             },
         };
         let out = Output::new(self.json)?;
@@ -119,6 +122,7 @@ impl StatsArgs {
 
 fn print_table(out: &Output, stats: &Stats) -> eyre::Result<()> {
     let mib = |bytes: u64| format!("{:.1}", bytes as f64 / (1 << 20) as f64);
+    let number = |block: Option<u64>| block.map_or_else(|| "-".into(), |block| block.to_string());
     let state = &stats.state;
     say!(
         out,
@@ -132,10 +136,11 @@ fn print_table(out: &Output, stats: &Stats) -> eyre::Result<()> {
     }
     say!(
         out,
-        "state keys: {} live, {} dead; reverts back to block {}",
+        "state keys: {} live, {} dead; reverts back to block {}; states can be read from block {} on",
         grouped(state.live_keys),
         grouped(state.dead_keys),
-        state.first_retained.map_or_else(|| "-".into(), |first| first.to_string())
+        number(state.first_retained),
+        number(state.first_readable)
     );
     say!(out, "{:<28} {:>14} {:>10} {:>12}", "table", "rows", "pages", "MiB");
     for table in &stats.db.tables {

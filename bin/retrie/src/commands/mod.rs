@@ -2,12 +2,17 @@
 
 pub(crate) mod bench;
 pub(crate) mod bundle;
+pub(crate) mod config;
 pub(crate) mod db;
 pub(crate) mod download;
+pub(crate) mod dump_genesis;
+pub(crate) mod existing;
 pub(crate) mod export;
 pub(crate) mod import;
 pub(crate) mod init;
 pub(crate) mod params;
+pub(crate) mod proof;
+pub(crate) mod re_execute;
 pub(crate) mod replay;
 pub(crate) mod stage;
 pub(crate) mod verify;
@@ -16,10 +21,10 @@ use crate::registry::{self, BackendArgs, Purpose};
 use alloy_primitives::B256;
 use eyre::{Context, bail};
 use retrie_chainspec::{ChainSpec, parse_chain};
-use retrie_db::{ChainRead, Db, DbError, OpenOptions, StateRootMode, SyncMode};
+use retrie_db::{ChainRead, Db, DbError, KeptReceipts, OpenOptions, StateRootMode, SyncMode};
 use retrie_pipeline::ChainOptions;
 use retrie_sources::{Http, HttpOptions};
-use retrie_state::StoreOptions;
+use retrie_state::{Changes, StoreOptions};
 use std::{
     io::Write,
     path::{Path, PathBuf},
@@ -99,7 +104,75 @@ pub(crate) struct StateArgs {
     #[arg(long, value_name = "BLOCKS", default_value_t = 128)]
     pub(crate) retention: u64,
     #[command(flatten)]
+    pub(crate) prune: PruneArgs,
+    #[command(flatten)]
     pub(crate) backends: BackendArgs,
+}
+
+/// Blocks of history that a full node keeps: reth's `MINIMUM_PRUNING_DISTANCE`.
+const FULL_NODE_DISTANCE: u64 = 10_064;
+
+/// How much of the past is kept, in reth's words. Accounts and storage have one history here, so
+/// reth's `--prune.account-history.*` and `--prune.storage-history.*` are one flag. What can be
+/// reverted (`--retention`) is kept in any case.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct PruneArgs {
+    /// Keep the history of states and the receipts of the last 10,064 blocks alone, as a full node
+    /// does. Without it all are kept. The other pruning flags go before it.
+    #[arg(long)]
+    full: bool,
+    /// Keep the history of so many blocks before the head: their states can be read. Of several
+    /// numbers the largest counts.
+    #[arg(
+        long = "prune.state-history.distance",
+        visible_aliases = ["prune.account-history.distance", "prune.storage-history.distance"],
+        value_name = "BLOCKS"
+    )]
+    history_distance: Vec<u64>,
+    /// Keep no history of states.
+    #[arg(long = "prune.state-history.full", conflicts_with = "history_distance")]
+    no_history: bool,
+    /// Keep the receipts of so many blocks before the head.
+    #[arg(
+        long = "prune.receipts.distance",
+        value_name = "BLOCKS",
+        conflicts_with_all = ["receipts_before", "no_receipts"]
+    )]
+    receipts_distance: Option<u64>,
+    /// Keep the receipts of this block and of those after it.
+    #[arg(
+        long = "prune.receipts.before",
+        value_name = "BLOCK_NUMBER",
+        conflicts_with = "no_receipts"
+    )]
+    receipts_before: Option<u64>,
+    /// Keep no receipts but those of blocks that can be reverted.
+    #[arg(long = "prune.receipts.full")]
+    no_receipts: bool,
+}
+
+impl PruneArgs {
+    /// The state store's option.
+    fn changes(&self) -> Changes {
+        match self.history_distance.iter().max() {
+            _ if self.no_history => Changes::Off,
+            Some(blocks) => Changes::Last(*blocks),
+            None if self.full => Changes::Last(FULL_NODE_DISTANCE),
+            None => Changes::All,
+        }
+    }
+
+    /// The database's option, where so many blocks can be reverted.
+    fn receipts(&self, retention: u64) -> KeptReceipts {
+        let last = |blocks: u64| KeptReceipts { from: u64::MAX, last: blocks.max(retention) };
+        match (self.receipts_before, self.receipts_distance) {
+            _ if self.no_receipts => last(0),
+            (Some(from), _) => KeptReceipts { from, last: retention },
+            (None, Some(blocks)) => last(blocks),
+            (None, None) if self.full => last(FULL_NODE_DISTANCE),
+            (None, None) => KeptReceipts::default(),
+        }
+    }
 }
 
 /// How a server is talked to. Proxies come from the environment (`HTTPS_PROXY`, `ALL_PROXY`).
@@ -210,9 +283,6 @@ impl StateArgs {
         let backend = registry::backends(names, self.hash, &self.backends, purpose)?.remove(0);
         let referee = self.referee.as_deref().map(registry::referee).transpose()?;
         let root_mode = match self.state_root {
-            Some(StateRootMode::Native) => {
-                bail!("--state-root native needs a chain of its own, which no command runs yet")
-            }
             Some(mode) => mode,
             None if backend.capabilities().ethereum_root => StateRootMode::Header,
             None => StateRootMode::Shadow,
@@ -223,9 +293,10 @@ impl StateArgs {
             referee,
             root_mode,
             datadir: datadir.to_owned(),
-            db,
+            db: OpenOptions { receipts: self.prune.receipts(self.retention), ..db },
             store: fold_bytes_of(StoreOptions {
                 retention: self.retention,
+                changes: self.prune.changes(),
                 ..StoreOptions::default()
             }),
         })
@@ -270,6 +341,53 @@ pub(crate) fn grouped(n: u64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::{Changes, KeptReceipts, PruneArgs};
+
+    #[derive(clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        prune: PruneArgs,
+    }
+
+    fn kept(line: &str) -> Result<(Changes, KeptReceipts), String> {
+        let words = ["retrie"].into_iter().chain(line.split_whitespace());
+        let line: Result<Line, _> = clap::Parser::try_parse_from(words);
+        let kept = |line: Line| (line.prune.changes(), line.prune.receipts(128));
+        line.map(kept).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn what_is_pruned_is_what_the_flags_of_reth_say() {
+        let all = KeptReceipts::default();
+        let last = |last| KeptReceipts { from: u64::MAX, last };
+        let full = last(10_064);
+        for (line, changes, receipts) in [
+            ("", Changes::All, all),
+            ("--full", Changes::Last(10_064), full),
+            ("--prune.state-history.distance 7", Changes::Last(7), all),
+            (
+                "--full --prune.account-history.distance 20000 \
+                 --prune.storage-history.distance=15000",
+                Changes::Last(20_000),
+                full,
+            ),
+            ("--prune.state-history.full --full", Changes::Off, full),
+            ("--full --prune.receipts.distance 300", Changes::Last(10_064), last(300)),
+            ("--prune.receipts.distance 3", Changes::All, last(128)),
+            ("--prune.receipts.full", Changes::All, last(128)),
+            ("--prune.receipts.before 99", Changes::All, KeptReceipts { from: 99, last: 128 }),
+        ] {
+            assert_eq!(kept(line), Ok((changes, receipts)), "{line}");
+        }
+        for both in [
+            "--prune.state-history.full --prune.account-history.distance 7",
+            "--prune.receipts.full --prune.receipts.before 7",
+            "--prune.receipts.distance 7 --prune.receipts.before 7",
+        ] {
+            assert!(kept(both).unwrap_err().contains("cannot be used with"), "{both}");
+        }
+    }
+
     #[test]
     fn thousands_are_grouped() {
         assert_eq!(super::grouped(7), "7");

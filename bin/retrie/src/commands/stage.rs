@@ -1,14 +1,11 @@
 //! `retrie stage`: work on parts of an import, in reth's words.
 
-use super::{ChainArgs, DbArgs, fold_bytes_of, grouped, open_to_read};
+use super::{ChainArgs, DbArgs, existing::open_existing, grouped};
 use crate::{
     output::{Output, say},
-    registry::{self, BackendArgs, Purpose},
+    registry::BackendArgs,
 };
-use eyre::{OptionExt, bail};
-use retrie_db::ChainRead;
-use retrie_pipeline::{Chain, ChainOptions, verify::referee_name};
-use retrie_state::StoreOptions;
+use eyre::bail;
 
 /// Subcommands of `retrie stage`.
 #[derive(Clone, Debug, clap::Subcommand)]
@@ -59,28 +56,7 @@ impl Command {
 
 impl UnwindArgs {
     fn run(self) -> eyre::Result<()> {
-        let spec = self.chain.spec()?;
-        let datadir = self.chain.datadir(&spec)?;
-        // Backend, referee and root mode are those of the datadir.
-        let (metadata, referee) = {
-            let read = open_to_read(&datadir)?.begin_read()?;
-            let metadata =
-                read.metadata()?.ok_or_eyre("the datadir is not initialised; run `retrie init`")?;
-            let referee = referee_name(&read, &metadata)?;
-            (metadata, referee)
-        };
-        let purpose = Purpose::Existing { datadir: &datadir, params: metadata.params };
-        let backend =
-            registry::backend_of(&metadata.backend, &metadata.hash, &self.backends, purpose)?;
-        let chain = Chain::open(ChainOptions {
-            spec,
-            backend,
-            referee: referee.as_deref().map(registry::referee).transpose()?,
-            root_mode: metadata.state_root,
-            datadir,
-            db: self.db.options(),
-            store: fold_bytes_of(StoreOptions::default()),
-        })?;
+        let chain = open_existing(&self.chain, &self.backends, self.db.options())?;
         let tip = chain.tip()?;
         let to = match (self.to, self.target) {
             (Some(to), None) | (None, Some(Target::ToBlock { number: to })) => to,

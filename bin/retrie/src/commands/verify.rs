@@ -7,8 +7,11 @@ use crate::{
 };
 use eyre::bail;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use retrie_db::ChainRead;
-use retrie_pipeline::verify::{VerifyOptions, VerifyReport, verify};
+use retrie_db::{ChainRead, StateRootMode};
+use retrie_pipeline::{
+    native_spec,
+    verify::{VerifyOptions, VerifyReport, verify},
+};
 use std::{
     io::IsTerminal,
     path::PathBuf,
@@ -39,6 +42,7 @@ impl Args {
         let datadir = self.chain.datadir(&spec)?;
         let db = open_to_read(&datadir)?;
         let metadata = db.begin_read()?.metadata()?;
+        let is_native = metadata.as_ref().is_some_and(|of| of.state_root == StateRootMode::Native);
         let own = match metadata {
             Some(of) if registry::all().contains(&of.backend) => {
                 let purpose = Purpose::Existing { datadir: &datadir, params: of.params };
@@ -46,6 +50,11 @@ impl Args {
                 Some((of.backend, own))
             }
             _ => None,
+        };
+        // Genesis of a native chain has the root of its own backend.
+        let spec = match &own {
+            Some((_, own)) if is_native => native_spec(&spec, own)?,
+            _ => spec,
         };
         let backend = |name: &str| match &own {
             Some((known, own)) if known == name => Some(own.clone()),
@@ -85,11 +94,13 @@ fn print(out: &Output, report: &VerifyReport) -> eyre::Result<()> {
     for state in &report.states {
         say!(
             out,
-            "state of {}: {} entries; {} blocks read whole, {} roots computed from values",
+            "state of {}: {} entries; {} blocks read whole, {} roots computed from values; {} changes \
+             of history",
             state.backend,
             grouped(state.entries),
             state.blocks,
-            state.roots
+            state.roots,
+            grouped(state.changes)
         );
     }
     for finding in &report.findings {

@@ -318,6 +318,7 @@ impl ChainMaker {
             header: &self.head,
             total_difficulty: U256::ZERO,
             state: self.pending.last().map_or(At::Tip, At::Proposal),
+            referee: None,
         };
         let built = builder.build(parent, self.attributes(number), transactions, from)?;
         self.head = built.block.clone_sealed_header();

@@ -16,7 +16,7 @@ use crate::{
 use alloy_primitives::Address;
 use retrie_chainspec::{ChainSpec, primitives::Block};
 use retrie_pipeline::{
-    BlockStream, Chain, ImportOptions, Importer, PipelineError, recover_senders,
+    BatchLimits, BlockStream, Chain, ImportOptions, Importer, PipelineError, recover_senders,
     report::peak_rss_bytes, state_folder,
 };
 use retrie_sources::RlpReader;
@@ -217,10 +217,12 @@ impl ClientRace<'_> {
         match self.workload.commit_every {
             None => ImportOptions::default(),
             Some(blocks) => ImportOptions {
-                batch_blocks: usize::try_from(blocks).unwrap_or(usize::MAX),
-                batch_rows: usize::MAX,
-                batch_bytes: usize::MAX,
-                batch_time: Duration::MAX,
+                batch: BatchLimits {
+                    blocks: usize::try_from(blocks).unwrap_or(usize::MAX),
+                    rows: usize::MAX,
+                    bytes: usize::MAX,
+                    time: Duration::MAX,
+                },
                 ..ImportOptions::default()
             },
         }

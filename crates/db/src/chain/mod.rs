@@ -1,10 +1,12 @@
 //! Blocks: what can be read of them ([`ChainRead`]) and how they are written.
 
 mod check;
+mod prune;
 mod read;
 mod write;
 
 pub use check::StoredBlock;
+pub use prune::KeptReceipts;
 pub use read::{CanonicalHeaders, ChainRead, StoredTransaction};
 pub use write::NewBlock;
 

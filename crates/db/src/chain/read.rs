@@ -152,6 +152,12 @@ pub trait ChainRead: RawRead {
         rows.iter().map(decode).collect::<Result<_>>().map(Some)
     }
 
+    /// First number from which on all stored, executed blocks have their receipts: those of blocks
+    /// below it may have been [pruned](crate::KeptReceipts).
+    fn receipts_pruned_below(&self) -> Result<u64> {
+        super::prune::pruned_below(self)
+    }
+
     /// The receipt of the `index`-th transaction of a stored block.
     fn receipt(&self, hash: &B256, index: u32) -> Result<Option<Receipt>> {
         let Some(id) = block_id(self, hash)? else { return Ok(None) };

@@ -66,7 +66,8 @@ impl<'a> NewBlock<'a> {
 
 impl WriteTxn {
     /// Stores a block and makes it the tip of the canonical chain. Any block may be the first;
-    /// every other must be the child of the tip, else [`DbError::NotLinked`].
+    /// every other must be the child of the tip, else [`DbError::NotLinked`]. Receipts of old blocks
+    /// that are not [kept](crate::OpenOptions::receipts) any more are deleted, a bounded part.
     pub fn insert_block(&mut self, block: &NewBlock<'_>) -> Result<()> {
         let id = self.store_block(block)?;
         let hashes = block.body.transactions.iter().map(|tx| *tx.tx_hash()).collect();
@@ -275,6 +276,7 @@ impl WriteTxn {
         }
         let key = number.to_be_bytes();
         self.raw_append(self.chain(ChainTable::Canonical), &key, &encode_canonical(&hash, id))?;
+        let count = transactions.len();
         let mut rows: Vec<_> = (0_u32..).zip(transactions).collect();
         // In key order neighbouring rows touch the same pages one after the other.
         rows.sort_unstable_by_key(|(_, hash)| *hash);
@@ -282,7 +284,7 @@ impl WriteTxn {
         for (index, hash) in rows {
             self.raw_put(lookup, hash.as_slice(), &encode_position(number, index))?;
         }
-        Ok(())
+        self.prune_receipts(number, count)
     }
 
     fn unset_tip(&mut self, tip: BlockRef) -> Result<()> {

@@ -343,10 +343,14 @@ impl<'a> Tree<'a> {
         }
         let header = self.header(&hash)?.ok_or(StateError::UnknownBlock { hash })?;
         self.restore_branch(&header)?;
-        let mut branch = Vec::new();
+        let mut branch: Vec<Arc<ExecutedBlock>> = Vec::new();
         let mut at = hash;
         while !self.is_canonical(&at)? {
-            let block = self.blocks.get(&at).ok_or(StateError::UnknownBlock { hash: at })?;
+            let Some(block) = self.blocks.get(&at) else {
+                // Forgotten, as the canonical chain cannot be taken back so far.
+                let above = branch.last().map_or(header.number, |above| above.block().number());
+                return Err(self.beyond_retention(above.saturating_sub(1)));
+            };
             at = block.block().parent_hash();
             branch.push(block.clone());
         }
@@ -439,6 +443,12 @@ impl<'a> Tree<'a> {
             self.forget(done)?;
         }
         if self.in_flight.is_empty() { self.hand_over(keep) } else { Ok(()) }
+    }
+
+    /// The highest block that this tree knows to be durable.
+    pub fn durable(&self) -> u64 {
+        let first = self.canonical().next().map(|block| block.block().number());
+        first.map_or(self.head.header.number, |first| first - 1)
     }
 
     /// Whether a commit is under way.

@@ -11,7 +11,7 @@ use retrie_chainspec::{
     primitives::{Block, Header, Receipt, SealedBlock},
 };
 use retrie_consensus::validate_body;
-use retrie_db::{Metadata, ReadTxn, StateRootMode, StoredBlock};
+use retrie_db::{ChainRead, Metadata, ReadTxn, StateRootMode, StoredBlock};
 use std::{collections::HashMap, sync::Arc};
 
 /// Blocks that are checked at once, and transactions.
@@ -28,6 +28,13 @@ pub(super) fn check(
     progress: &mut dyn FnMut(&str, u64),
 ) -> Result<(), PipelineError> {
     let spec = &options.spec;
+    let pruned = match read.receipts_pruned_below() {
+        Ok(number) => number,
+        Err(error) => {
+            findings.db(&error);
+            0
+        }
+    };
     // Whose roots are Ethereum's.
     let mut ethereum: HashMap<String, bool> = HashMap::new();
     let mut batch: Vec<StoredBlock> = Vec::new();
@@ -46,7 +53,7 @@ pub(super) fn check(
         }
         let lines: Vec<String> = std::mem::take(batch)
             .into_par_iter()
-            .flat_map_iter(|block| check_block(spec, metadata, &ethereum, block))
+            .flat_map_iter(|block| check_block(spec, metadata, &ethereum, pruned, block))
             .collect();
         lines.into_iter().for_each(|line| findings.add(line));
     };
@@ -70,11 +77,12 @@ pub(super) fn check(
     Ok(())
 }
 
-/// What is wrong with one block.
+/// What is wrong with one block. Those below block `pruned` may lack receipts.
 fn check_block(
     spec: &Arc<ChainSpec>,
     metadata: &Metadata,
     ethereum: &HashMap<String, bool>,
+    pruned: u64,
     stored: StoredBlock,
 ) -> Vec<String> {
     let StoredBlock { hash, header, is_canonical, body, receipts, roots } = stored;
@@ -96,7 +104,7 @@ fn check_block(
         if let Some(what) = wrong_receipts(spec, &header, receipts) {
             say("Receipts", what);
         }
-    } else if is_canonical && body.is_some() {
+    } else if is_canonical && body.is_some() && number >= pruned {
         say("Receipts", "a canonical block has no receipts".into());
     }
     let Some((body, senders)) = body else { return wrong };

@@ -25,14 +25,40 @@ struct Members {
 pub(super) fn fetch(client: &RpcClient, number: u64) -> Result<Block, RpcError> {
     let call = by_number(number, true);
     let (members, header) = header(client, &call)?;
-    let rebuilt = rebuild(client, &call, number, &members, header);
-    match rebuilt {
+    complete(client, &call, number, &members, header)
+}
+
+pub(super) fn fetch_by_hash(client: &RpcClient, hash: B256) -> Result<Block, RpcError> {
+    let call = Call::new("eth_getBlockByHash", json!([hash, true]), None);
+    let (members, header) = header(client, &call)?;
+    same_hash("block hash", hash, members.hash)
+        .map_err(|kind| client.error(&call, RpcErrorKind::Block(kind)))?;
+    let number = header.number;
+    complete(client, &call, number, &members, header)
+}
+
+fn complete(
+    client: &RpcClient,
+    call: &Call,
+    number: u64,
+    members: &Members,
+    header: Header,
+) -> Result<Block, RpcError> {
+    match rebuild(client, call, number, members, header) {
         // The node's JSON may lack a field that its header has, or know a type that we do not.
         Err(error) if matches!(*error.kind, RpcErrorKind::Result(_) | RpcErrorKind::Block(_)) => {
             raw(client, number, members.hash)?.ok_or(error)
         }
         rebuilt => rebuilt,
     }
+}
+
+pub(super) fn fetch_tag(client: &RpcClient, tag: &str) -> Result<(B256, Header), RpcError> {
+    let call = Call::new("eth_getBlockByNumber", json!([tag, false]), None);
+    let (members, header) = header(client, &call)?;
+    check_header(&members, &header, header.number)
+        .map_err(|kind| client.error(&call, RpcErrorKind::Block(kind)))?;
+    Ok((members.hash, header))
 }
 
 pub(super) fn fetch_header(client: &RpcClient, number: u64) -> Result<(B256, Header), RpcError> {
@@ -93,7 +119,7 @@ fn ommers(client: &RpcClient, number: u64, members: &Members) -> Result<Vec<Head
 
 /// The block's own bytes; `None` if the node does not offer them.
 fn raw(client: &RpcClient, number: u64, hash: B256) -> Result<Option<Block>, RpcError> {
-    let call = Call::new("debug_getRawBlock", json!([quantity(number)]), Some(number));
+    let call = Call::new("debug_getRawBlock", json!([hash]), Some(number));
     let bytes: Bytes = match client.one(&call) {
         Ok(bytes) => bytes,
         Err(error) if error.kind.is_refusal() => return Ok(None),

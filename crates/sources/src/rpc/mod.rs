@@ -15,6 +15,7 @@
 
 mod block;
 mod error;
+mod proof;
 mod wire;
 
 use std::sync::atomic::{AtomicU64, AtomicUsize};
@@ -108,6 +109,37 @@ impl RpcClient {
     /// As [`block`](Self::block).
     pub fn header(&self, number: u64) -> Result<(B256, Header), RpcError> {
         block::fetch_header(self, number)
+    }
+
+    /// A block of this hash, complete and checked, canonical or not.
+    ///
+    /// # Errors
+    /// As [`block`](Self::block).
+    pub fn block_by_hash(&self, hash: B256) -> Result<Block, RpcError> {
+        block::fetch_by_hash(self, hash)
+    }
+
+    /// Hash and header of the block that the node calls `tag`: `latest`, `safe`, `finalized`.
+    ///
+    /// # Errors
+    /// As [`block`](Self::block).
+    pub fn tagged(&self, tag: &str) -> Result<(B256, Header), RpcError> {
+        block::fetch_tag(self, tag)
+    }
+
+    /// The part of a proof that a node of the same backend has (`state_getProofPart`): of the account
+    /// and its slots, after the block of this hash. It is for the caller to check.
+    ///
+    /// # Errors
+    /// What kept the node from answering.
+    pub fn proof_part(
+        &self,
+        address: Address,
+        slots: &[B256],
+        block: B256,
+    ) -> Result<Bytes, RpcError> {
+        let params = json!([address, slots, { "blockHash": block }]);
+        self.one(&Call::new("state_getProofPart", params, None))
     }
 
     /// Accounts after block `at`; those that do not exist are empty (`eth_getBalance`,

@@ -6,7 +6,10 @@ use super::{
     model::{Flavour, Miner, Size},
     node::{Node, Roots, options},
 };
-use crate::{Direction, KvStore, MemoryStore, StateCheckSink, StateError, StateKey, Value, flat};
+use crate::{
+    Changes, Direction, KvStore, MemoryStore, StateCheckSink, StateError, StateKey, StoreOptions,
+    Value, flat,
+};
 use std::sync::Arc;
 
 #[derive(Default)]
@@ -38,7 +41,8 @@ pub fn a_whole_state_is_checked(kit: &Kit<'_>) {
         for fold_often in [false, true] {
             let mut miner = Miner::new(seed, Flavour::Ethereum, kit.scale.changes);
             let roots = Arc::new(Roots::default());
-            let node = Node::new(kit, &roots, options(6, fold_often));
+            let settings = StoreOptions { changes: Changes::All, ..options(6, fold_often) };
+            let node = Node::new(kit, &roots, settings);
             let chain = miner.chain(None, kit.scale.blocks.max(8), Size::Any);
             node.extend_each(&chain);
             let below = chain[chain.len() - 3].number;
@@ -55,6 +59,8 @@ pub fn a_whole_state_is_checked(kit: &Kit<'_>) {
             let (seen, done) = check(&node);
             assert!(seen.faults.is_empty(), "{:?}", seen.faults);
             assert_eq!(seen.entries, done.entries);
+            let changed = chain[1..].iter().filter(|block| block.number <= below).chain(&side);
+            assert_eq!(done.changes, changed.map(|block| block.delta.len() as u64).sum::<u64>());
             assert!(done.blocks >= 3, "{done:?}");
             let capabilities = kit.backend().capabilities();
             let rebuilt = capabilities.state_determined_root && capabilities.proofs;

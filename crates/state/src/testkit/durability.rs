@@ -2,10 +2,11 @@
 
 use super::{
     FaultStore, Faults, Kit,
+    changes::KeptChain,
     model::{BlockPtr, Flavour, Miner, Size},
     node::{Node, Roots, options, temp_dir},
 };
-use crate::{At, BlockRef, StateError, StateReader, StoreOptions};
+use crate::{At, BlockRef, Changes, StateError, StateReader, StoreOptions};
 use alloy_primitives::B256;
 use rand::Rng;
 use std::{collections::BTreeMap, fs, sync::Arc};
@@ -360,26 +361,28 @@ enum Step {
     Flush,
 }
 
-/// A script that grows, folds, forks and reverts, with the tip after each step.
-fn script(miner: &mut Miner, steps: usize, retention: usize) -> Vec<(Step, Option<BlockPtr>)> {
+/// A script that grows, folds, forks and reverts, with the chain after each step.
+fn script(miner: &mut Miner, steps: usize, settings: &StoreOptions) -> Vec<(Step, KeptChain)> {
     let (mut script, mut first) = (Vec::new(), 0);
-    let mut chain: Vec<BlockPtr> = Vec::new();
+    let retention = settings.retention;
+    let mut chain = KeptChain::new(settings.changes, retention, 0);
     while script.len() < steps {
-        first = first.max(chain.len().saturating_sub(retention + 1));
+        let blocks = &mut chain.blocks;
+        first = first.max(blocks.len().saturating_sub(retention as usize + 1));
         let step = match miner.rng.random_range(0..8) {
             0 => Step::Flush,
-            1 if chain.len() > first + 1 => {
-                chain.truncate(miner.rng.random_range(first + 1..chain.len()));
-                Step::Revert(chain[chain.len() - 1].clone())
+            1 if blocks.len() > first + 1 => {
+                blocks.truncate(miner.rng.random_range(first + 1..blocks.len()));
+                Step::Revert(blocks[blocks.len() - 1].clone())
             }
             _ => {
                 let count = miner.rng.random_range(1..4);
-                let batch = miner.chain(chain.last(), count, Size::Any);
+                let batch = miner.chain(blocks.last(), count, Size::Any);
                 chain.extend(batch.iter().cloned());
                 Step::Commit(batch)
             }
         };
-        script.push((step, chain.last().cloned()));
+        script.push((step, chain.clone()));
     }
     script
 }
@@ -394,7 +397,7 @@ fn take(node: &Node<'_>, step: &Step) -> Result<(), StateError> {
 
 /// A run is killed at each of its writes, those of the background fold included: what is found
 /// afterwards is the state after the last commit that was reported, or after the one under way if
-/// its fate was open. From there the run goes on to the same end.
+/// its fate was open, with its history. From there the run goes on to the same end.
 ///
 /// # Panics
 /// If anything committed is lost, or half a commit appears.
@@ -403,15 +406,19 @@ pub fn a_kill_at_any_write_loses_nothing_committed(kit: &Kit<'_>) {
         let roots = Arc::new(Roots::default());
         for fold_often in [true, false] {
             let mut miner = Miner::new(seed, Flavour::Ethereum, kit.scale.changes.min(10));
-            let steps = script(&mut miner, kit.scale.blocks.min(12), 5);
-            let settings = options(5, fold_often);
-            let (writes, names) = run_killed(kit, &roots, &settings, &steps, 0, false, &[]);
+            let changes = if fold_often { Changes::Last(6) } else { Changes::All };
+            let settings = StoreOptions { changes, ..options(5, fold_often) };
+            let steps = script(&mut miner, kit.scale.blocks.min(12), &settings);
+            let killed = |fatal, survives, names: &[String]| {
+                run_killed(kit, &roots, &settings, &steps, fatal, survives, names)
+            };
+            let (writes, names) = killed(0, false, &[]);
             // The first writes one by one, then samples of all.
             let dense = (kit.scale.kills / 4) as u64;
             let mut fatal = 1;
             while fatal <= writes {
                 for survives in [false, true] {
-                    run_killed(kit, &roots, &settings, &steps, fatal, survives, &names);
+                    killed(fatal, survives, &names);
                 }
                 let stride = (writes / (kit.scale.kills as u64 - dense).max(1)).max(1);
                 fatal += if fatal < dense { 1 } else { miner.rng.random_range(1..=2 * stride) };
@@ -425,7 +432,7 @@ fn run_killed(
     kit: &Kit<'_>,
     roots: &Arc<Roots>,
     settings: &StoreOptions,
-    steps: &[(Step, Option<BlockPtr>)],
+    steps: &[(Step, KeptChain)],
     fatal: u64,
     survives: bool,
     plant: &[String],
@@ -456,31 +463,35 @@ fn run_killed(
         fs::write(dir.path().join(format!("{name}.{n}.tmp")), b"half").expect("planted file");
     }
     let mut node = Node::on(kit, roots, settings.clone(), kv, dir);
-    let tip_after = |done: usize| done.checked_sub(1).and_then(|n| steps[n].1.clone());
+    let nothing = KeptChain::new(settings.changes, settings.retention, 0);
+    let chain_after = |done: usize| done.checked_sub(1).map_or(&nothing, |n| &steps[n].1);
     let found = node.store().tip().map(|tip| tip.block.hash);
-    let mut candidates = vec![tip_after(done)];
+    let mut candidates = vec![chain_after(done)];
     if faults.is_dead() && done < steps.len() {
-        candidates.push(tip_after(done + 1));
+        candidates.push(chain_after(done + 1));
     }
     let at = candidates
         .iter()
-        .position(|block| block.as_ref().map(|block| block.hash) == found)
+        .position(|chain| chain.blocks.last().map(|block| block.hash) == found)
         .unwrap_or_else(|| {
             panic!("killed at write {fatal} in step {done}: the tip found is neither the last nor the next")
         });
-    if let Some(block) = &candidates[at] {
-        node.check_tip(block);
-    } else {
-        assert_eq!(node.store().entries(At::Tip, None, 1).expect("entries"), []);
+    let mut miner = Miner::new(fatal, Flavour::Ethereum, 1);
+    match candidates[at].blocks.last() {
+        Some(block) => node.check_tip(block),
+        None => assert_eq!(node.store().entries(At::Tip, None, 1).expect("entries"), []),
     }
+    candidates[at].check(&node, At::Tip, &mut miner, 1);
     // A step that left the tip as it was (a flush, say) may be repeated.
     for (step, _) in &steps[done + at..] {
         take(&node, step).expect("the run goes on after a kill");
     }
-    let end = steps.last().and_then(|(_, block)| block.clone()).expect("the script has blocks");
-    node.check_tip(&end);
+    let chain = chain_after(steps.len());
+    let end = chain.blocks.last().expect("the script has blocks");
+    node.check_tip(end);
     node.reopen();
-    node.check_tip(&end);
+    node.check_tip(end);
+    chain.check(&node, At::Tip, &mut miner, 1);
     let names = if ended_alive {
         node.files().iter().filter_map(|path| Some(path.file_name()?.to_str()?.into())).collect()
     } else {

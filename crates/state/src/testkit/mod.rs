@@ -19,6 +19,7 @@
 //! A check takes a fraction of a second for a plain backend. `RETRIE_TESTKIT_SCALE=n` runs n seeds
 //! of each, `RETRIE_TESTKIT_SEED=s` starts at another one. A failing test prints its seed.
 
+mod changes;
 mod check;
 mod durability;
 mod fault;
@@ -34,6 +35,7 @@ mod store;
 use crate::{Backend, KvStore, MemoryStore};
 use std::sync::Arc;
 
+pub use changes::every_kept_state_is_read_by_changes;
 pub use check::a_whole_state_is_checked;
 pub use durability::{
     a_dropped_after_commit_poisons_until_reopened, a_kill_at_any_write_loses_nothing_committed,
@@ -177,6 +179,7 @@ macro_rules! __all_backend_checks {
             proofs_show_presence_and_absence_at_every_retained_block
             mutated_proofs_are_refused
             every_old_state_can_be_read_and_proven
+            every_kept_state_is_read_by_changes
             a_whole_state_is_checked
         }
     };

@@ -1,0 +1,35 @@
+//! `retrie config`: the configuration file of a node.
+
+use crate::{
+    node,
+    output::{Output, say},
+};
+use std::path::PathBuf;
+
+/// Arguments of `retrie config`.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Show all flags with their defaults, as comments to start from.
+    #[arg(long)]
+    default: bool,
+    /// Check this file, and show the flags that it stands for.
+    #[arg(value_name = "FILE", required_unless_present = "default", conflicts_with = "default")]
+    file: Option<PathBuf>,
+}
+
+impl Args {
+    /// Runs the command.
+    pub(crate) fn run(self) -> eyre::Result<()> {
+        let out = Output::default();
+        let Some(file) = self.file else {
+            say!(out, "{}", node::config::defaults().trim_end());
+            return Ok(());
+        };
+        let flags = node::config::flags_of(&file)?;
+        node::config::check(&file, &flags)?;
+        for flag in flags {
+            say!(out, "{}", flag.to_string_lossy());
+        }
+        Ok(())
+    }
+}

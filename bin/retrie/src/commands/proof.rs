@@ -1,0 +1,244 @@
+//! `retrie proof`: what a node says of the state, with its proof; and its verification, for which
+//! no node is needed.
+
+use super::HttpArgs;
+use crate::output::{Output, say};
+use alloy_primitives::{Address, B256, Bytes, U256, hex, keccak256};
+use eyre::{Context, bail};
+use retrie_light_client::{
+    EthProofResponse, Shown, StateProofResponse, TrustedRoot, Verified, Verifier, VerifierParams,
+};
+use retrie_sources::RpcClient;
+use retrie_storage_lvmt::Params;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    sync::{Arc, atomic::AtomicBool},
+};
+
+/// `retrie proof ...`
+#[derive(Clone, Debug, clap::Subcommand)]
+pub(crate) enum Command {
+    /// Ask a node for an account and slots with their proof (`state_getProof`). Nothing is verified.
+    Get(GetArgs),
+    /// Verify a proof and print what it shows, and what that rests on.
+    Verify(VerifyArgs),
+}
+
+impl Command {
+    /// Runs the command.
+    pub(crate) fn run(self, stop: &Arc<AtomicBool>) -> eyre::Result<()> {
+        match self {
+            Self::Get(args) => args.run(stop),
+            Self::Verify(args) => args.run(),
+        }
+    }
+}
+
+/// Arguments of `retrie proof get`.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct GetArgs {
+    /// JSON-RPC endpoint of a node of this program, with the namespace `state`.
+    #[arg(long, value_name = "URL")]
+    rpc: String,
+    /// The account.
+    #[arg(long, value_name = "ADDRESS")]
+    address: Address,
+    /// A storage slot of it, as a number (0x.. or decimal). May be given more than once.
+    #[arg(long = "slot", value_name = "SLOT", value_parser = parse_slot)]
+    slots: Vec<B256>,
+    /// The block: its number, or latest, safe, finalized.
+    #[arg(long, value_name = "BLOCK", default_value = "latest")]
+    block: String,
+    /// The file to write: the node's answer as JSON, and the header of its block.
+    #[arg(short, long, value_name = "FILE")]
+    output: PathBuf,
+    #[command(flatten)]
+    http: HttpArgs,
+}
+
+/// Arguments of `retrie proof verify`.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct VerifyArgs {
+    /// The proof: a file of `retrie proof get`, or the answer of `state_getProof` or `eth_getProof`.
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    #[command(flatten)]
+    trusted: TrustedArgs,
+    /// Public parameters of `lvmt` that you trust, a file that `retrie params lvmt` has made. Only
+    /// the verifier's part is read.
+    #[arg(long, value_name = "FILE")]
+    params: Option<PathBuf>,
+    /// Take the development parameters of `lvmt` of this height. Everybody can forge proofs under
+    /// them.
+    #[arg(long, value_name = "HEIGHT", num_args = 0..=1, default_missing_value = "16", value_parser = clap::value_parser!(u8).range(1..=16))]
+    insecure_dev: Option<u8>,
+}
+
+/// What is trusted: a root, a checkpoint or a header.
+#[derive(Clone, Debug, clap::Args)]
+#[group(required = true, multiple = true)]
+struct TrustedArgs {
+    /// This root, of whatever block.
+    #[arg(long, value_name = "ROOT", conflicts_with_all = ["checkpoint", "header", "block_hash"])]
+    root: Option<B256>,
+    /// This root of this block, pinned by hand: for roots that no header carries.
+    #[arg(long, value_name = "NUMBER:ROOT", value_parser = parse_checkpoint, conflicts_with_all = ["header", "block_hash"])]
+    checkpoint: Option<(u64, B256)>,
+    /// The `stateRoot` of the block of this hash. Its header is in the file of `retrie proof get`,
+    /// unless given by --header.
+    #[arg(long, value_name = "HASH")]
+    block_hash: Option<B256>,
+    /// The `stateRoot` of this header: its RLP, as bytes or in hexadecimal. Trusted as it is, unless
+    /// --block-hash says what its hash must be.
+    #[arg(long, value_name = "FILE")]
+    header: Option<PathBuf>,
+}
+
+/// What `retrie proof get` writes.
+#[derive(Debug, Serialize, Deserialize)]
+struct ProofFile {
+    #[serde(flatten)]
+    answer: StateProofResponse,
+    /// RLP of the header of its block.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    header: Option<Bytes>,
+}
+
+impl GetArgs {
+    fn run(self, stop: &Arc<AtomicBool>) -> eyre::Result<()> {
+        let client = RpcClient::new(&self.rpc, self.http.client(stop));
+        let (hash, header) = match self.block.as_str() {
+            tag @ ("latest" | "safe" | "finalized") => client.tagged(tag)?,
+            number => match number.parse() {
+                Ok(number) => client.header(number)?,
+                Err(_) => bail!("--block {number}: it is a number, or latest, safe, finalized"),
+            },
+        };
+        let answer: StateProofResponse =
+            client.state_proof(&self.address, &self.slots, header.number)?;
+        if answer.keys() != StateProofResponse::keys_of(self.address, self.slots) {
+            bail!("{}: the node has answered another question", client.endpoint());
+        }
+        let proof = answer.to_proof();
+        if proof.block.hash != hash {
+            bail!(
+                "{}: the node proves block {}, and block {} was {hash} a moment before: try again",
+                client.endpoint(),
+                proof.block,
+                header.number
+            );
+        }
+        let file = ProofFile { answer, header: Some(alloy_rlp::encode(&header).into()) };
+        let name = self.output.display();
+        let json = serde_json::to_vec_pretty(&file)?;
+        fs::write(&self.output, json).wrap_err_with(|| format!("writing {name}"))?;
+        let out = Output::default();
+        say!(out, "wrote {name}: {} bytes of proof by {}", proof.bytes.len(), proof.backend);
+        say!(out, "block {}", proof.block);
+        say!(out, "root {}", proof.root);
+        say!(
+            out,
+            "nothing is verified yet: `retrie proof verify` does it against a root you trust"
+        );
+        Ok(())
+    }
+}
+
+impl VerifyArgs {
+    fn run(self) -> eyre::Result<()> {
+        let name = self.file.display().to_string();
+        let text = fs::read(&self.file).wrap_err_with(|| format!("reading {name}"))?;
+        let json: Value =
+            serde_json::from_slice(&text).wrap_err_with(|| format!("{name}: no JSON"))?;
+        let header = json.get("header").cloned();
+        let header = header.map(serde_json::from_value).transpose();
+        let header = header.wrap_err_with(|| format!("{name}: member `header`"))?;
+        let trusted = self.trusted.root(header)?;
+        let read = || format!("{name}: neither an answer of state_getProof nor of eth_getProof");
+        let verifier = self.verifier()?;
+        let verified = if json.get("accountProof").is_some() {
+            let answer: EthProofResponse = serde_json::from_value(json).wrap_err_with(read)?;
+            verifier.verify_eth_proof(&answer, &trusted)
+        } else {
+            let answer: StateProofResponse = serde_json::from_value(json).wrap_err_with(read)?;
+            verifier.verify_response(&answer, &trusted)
+        };
+        print(&verified.wrap_err_with(|| format!("{name} is refused"))?)
+    }
+
+    fn verifier(&self) -> eyre::Result<Verifier> {
+        let mut verifier = Verifier::new();
+        if let Some(file) = &self.params {
+            verifier = verifier.pin_lvmt(Params::load_verifier(file)?);
+        }
+        if let Some(params) = self.insecure_dev.and_then(VerifierParams::insecure_dev) {
+            verifier = verifier.pin_lvmt(params);
+        }
+        Ok(verifier)
+    }
+}
+
+impl TrustedArgs {
+    /// What is trusted; `enclosed` is the header that came with the proof.
+    fn root(&self, enclosed: Option<Bytes>) -> eyre::Result<TrustedRoot> {
+        if let Some(root) = self.root {
+            return Ok(TrustedRoot::Root(root));
+        }
+        if let Some((number, root)) = self.checkpoint {
+            return Ok(TrustedRoot::Checkpoint { number, root });
+        }
+        let rlp = self.header.as_deref().map(read_header).transpose()?.or(enclosed);
+        let Some(rlp) = rlp else {
+            bail!("the proof comes without the header of its block: give it by --header FILE")
+        };
+        let hash = self.block_hash.unwrap_or_else(|| keccak256(&rlp));
+        Ok(TrustedRoot::Header { hash, rlp })
+    }
+}
+
+/// RLP of a header, as bytes or in hexadecimal.
+fn read_header(path: &Path) -> eyre::Result<Bytes> {
+    let bytes = fs::read(path).wrap_err_with(|| format!("reading {}", path.display()))?;
+    let bytes = match bytes.trim_ascii().strip_prefix(b"0x") {
+        Some(digits) => hex::decode(digits).wrap_err_with(|| path.display().to_string())?,
+        None => bytes,
+    };
+    Ok(bytes.into())
+}
+
+fn print(verified: &Verified) -> eyre::Result<()> {
+    let out = Output::default();
+    for shown in &verified.shown {
+        match shown {
+            Shown::Account { address, account: None } => {
+                say!(out, "account {address}: there is none");
+            }
+            Shown::Account { address, account: Some(account) } => say!(
+                out,
+                "account {address}: balance {} wei, nonce {}, code hash {}",
+                account.balance,
+                account.nonce,
+                account.code_hash
+            ),
+            Shown::Slot { slot, value, .. } => say!(out, "slot {slot}: {value:#x}"),
+        }
+    }
+    for sentence in verified.trust.sentences() {
+        say!(out, "verified: {sentence}");
+    }
+    Ok(())
+}
+
+fn parse_slot(text: &str) -> Result<B256, String> {
+    let number: Result<U256, _> = text.parse();
+    number.map(B256::from).map_err(|error| format!("it is no number of 256 bits ({error})"))
+}
+
+fn parse_checkpoint(text: &str) -> Result<(u64, B256), String> {
+    let (number, root) = text.split_once(':').ok_or("it is NUMBER:ROOT")?;
+    let number = number.parse().map_err(|error| format!("block number: {error}"))?;
+    Ok((number, root.parse().map_err(|error| format!("root: {error}"))?))
+}

@@ -1,0 +1,78 @@
+//! `retrie re-execute`: stored blocks again, on the history of states.
+
+use super::{ChainArgs, DbArgs, existing::open_existing, grouped};
+use crate::{
+    output::{Output, say},
+    registry::BackendArgs,
+};
+use eyre::bail;
+use retrie_engine::{LiveChain, re_execute};
+use std::{
+    sync::{Arc, atomic::AtomicBool},
+    time::{Duration, Instant},
+};
+
+/// Arguments of `retrie re-execute`.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    chain: ChainArgs,
+    #[command(flatten)]
+    backends: BackendArgs,
+    #[command(flatten)]
+    db: DbArgs,
+    /// First block.
+    #[arg(long, value_name = "NUMBER", default_value_t = 1)]
+    from: u64,
+    /// Last block; the head if absent.
+    #[arg(long, value_name = "NUMBER")]
+    to: Option<u64>,
+}
+
+/// Failures that are shown one by one.
+const SHOWN: usize = 20;
+
+impl Args {
+    /// Runs the command. Nothing is written.
+    pub(crate) fn run(self, stop: &AtomicBool) -> eyre::Result<()> {
+        let chain = Arc::new(open_existing(&self.chain, &self.backends, self.db.options())?);
+        let tip = chain.tip()?.number;
+        let to = self.to.unwrap_or(tip);
+        if self.from == 0 || self.from > to || to > tip {
+            bail!("blocks {} to {to} cannot be executed: there are 1 to {tip}", self.from);
+        }
+        let live = LiveChain::new(chain)?;
+        let start = Instant::now();
+        let mut told = start;
+        let report = re_execute(&live, self.from..=to, stop, &mut |report| {
+            if told.elapsed() >= Duration::from_secs(5) {
+                told = Instant::now();
+                tracing::info!("{} blocks executed again", grouped(report.blocks));
+            }
+        })?;
+        let out = Output::default();
+        for failure in report.failures.iter().take(SHOWN) {
+            say!(out, "{failure}");
+        }
+        say!(
+            out,
+            "executed {} blocks again, {} txs, {:.1} Mgas, {} changes compared, in {:.2} s",
+            grouped(report.blocks),
+            grouped(report.txs),
+            report.gas as f64 / 1e6,
+            grouped(report.changes),
+            start.elapsed().as_secs_f64()
+        );
+        if !report.failures.is_empty() {
+            bail!(
+                "{} things do not agree; the first: {}",
+                report.failures.len(),
+                report.failures[0]
+            );
+        }
+        if !report.complete {
+            bail!("stopped after block {}", self.from + report.blocks - 1);
+        }
+        Ok(())
+    }
+}

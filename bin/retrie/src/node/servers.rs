@@ -1,0 +1,219 @@
+//! JSON-RPC of a node: flags, and the servers they ask for.
+
+use alloy_rpc_types_engine::JwtSecret;
+use clap::{ArgAction, Args};
+use eyre::Context;
+use retrie_engine::{EngineApi, LiveChain, pool::Pool};
+use retrie_rpc::{
+    Limits, Namespace, NodeStatus, RpcContext, engine_methods,
+    server::{
+        AuthConfig, ConnectionLimits, HttpConfig, IpcConfig, ServerConfig, Servers, WsConfig,
+    },
+};
+use retrie_sources::{Http, HttpOptions, RpcClient};
+use std::{
+    net::{IpAddr, SocketAddr},
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+/// How long a peer may take for its part of a proof.
+const PEER_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// JSON-RPC.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "RPC")]
+pub(crate) struct RpcArgs {
+    /// Serve JSON-RPC over HTTP.
+    #[arg(long)]
+    http: bool,
+    /// Address of HTTP.
+    #[arg(long = "http.addr", value_name = "ADDR", default_value = "127.0.0.1")]
+    http_addr: IpAddr,
+    /// Port of HTTP.
+    #[arg(long = "http.port", value_name = "PORT", default_value_t = 8545)]
+    http_port: u16,
+    /// Namespaces of HTTP.
+    #[arg(
+        long = "http.api",
+        value_name = "API,..",
+        value_delimiter = ',',
+        default_value = "eth,net,web3"
+    )]
+    http_api: Vec<Namespace>,
+    /// Origins whose pages may read answers, `*` for all.
+    #[arg(long = "http.corsdomain", value_name = "ORIGIN,..", value_delimiter = ',')]
+    http_cors: Vec<String>,
+    /// Names under which HTTP answers, `*` for all.
+    #[arg(
+        long = "http.vhosts",
+        value_name = "NAME,..",
+        value_delimiter = ',',
+        default_value = "localhost"
+    )]
+    http_vhosts: Vec<String>,
+    /// Serve JSON-RPC over WebSocket.
+    #[arg(long)]
+    ws: bool,
+    /// Address of WebSocket.
+    #[arg(long = "ws.addr", value_name = "ADDR", default_value = "127.0.0.1")]
+    ws_addr: IpAddr,
+    /// Port of WebSocket; with the port of HTTP both are served there.
+    #[arg(long = "ws.port", value_name = "PORT", default_value_t = 8546)]
+    ws_port: u16,
+    /// Namespaces of WebSocket.
+    #[arg(
+        long = "ws.api",
+        value_name = "API,..",
+        value_delimiter = ',',
+        default_value = "eth,net,web3"
+    )]
+    ws_api: Vec<Namespace>,
+    /// Origins whose pages may connect, `*` for all.
+    #[arg(long = "ws.origins", value_name = "ORIGIN,..", value_delimiter = ',')]
+    ws_origins: Vec<String>,
+    /// Do not serve IPC.
+    #[arg(long = "ipcdisable", action = ArgAction::SetTrue)]
+    ipc_disable: bool,
+    /// Socket of IPC; in the datadir if absent.
+    #[arg(long = "ipcpath", value_name = "FILE")]
+    ipc_path: Option<PathBuf>,
+    /// Largest request in MB.
+    #[arg(long = "rpc.max-request-size", value_name = "MB", default_value_t = 15, value_parser = clap::value_parser!(u32).range(1..=2047))]
+    max_request_size: u32,
+    /// Largest response in MB.
+    #[arg(long = "rpc.max-response-size", value_name = "MB", default_value_t = 160, value_parser = clap::value_parser!(u32).range(1..=2047))]
+    max_response_size: u32,
+    /// Connections a server takes.
+    #[arg(long = "rpc.max-connections", value_name = "N", default_value_t = 500)]
+    max_connections: u32,
+    /// Requests in a batch.
+    #[arg(long = "rpc.max-batch-size", value_name = "N", default_value_t = 1000)]
+    max_batch_size: u32,
+    /// Subscriptions of a connection.
+    #[arg(long = "rpc.max-subscriptions-per-connection", value_name = "N", default_value_t = 1024)]
+    max_subscriptions: u32,
+    /// Most gas that a call may use.
+    #[arg(long = "rpc.gascap", value_name = "GAS", default_value_t = 50_000_000)]
+    gas_cap: u64,
+    /// Longest time that a call may take.
+    #[arg(long = "rpc.evm-timeout", value_name = "TIME", default_value = "5s", value_parser = super::args::parse_duration)]
+    evm_timeout: Duration,
+    /// Largest fee in ether of a transaction sent through this node; 0 for any.
+    #[arg(long = "rpc.txfeecap", value_name = "ETHER", default_value_t = 1.0)]
+    tx_fee_cap: f64,
+    /// Blocks that a search for logs walks over; 0 for any number.
+    #[arg(long = "rpc.max-blocks-per-filter", value_name = "N", default_value_t = 100_000)]
+    max_blocks_per_filter: u64,
+    /// Logs in one answer; 0 for any number.
+    #[arg(long = "rpc.max-logs-per-response", value_name = "N", default_value_t = 20_000)]
+    max_logs_per_response: usize,
+    /// Blocks that eth_simulateV1 makes.
+    #[arg(long = "rpc.max-simulate-blocks", value_name = "N", default_value_t = 256)]
+    max_simulate_blocks: u64,
+    /// Blocks that trace_filter walks over.
+    #[arg(long = "rpc.max-trace-filter-blocks", value_name = "N", default_value_t = 100)]
+    max_trace_filter_blocks: u64,
+    /// Requests that execute or walk over blocks at once; the number of cores if absent.
+    #[arg(long = "rpc.max-tracing-requests", value_name = "N")]
+    threads: Option<usize>,
+    /// Nodes with other proof shards of the same chain and backend: what this one cannot prove by
+    /// itself is put together with their parts.
+    #[arg(long = "proof-peers", value_name = "RPC_URL,..", value_delimiter = ',')]
+    proof_peers: Vec<String>,
+    /// Proofs that are built at once.
+    #[arg(long = "rpc.proof-permits", value_name = "N", default_value_t = 25)]
+    proof_permits: usize,
+}
+
+impl RpcArgs {
+    /// Largest fee in wei of a transaction sent through this node; 0 for any.
+    pub(crate) fn tx_fee_cap(&self) -> u128 {
+        // Ether with its fraction; a cap needs no more digits than a float has.
+        (self.tx_fee_cap.max(0.0) * 1e18) as u128
+    }
+
+    /// Clients that do not try twice: a request of ours waits for them.
+    fn proof_peers(&self) -> Vec<RpcClient> {
+        let options = HttpOptions { timeout: PEER_TIMEOUT, retries: 0, ..HttpOptions::default() };
+        let client = |url: &String| RpcClient::new(url, Http::new(options, Arc::default()));
+        self.proof_peers.iter().map(client).collect()
+    }
+
+    fn limits(&self) -> Limits {
+        Limits {
+            gas_cap: self.gas_cap,
+            evm_timeout: self.evm_timeout,
+            max_blocks_per_filter: self.max_blocks_per_filter,
+            max_logs_per_response: self.max_logs_per_response,
+            proof_permits: self.proof_permits,
+            max_simulate_blocks: self.max_simulate_blocks,
+            max_trace_filter_blocks: self.max_trace_filter_blocks,
+            tx_fee_cap: self.tx_fee_cap(),
+            ..Limits::default()
+        }
+    }
+
+    fn config(&self, auth: Option<AuthConfig>, datadir: &Path) -> ServerConfig {
+        let ipc = || self.ipc_path.clone().unwrap_or_else(|| datadir.join("retrie.ipc"));
+        ServerConfig {
+            http: self.http.then(|| HttpConfig {
+                addr: SocketAddr::new(self.http_addr, self.http_port),
+                apis: self.http_api.clone(),
+                cors_origins: self.http_cors.clone(),
+                vhosts: self.http_vhosts.clone(),
+            }),
+            ws: self.ws.then(|| WsConfig {
+                addr: SocketAddr::new(self.ws_addr, self.ws_port),
+                apis: self.ws_api.clone(),
+                origins: self.ws_origins.clone(),
+            }),
+            auth,
+            ipc: (!self.ipc_disable).then(|| IpcConfig::new(ipc())),
+            limits: ConnectionLimits {
+                max_request_size: self.max_request_size << 20,
+                max_response_size: self.max_response_size << 20,
+                max_connections: self.max_connections,
+                max_batch_size: self.max_batch_size,
+                max_subscriptions: self.max_subscriptions,
+                ..ConnectionLimits::default()
+            },
+        }
+    }
+}
+
+/// What this node tells of itself.
+struct Status {
+    datadir: PathBuf,
+}
+
+impl NodeStatus for Status {
+    fn datadir(&self) -> Option<PathBuf> {
+        Some(self.datadir.clone())
+    }
+}
+
+/// Starts the servers; `auth` are the address, the secret and the methods of the Engine API.
+pub(super) async fn start(
+    args: &RpcArgs,
+    auth: Option<(SocketAddr, JwtSecret, EngineApi)>,
+    live: &LiveChain,
+    pool: &Pool,
+    datadir: &Path,
+) -> eyre::Result<Servers> {
+    let cores = std::thread::available_parallelism().map_or(2, usize::from);
+    let context = RpcContext::new(live.clone(), args.threads.unwrap_or(cores))
+        .with_pool(pool.clone())
+        .with_limits(args.limits())
+        .with_proof_peers(args.proof_peers())
+        .with_node(Arc::new(Status { datadir: datadir.to_owned() }));
+    let (auth, engine) = match auth {
+        Some((addr, secret, api)) => {
+            (Some(AuthConfig { addr, ..AuthConfig::new(secret) }), engine_methods(api))
+        }
+        None => (None, Default::default()),
+    };
+    let config = args.config(auth, datadir);
+    Servers::start(&config, &context, engine).await.wrap_err("starting JSON-RPC")
+}

@@ -1,0 +1,284 @@
+//! `retrie node` as a process: dev chains, kills, following, proofs from several nodes.
+
+mod common;
+
+use alloy_consensus::{SignableTransaction, TxEip1559};
+use alloy_eips::eip2718::Encodable2718;
+use alloy_primitives::{Address, B256, Bytes, TxKind, U64, U256};
+use common::{retrie, succeeds, words};
+use retrie_pipeline::testkit::{
+    CHAIN_ID, Call, Plan, Rules, TestChain, WALLETS, Wallet, write_blocks,
+};
+use retrie_storage_mpt::Mpt;
+use serde_json::{Value, json};
+use std::{
+    io::{BufRead, BufReader},
+    path::Path,
+    process::{Child, Stdio},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+use tempfile::TempDir;
+
+/// Long enough for the slowest machine; nothing waits for it to pass.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A running node, killed at the end of a test.
+struct Node {
+    child: Child,
+    url: String,
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Node {
+    /// Starts a node with HTTP on a free port.
+    fn start(datadir: &Path, flags: &str) -> Self {
+        let line = format!(
+            "node --datadir {} --http --http.port 0 --http.api eth,net,web3,state,txpool \
+             --authrpc.port 0 {flags}",
+            datadir.display()
+        );
+        let mut command = retrie(words(&line));
+        let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+        let mut log = BufReader::new(child.stderr.take().unwrap());
+        let mut seen = String::new();
+        let url = loop {
+            let mut line = String::new();
+            assert!(log.read_line(&mut line).unwrap() > 0, "the node has ended:\n{seen}");
+            if let Some((_, address)) = line.split_once("HTTP server started addr=") {
+                break format!("http://{}", address.trim());
+            }
+            seen.push_str(&line);
+        };
+        // Whoever does not read lets the node block.
+        std::thread::spawn(move || std::io::copy(&mut log, &mut std::io::sink()));
+        Self { child, url }
+    }
+
+    fn answer(&self, method: &str, params: &Value) -> Value {
+        let request = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params });
+        let mut response = ureq::post(&self.url)
+            .header("content-type", "application/json")
+            .send(request.to_string())
+            .unwrap();
+        serde_json::from_str(&response.body_mut().read_to_string().unwrap()).unwrap()
+    }
+
+    fn call(&self, method: &str, params: &Value) -> Value {
+        let answer = self.answer(method, params);
+        assert!(answer.get("error").is_none(), "{method}{params}: {answer}");
+        answer["result"].clone()
+    }
+
+    fn head(&self) -> (u64, B256) {
+        let block = self.call("eth_getBlockByNumber", &json!(["latest", false]));
+        let number: U64 = serde_json::from_value(block["number"].clone()).unwrap();
+        (number.to(), serde_json::from_value(block["hash"].clone()).unwrap())
+    }
+
+    fn hash(&self, number: u64) -> Value {
+        let block = self.call("eth_getBlockByNumber", &json!([U64::from(number), false]));
+        block["hash"].clone()
+    }
+
+    fn send(&self, from: &Wallet, nonce: u64, to: TxKind, input: Bytes) -> B256 {
+        let tx = TxEip1559 {
+            chain_id: CHAIN_ID,
+            nonce,
+            gas_limit: 200_000,
+            max_fee_per_gas: 100_000_000_000,
+            max_priority_fee_per_gas: 1_000_000_000,
+            to,
+            value: U256::from(7),
+            input,
+            ..Default::default()
+        };
+        let signature = from.sign(tx.signature_hash());
+        let raw = tx.into_signed(signature).encoded_2718();
+        serde_json::from_value(self.call("eth_sendRawTransaction", &json!([Bytes::from(raw)])))
+            .unwrap()
+    }
+
+    /// Ends it as Ctrl-C does, and waits.
+    fn interrupt(mut self) {
+        let pid = i32::try_from(self.child.id()).unwrap();
+        // SAFETY: the child is ours and has not been waited for.
+        unsafe { libc::kill(pid, libc::SIGINT) };
+        assert_eq!(self.child.wait().unwrap().code(), Some(0));
+    }
+
+    /// Ends it as a power cut would.
+    fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+/// Waits until `ready` gives something.
+fn wait_for<T>(what: &str, mut ready: impl FnMut() -> Option<T>) -> T {
+    let start = Instant::now();
+    loop {
+        if let Some(found) = ready() {
+            return found;
+        }
+        assert!(start.elapsed() < PATIENCE, "waited in vain for {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn genesis(folder: &TempDir) -> String {
+    let file = folder.path().join("genesis.json");
+    std::fs::write(&file, Rules::Prague.genesis_json()).unwrap();
+    file.display().to_string()
+}
+
+#[test]
+fn dev_chain_seals_what_is_sent_on_every_backend_and_goes_on_after_a_restart() {
+    for backend in ["mpt", "raw", "lvmt", "mpt-archive"] {
+        let folder = TempDir::new().unwrap();
+        let flags = format!("--dev --chain {} --state-backend {backend}", genesis(&folder));
+        let datadir = folder.path().join("data");
+        let node = Node::start(&datadir, &flags);
+        let wallet = Wallet::new(0);
+        let to = Address::repeat_byte(0x77);
+        for nonce in 0..3 {
+            let hash = node.send(&wallet, nonce, to.into(), Bytes::new());
+            let receipt = wait_for("a receipt", || {
+                let receipt = node.call("eth_getTransactionReceipt", &json!([hash]));
+                (!receipt.is_null()).then_some(receipt)
+            });
+            assert_eq!(receipt["status"], "0x1", "{backend}");
+        }
+        let balance = |block: &str| node.call("eth_getBalance", &json!([to, block]));
+        assert_eq!([balance("0x0"), balance("latest")], ["0x0", "0x15"], "{backend}");
+        let (number, hash) = node.head();
+        let below = node.call("eth_getBalance", &json!([to, U64::from(number - 1)]));
+        assert_eq!(below, "0xe", "{backend}");
+        node.interrupt();
+
+        let node = Node::start(&datadir, &flags);
+        assert_eq!(node.head(), (number, hash), "{backend}");
+        node.send(&wallet, 3, to.into(), Bytes::new());
+        wait_for("the next block", || (node.head().0 > number).then_some(()));
+        node.interrupt();
+    }
+}
+
+#[test]
+fn a_killed_node_keeps_what_was_durable_and_resumes() {
+    let folder = TempDir::new().unwrap();
+    let flags =
+        format!("--dev --dev.block-time 30ms --chain {} --state-backend lvmt", genesis(&folder));
+    let datadir = folder.path().join("data");
+    let mut floor = 0;
+    let mut hashes: Vec<(u64, Value)> = Vec::new();
+    for round in 0..4 {
+        let node = Node::start(&datadir, &flags);
+        let (start, _) = node.head();
+        assert!(start >= floor, "round {round}: block {start} after {floor}");
+        for (number, hash) in &hashes {
+            assert_eq!(node.hash(*number), *hash, "block {number} in round {round}");
+        }
+        let goal = start + 12;
+        let wallet = Wallet::new(round);
+        for nonce in 0..20 {
+            node.send(&wallet, nonce, Address::repeat_byte(nonce as u8).into(), Bytes::new());
+        }
+        wait_for("blocks", || (node.head().0 >= goal).then_some(()));
+        // With the default threshold at most a few blocks are not durable yet.
+        floor = goal - 8;
+        hashes = (1..=floor).map(|number| (number, node.hash(number))).collect();
+        node.kill();
+    }
+    let check = format!("db verify --datadir {} --chain {}", datadir.display(), genesis(&folder));
+    succeeds(&mut retrie(words(&check)));
+}
+
+#[test]
+fn a_follower_has_the_same_chain_and_goes_on_with_it() {
+    let folder = TempDir::new().unwrap();
+    let chain = format!("--chain {} --state-backend lvmt --state-root native", genesis(&folder));
+    let leader = Node::start(&folder.path().join("leader"), &format!("--dev {chain}"));
+    let wallet = Wallet::new(1);
+    for nonce in 0..5 {
+        leader.send(&wallet, nonce, Address::repeat_byte(9).into(), Bytes::new());
+        wait_for("a block", || (leader.head().0 > nonce).then_some(()));
+    }
+    let flags = format!("--follow {} --follow.interval 50ms {chain}", leader.url);
+    let follower = Node::start(&folder.path().join("follower"), &flags);
+    wait_for("the follower", || (follower.head() == leader.head()).then_some(()));
+    leader.send(&wallet, 5, Address::repeat_byte(9).into(), Bytes::new());
+    wait_for("the next block", || (leader.head().0 > 5).then_some(()));
+    wait_for("the follower", || (follower.head() == leader.head()).then_some(()));
+    let balance = json!([Address::repeat_byte(9), "latest"]);
+    assert_eq!(follower.call("eth_getBalance", &balance), leader.call("eth_getBalance", &balance));
+}
+
+#[test]
+fn four_nodes_prove_together_what_none_can_prove_alone() {
+    let folder = TempDir::new().unwrap();
+    let mut made = TestChain::new(Rules::Prague, Arc::new(Mpt::default()));
+    let mut at = made.genesis();
+    for n in 0..24 {
+        let call = Call::transfer(n % WALLETS, Address::repeat_byte(n), 5);
+        at = made.extend(at, Plan::new([call]));
+    }
+    let blocks = folder.path().join("chain.rlp");
+    write_blocks(&blocks, &made.path(made.genesis(), at));
+    let chain = genesis(&folder);
+    let shard = |n: usize| format!("--state-backend lvmt --lvmt.proof-shard {n}/4");
+    for n in 0..4 {
+        let line = format!(
+            "import --chain {chain} --datadir {} {} {}",
+            folder.path().join(n.to_string()).display(),
+            shard(n),
+            blocks.display()
+        );
+        succeeds(&mut retrie(words(&line)));
+    }
+    let start = |n: usize, more: &str| {
+        let flags = format!("--chain {chain} {} {more}", shard(n));
+        Node::start(&folder.path().join(n.to_string()), &flags)
+    };
+    let others: Vec<Node> = (1..4).map(|n| start(n, "")).collect();
+    let urls: Vec<_> = others.iter().map(|node| node.url.clone()).collect();
+    let node = start(0, &format!("--proof-peers {}", urls.join(",")));
+    let lonely = &others[0];
+    let mut alone = 0;
+    for n in 0..24 {
+        let address = Address::repeat_byte(n);
+        let request = json!([address, [], "latest"]);
+        let proof = node.call("state_getProof", &request);
+        assert_eq!(proof["account"]["balance"], "0x5", "{n}: {proof}");
+        let file = folder.path().join("proof.json");
+        std::fs::write(&file, proof.to_string()).unwrap();
+        let root = proof["root"].as_str().unwrap();
+        let verify = format!("proof verify {} --root {root} --insecure-dev", file.display());
+        succeeds(&mut retrie(words(&verify)));
+        alone += u32::from(lonely.answer("state_getProof", &request).get("error").is_none());
+    }
+    assert!(alone < 20, "a node with a quarter of the proofs proved {alone} of 24 by itself");
+}
+
+#[test]
+fn wrong_flags_and_files_are_one_line() {
+    let folder = TempDir::new().unwrap();
+    let secret = folder.path().join("secret");
+    std::fs::write(&secret, "0x12").unwrap();
+    let node = |flags: &str| {
+        let line = format!("node --datadir {}/d {flags}", folder.path().display());
+        common::fails(&mut retrie(words(&line)))
+    };
+    let text = node(&format!("--dev --authrpc.jwtsecret {}", secret.display()));
+    assert!(text.contains("secret") && text.contains("32 bytes"), "{text}");
+    assert!(node("--dev --chain sepolia").contains("--dev is a chain of its own"));
+    let config = folder.path().join("c.toml");
+    std::fs::write(&config, "nonsense = 1\n").unwrap();
+    assert!(node(&format!("--config {}", config.display())).contains("--nonsense"));
+}

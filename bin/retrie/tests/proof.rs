@@ -1,0 +1,177 @@
+//! `retrie proof` as a user runs it: against a server that answers from the golden vectors.
+
+mod common;
+
+use alloy_primitives::{Bytes, U256, hex, keccak256};
+use alloy_rlp::Decodable;
+use common::{Scene, fails_saying, retrie, succeeds, words};
+use retrie_chainspec::primitives::Header;
+use retrie_sources::testkit::{HttpServer, Reply};
+use serde_json::{Value, json};
+use std::process::Command;
+
+/// A case of the golden vectors.
+fn vector(file: &str, name: &str) -> Value {
+    let path = format!("{}/../../crates/light-client/vectors/{file}", env!("CARGO_MANIFEST_DIR"));
+    let file: Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
+    let case = file["cases"].as_array().unwrap().iter().find(|case| case["name"] == name);
+    case.unwrap_or_else(|| panic!("no vector {name}")).clone()
+}
+
+/// An answer of `mpt`, and the RLP of the header of its block.
+fn answer() -> (Value, Bytes) {
+    let case = vector("answers.json", "under a header");
+    let header = serde_json::from_value(case["trusted"]["header"]["rlp"].clone()).unwrap();
+    (case["question"]["answer"].clone(), header)
+}
+
+/// A node that has this one block, and this one proof in it.
+fn node(answer: Value, header: &[u8]) -> HttpServer {
+    let mut block = serde_json::to_value(Header::decode(&mut &header[..]).unwrap()).unwrap();
+    block["hash"] = json!(keccak256(header));
+    block["transactions"] = json!([]);
+    block["uncles"] = json!([]);
+    let server = HttpServer::start(move |request| {
+        let call: Value = serde_json::from_slice(&request.body).unwrap();
+        let result = match call["method"].as_str().unwrap() {
+            "eth_getBlockByNumber" => block.clone(),
+            "state_getProof" => answer.clone(),
+            method => panic!("{method}"),
+        };
+        let reply = json!({"jsonrpc": "2.0", "id": call["id"], "result": result});
+        Reply::new(200, reply.to_string())
+    });
+    server.unwrap()
+}
+
+fn get(scene: &Scene, server: &HttpServer, address: &Value) -> Command {
+    let address = address.as_str().unwrap();
+    let (url, file) = (server.url(), scene.at("proof.json"));
+    retrie(words(&format!("proof get --rpc {url} --address {address} -o {file}")))
+}
+
+fn verify(file: &str, more: &str) -> Command {
+    retrie(words(&format!("proof verify {file} {more}")))
+}
+
+#[test]
+fn a_fetched_proof_is_verified_without_the_node() {
+    let scene = Scene::new();
+    let (answer, header) = answer();
+    let server = node(answer.clone(), &header);
+    let out = succeeds(&mut get(&scene, &server, &answer["address"]));
+    assert!(out.contains("by mpt") && out.contains("nothing is verified yet"), "{out}");
+    drop(server);
+
+    let file = scene.at("proof.json");
+    let [hash, root] = ["blockHash", "root"].map(|field| answer[field].as_str().unwrap());
+    let block: U256 = answer["block"].as_str().unwrap().parse().unwrap();
+    let balance: U256 = answer["account"]["balance"].as_str().unwrap().parse().unwrap();
+    let balance = format!("balance {balance} wei");
+    for (trusted, why) in [
+        (format!("--block-hash {hash}"), "in the header of the trusted hash"),
+        (format!("--root {root}"), "given by hand"),
+        (format!("--checkpoint {block}:{root}"), "pinned by hand"),
+    ] {
+        let out = succeeds(&mut verify(&file, &trusted));
+        assert!(out.contains(&balance) && out.contains(why), "{out}");
+    }
+    // The header as a file, in bytes or digits.
+    let bare = scene.write("bare.json", answer.to_string());
+    let hint = &["bare.json", "refused"];
+    for header in [header.to_vec(), hex::encode_prefixed(&header).into_bytes()] {
+        let file = scene.write("header", header);
+        succeeds(&mut verify(&bare, &format!("--header {file}")));
+        succeeds(&mut verify(&bare, &format!("--header {file} --block-hash {hash}")));
+        fails_saying(&mut verify(&bare, &format!("--header {file} --block-hash {root}")), hint);
+    }
+    fails_saying(&mut verify(&bare, &format!("--block-hash {hash}")), &["--header FILE"]);
+}
+
+#[test]
+fn a_bad_proof_is_one_line_and_no_values() {
+    let scene = Scene::new();
+    let (answer, _) = answer();
+    let root = answer["root"].as_str().unwrap();
+    let file = scene.write("proof.json", answer.to_string());
+    let other = format!("--root {}", answer["blockHash"].as_str().unwrap());
+    fails_saying(&mut verify(&file, &other), &["proof.json", "root", root]);
+    let other = format!("--checkpoint 7:{root}");
+    fails_saying(&mut verify(&file, &other), &["proof.json", "of block 5", "7"]);
+
+    let trusted = format!("--root {root}");
+    let forge = |field: &str, value: Value| {
+        let mut forged = answer.clone();
+        forged[field] = value;
+        verify(&scene.write("forged.json", forged.to_string()), &trusted)
+    };
+    let mut account = answer["account"].clone();
+    account["balance"] = json!("0x3635c9adc5dea00000");
+    fails_saying(&mut forge("account", account), &["forged.json", "another value of account 0x"]);
+    let proof = answer["proof"].as_str().unwrap();
+    let cut = proof[..proof.len() - 2].into();
+    fails_saying(&mut forge("proof", cut), &["forged.json", "malformed"]);
+    fails_saying(&mut forge("backend", "cole".into()), &["cole", "no verifier"]);
+    fails_saying(forge("nonsense", Value::Null).arg("--params=none"), &["none"]);
+    let no_json = scene.write("no.json", "{");
+    fails_saying(&mut verify(&no_json, &trusted), &["no.json", "JSON"]);
+    let other = scene.write("other.json", "{\"x\": 1}");
+    fails_saying(&mut verify(&other, &trusted), &["other.json", "state_getProof"]);
+    fails_saying(&mut verify(&scene.at("nowhere"), &trusted), &["nowhere"]);
+}
+
+#[test]
+fn an_answer_to_another_question_is_not_written() {
+    let scene = Scene::new();
+    let (answer, header) = answer();
+    let server = node(answer.clone(), &header);
+    let nobody = json!("0x00000000000000000000000000000000000000ff");
+    fails_saying(&mut get(&scene, &server, &nobody), &["another question"]);
+    let mut slot = get(&scene, &server, &answer["address"]);
+    fails_saying(slot.args(["--slot", "1"]), &["another question"]);
+    let mut wrong = get(&scene, &server, &answer["address"]);
+    fails_saying(wrong.args(["--block", "newest"]), &["newest", "latest, safe, finalized"]);
+    let (mut moved, address) = (answer.clone(), &answer["address"]);
+    moved["blockHash"] = json!(keccak256(b"another block"));
+    fails_saying(&mut get(&scene, &node(moved, &header), address), &["try again"]);
+    assert!(!scene.path("proof.json").exists());
+}
+
+#[test]
+fn lvmt_needs_parameters_and_says_when_they_are_insecure() {
+    let scene = Scene::new();
+    let case = vector("lvmt.json", "height 2: an answer under a checkpoint");
+    let answer = &case["question"]["answer"];
+    let file = scene.write("proof.json", answer.to_string());
+    let root = answer["root"].as_str().unwrap();
+    let trusted = format!("--root {root}");
+    let digest = answer["params"].as_str().unwrap();
+    fails_saying(&mut verify(&file, &trusted), &[digest, "not among those pinned"]);
+    fails_saying(&mut verify(&file, &format!("{trusted} --insecure-dev 3")), &[digest]);
+    let out = succeeds(&mut verify(&file, &format!("{trusted} --insecure-dev 2")));
+    let [slot, absent] = [0, 1].map(|at| &answer["storage"][at]);
+    for line in [slot, absent] {
+        let [key, value] = ["key", "value"].map(|field| line[field].as_str().unwrap());
+        assert!(out.contains(&format!("slot {key}: {value}")), "{out}");
+    }
+    assert!(out.contains("INSECURE") && out.contains(digest), "{out}");
+    let params = scene.at("params");
+    let make = format!("params lvmt --insecure-dev --height 2 --without-proofs -o {params}");
+    succeeds(&mut retrie(words(&format!("{make} --quiet"))));
+    let same = succeeds(&mut verify(&file, &format!("{trusted} --params {params}")));
+    assert_eq!(same, out);
+}
+
+#[test]
+fn answers_of_eth_get_proof_are_verified_too() {
+    let scene = Scene::new();
+    let case = vector("eip1186.json", "slots, one absent");
+    let answer = &case["question"]["ethProof"];
+    let file = scene.write("proof.json", answer.to_string());
+    let root = case["trusted"]["root"].as_str().unwrap();
+    let out = succeeds(&mut verify(&file, &format!("--root {root}")));
+    let value = answer["storageProof"][0]["value"].as_str().unwrap();
+    assert!(out.contains(value), "{out}");
+    let hash = format!("--root {}", keccak256(b"another root"));
+    fails_saying(&mut verify(&file, &hash), &["proof.json", "does not match the root"]);
+}

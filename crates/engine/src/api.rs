@@ -1,0 +1,594 @@
+//! The Engine API as the consensus client calls it: versions, forks, and what each field must be.
+//!
+//! Source: execution-apis, `src/engine`. This module knows no transport; the RPC crate serves it on
+//! the authenticated port.
+
+use crate::{
+    BuiltPayload, EngineError, EngineHandle, PayloadBuilder,
+    live::View,
+    pool::{Pool, Sidecar},
+};
+use alloy_consensus::{BlockHeader, Transaction as _};
+use alloy_eips::{
+    eip2718::Encodable2718,
+    eip4844::{BlobAndProofV1, BlobAndProofV2},
+    eip7685::Requests,
+};
+use alloy_hardforks::EthereumHardforks;
+use alloy_primitives::{B256, Bytes};
+use alloy_rpc_types_engine::{
+    BlobsBundleV1, BlobsBundleV2, CancunPayloadFields, ExecutionData, ExecutionPayload,
+    ExecutionPayloadBodyV1, ExecutionPayloadBodyV2, ExecutionPayloadEnvelopeV2,
+    ExecutionPayloadEnvelopeV3, ExecutionPayloadEnvelopeV4, ExecutionPayloadEnvelopeV5,
+    ExecutionPayloadEnvelopeV6, ExecutionPayloadFieldV2, ExecutionPayloadInputV2,
+    ExecutionPayloadSidecar, ExecutionPayloadV1, ExecutionPayloadV3, ExecutionPayloadV4,
+    ForkchoiceState, ForkchoiceUpdated, PayloadAttributes, PayloadError, PayloadId, PayloadStatus,
+    PayloadStatusEnum, PraguePayloadFields,
+};
+use retrie_chainspec::{
+    ChainSpec,
+    primitives::{Block, Transaction},
+};
+use retrie_pipeline::prepare;
+use std::sync::Arc;
+
+/// Bodies that may be asked for at once.
+const MAX_BODIES: u64 = 1024;
+/// Versioned hashes that may be asked for at once.
+const MAX_BLOBS: usize = 128;
+
+/// The methods of this API, as `engine_exchangeCapabilities` names them.
+pub const CAPABILITIES: &[&str] = &[
+    "engine_newPayloadV1",
+    "engine_newPayloadV2",
+    "engine_newPayloadV3",
+    "engine_newPayloadV4",
+    "engine_newPayloadV5",
+    "engine_forkchoiceUpdatedV1",
+    "engine_forkchoiceUpdatedV2",
+    "engine_forkchoiceUpdatedV3",
+    "engine_forkchoiceUpdatedV4",
+    "engine_getPayloadV1",
+    "engine_getPayloadV2",
+    "engine_getPayloadV3",
+    "engine_getPayloadV4",
+    "engine_getPayloadV5",
+    "engine_getPayloadV6",
+    "engine_getPayloadBodiesByHashV1",
+    "engine_getPayloadBodiesByHashV2",
+    "engine_getPayloadBodiesByRangeV1",
+    "engine_getPayloadBodiesByRangeV2",
+    "engine_getBlobsV1",
+    "engine_getBlobsV2",
+    "engine_getBlobsV3",
+    "engine_getClientVersionV1",
+];
+
+/// Why a call was not answered, with the codes of the specification.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum EngineApiError {
+    /// A payload that is not known, or was dropped.
+    #[error("Unknown payload")]
+    UnknownPayload,
+    /// More was asked for than is served at once.
+    #[error("Too large request: {len} items, at most {max}")]
+    TooLarge {
+        /// Number asked for.
+        len: u64,
+        /// Number served.
+        max: u64,
+    },
+    /// A version of the method that is not that of the fork.
+    #[error("Unsupported fork: {0}")]
+    UnsupportedFork(&'static str),
+    /// Attributes that make no sense, or that this node cannot serve.
+    #[error("Invalid payload attributes: {0}")]
+    InvalidAttributes(String),
+    /// Parameters that make no sense.
+    #[error("Invalid params: {0}")]
+    InvalidParams(String),
+    /// The engine refuses or has failed.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+}
+
+impl EngineApiError {
+    /// Its JSON-RPC code.
+    pub const fn code(&self) -> i32 {
+        match self {
+            Self::UnknownPayload => -38001,
+            Self::Engine(EngineError::InvalidForkchoice { .. } | EngineError::ZeroHead) => -38002,
+            Self::InvalidAttributes(_) => -38003,
+            Self::TooLarge { .. } => -38004,
+            Self::UnsupportedFork(_) => -38005,
+            Self::Engine(EngineError::TooDeepReorg { .. }) => -38006,
+            Self::InvalidParams(_) => -32602,
+            Self::Engine(_) => -32603,
+        }
+    }
+}
+
+type Result<T> = std::result::Result<T, EngineApiError>;
+
+/// The Engine API. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct EngineApi {
+    engine: EngineHandle,
+    payloads: PayloadBuilder,
+    pool: Pool,
+}
+
+/// Forks that have a version of the API of their own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Fork {
+    Paris,
+    Shanghai,
+    Cancun,
+    Prague,
+    Osaka,
+    Amsterdam,
+}
+
+impl Fork {
+    fn at(spec: &ChainSpec, timestamp: u64) -> Self {
+        if spec.is_amsterdam_active_at_timestamp(timestamp) {
+            Self::Amsterdam
+        } else if spec.is_osaka_active_at_timestamp(timestamp) {
+            Self::Osaka
+        } else if spec.is_prague_active_at_timestamp(timestamp) {
+            Self::Prague
+        } else if spec.is_cancun_active_at_timestamp(timestamp) {
+            Self::Cancun
+        } else if spec.is_shanghai_active_at_timestamp(timestamp) {
+            Self::Shanghai
+        } else {
+            Self::Paris
+        }
+    }
+}
+
+impl EngineApi {
+    /// The API of a running engine.
+    pub const fn new(engine: EngineHandle, payloads: PayloadBuilder, pool: Pool) -> Self {
+        Self { engine, payloads, pool }
+    }
+
+    /// The engine behind it.
+    pub const fn engine(&self) -> &EngineHandle {
+        &self.engine
+    }
+
+    fn spec(&self) -> &Arc<ChainSpec> {
+        self.engine.live().spec()
+    }
+
+    fn fork(&self, timestamp: u64) -> Fork {
+        Fork::at(self.spec(), timestamp)
+    }
+
+    // -- newPayload -------------------------------------------------------------------------------
+
+    /// `engine_newPayloadV1`.
+    ///
+    /// # Errors
+    /// [`EngineApiError`]; so for all that follow.
+    pub async fn new_payload_v1(&self, payload: ExecutionPayloadV1) -> Result<PayloadStatus> {
+        if self.fork(payload.timestamp) >= Fork::Shanghai {
+            return Err(EngineApiError::UnsupportedFork("engine_newPayloadV1 ends with Paris"));
+        }
+        self.new_payload(ExecutionPayload::V1(payload), ExecutionPayloadSidecar::none()).await
+    }
+
+    /// `engine_newPayloadV2`.
+    pub async fn new_payload_v2(&self, payload: ExecutionPayloadInputV2) -> Result<PayloadStatus> {
+        let fork = self.fork(payload.execution_payload.timestamp);
+        if fork >= Fork::Cancun {
+            return Err(EngineApiError::UnsupportedFork("engine_newPayloadV2 ends with Shanghai"));
+        }
+        check_withdrawals(fork, payload.withdrawals.is_some())
+            .map_err(|what| EngineApiError::InvalidParams(what.into()))?;
+        self.new_payload(payload.into_payload(), ExecutionPayloadSidecar::none()).await
+    }
+
+    /// `engine_newPayloadV3`.
+    pub async fn new_payload_v3(
+        &self,
+        payload: ExecutionPayloadV3,
+        versioned_hashes: Vec<B256>,
+        parent_beacon_block_root: B256,
+    ) -> Result<PayloadStatus> {
+        if self.fork(payload.timestamp()) != Fork::Cancun {
+            return Err(EngineApiError::UnsupportedFork("engine_newPayloadV3 is for Cancun"));
+        }
+        let cancun = CancunPayloadFields { parent_beacon_block_root, versioned_hashes };
+        self.new_payload(ExecutionPayload::V3(payload), ExecutionPayloadSidecar::v3(cancun)).await
+    }
+
+    /// `engine_newPayloadV4`.
+    pub async fn new_payload_v4(
+        &self,
+        payload: ExecutionPayloadV3,
+        versioned_hashes: Vec<B256>,
+        parent_beacon_block_root: B256,
+        requests: Vec<Bytes>,
+    ) -> Result<PayloadStatus> {
+        if !matches!(self.fork(payload.timestamp()), Fork::Prague | Fork::Osaka) {
+            let what = "engine_newPayloadV4 is for Prague and Osaka";
+            return Err(EngineApiError::UnsupportedFork(what));
+        }
+        let cancun = CancunPayloadFields { parent_beacon_block_root, versioned_hashes };
+        let prague = PraguePayloadFields::new(check_requests(requests)?);
+        let sidecar = ExecutionPayloadSidecar::v4(cancun, prague);
+        self.new_payload(ExecutionPayload::V3(payload), sidecar).await
+    }
+
+    /// `engine_newPayloadV5`.
+    pub async fn new_payload_v5(
+        &self,
+        payload: ExecutionPayloadV4,
+        versioned_hashes: Vec<B256>,
+        parent_beacon_block_root: B256,
+        requests: Vec<Bytes>,
+    ) -> Result<PayloadStatus> {
+        if self.fork(payload.timestamp()) < Fork::Amsterdam {
+            return Err(EngineApiError::UnsupportedFork("engine_newPayloadV5 is for Amsterdam"));
+        }
+        let cancun = CancunPayloadFields { parent_beacon_block_root, versioned_hashes };
+        let prague = PraguePayloadFields::new(check_requests(requests)?);
+        let sidecar = ExecutionPayloadSidecar::v4(cancun, prague);
+        self.new_payload(ExecutionPayload::V4(payload), sidecar).await
+    }
+
+    async fn new_payload(
+        &self,
+        payload: ExecutionPayload,
+        sidecar: ExecutionPayloadSidecar,
+    ) -> Result<PayloadStatus> {
+        let spec = self.spec().clone();
+        let (hash, parent) = (payload.block_hash(), payload.parent_hash());
+        // Signatures take milliseconds: not on a thread that serves others.
+        let prepared = tokio::task::spawn_blocking(move || {
+            let data = ExecutionData::new(payload, sidecar);
+            let block = block_of(data).map_err(|error| Refused::Payload(error.to_string()))?;
+            prepare(&spec, block).map_err(Refused::Block)
+        });
+        let prepared = prepared.await.map_err(|_| EngineError::Panicked)?;
+        match prepared {
+            Ok(block) => Ok(self.engine.new_block(block).await?),
+            Err(Refused::Payload(validation_error)) => {
+                let status = PayloadStatusEnum::Invalid { validation_error };
+                Ok(PayloadStatus::from_status(status))
+            }
+            Err(Refused::Block(error)) if error.is_invalid_block() => {
+                Ok(self.engine.reject(hash, parent, error.to_string()).await?)
+            }
+            Err(Refused::Block(error)) => Err(EngineError::from(error).into()),
+        }
+    }
+
+    // -- forkchoiceUpdated ------------------------------------------------------------------------
+
+    /// `engine_forkchoiceUpdatedV1` to `V4`.
+    pub async fn fork_choice_updated(
+        &self,
+        version: u8,
+        state: ForkchoiceState,
+        attributes: Option<PayloadAttributes>,
+    ) -> Result<ForkchoiceUpdated> {
+        let outcome = self.engine.forkchoice(state).await?;
+        let updated = ForkchoiceUpdated::new(outcome.status);
+        let (Some(attributes), Some(head)) = (attributes, outcome.head) else {
+            return Ok(updated);
+        };
+        // From here on the new head stands, whatever becomes of the payload.
+        self.check_attributes(version, &attributes)?;
+        if attributes.timestamp <= head.timestamp {
+            let what = format!(
+                "timestamp {} is not after {}, that of the head",
+                attributes.timestamp, head.timestamp
+            );
+            return Err(EngineApiError::InvalidAttributes(what));
+        }
+        if let Some(obstacle) = self.payloads.obstacle() {
+            return Err(EngineApiError::InvalidAttributes(obstacle));
+        }
+        Ok(updated.with_payload_id(self.payloads.start(version, head, attributes)?))
+    }
+
+    fn check_attributes(&self, version: u8, attributes: &PayloadAttributes) -> Result<()> {
+        let fork = self.fork(attributes.timestamp);
+        let has_root = attributes.parent_beacon_block_root.is_some();
+        let has_slot = attributes.slot_number.is_some();
+        let invalid = |what: &str| Err(EngineApiError::InvalidAttributes(what.into()));
+        let fits = match version {
+            1 => fork == Fork::Paris,
+            2 => fork <= Fork::Shanghai,
+            3 => (Fork::Cancun..Fork::Amsterdam).contains(&fork),
+            _ => fork >= Fork::Amsterdam,
+        };
+        match version {
+            1 if attributes.withdrawals.is_some() => return invalid("V1 has no withdrawals"),
+            1 | 2 if has_root => return invalid("parentBeaconBlockRoot is from V3 on"),
+            3 if !has_root => return invalid("parentBeaconBlockRoot is missing"),
+            3 if attributes.withdrawals.is_none() => return invalid("withdrawals are missing"),
+            4 if !has_root || !has_slot => {
+                return invalid("parentBeaconBlockRoot and slotNumber must be there");
+            }
+            _ => {}
+        }
+        if !fits {
+            let what = "the attributes' time belongs to another version of the method";
+            return Err(EngineApiError::UnsupportedFork(what));
+        }
+        check_withdrawals(fork, attributes.withdrawals.is_some())
+            .map_err(|what| EngineApiError::InvalidAttributes(what.into()))
+    }
+
+    // -- getPayload -------------------------------------------------------------------------------
+
+    /// `engine_getPayloadV1`.
+    pub async fn get_payload_v1(&self, id: PayloadId) -> Result<ExecutionPayloadV1> {
+        let (payload, block) = self.payload(id, "engine_getPayloadV1", &[Fork::Paris]).await?;
+        Ok(ExecutionPayloadV1::from_block_unchecked(payload.hash(), &block))
+    }
+
+    /// `engine_getPayloadV2`.
+    pub async fn get_payload_v2(&self, id: PayloadId) -> Result<ExecutionPayloadEnvelopeV2> {
+        let forks = [Fork::Paris, Fork::Shanghai];
+        let (payload, block) = self.payload(id, "engine_getPayloadV2", &forks).await?;
+        Ok(ExecutionPayloadEnvelopeV2 {
+            execution_payload: ExecutionPayloadFieldV2::from_block_unchecked(
+                payload.hash(),
+                &block,
+            ),
+            block_value: payload.value,
+        })
+    }
+
+    /// `engine_getPayloadV3`.
+    pub async fn get_payload_v3(&self, id: PayloadId) -> Result<ExecutionPayloadEnvelopeV3> {
+        let (payload, block) = self.payload(id, "engine_getPayloadV3", &[Fork::Cancun]).await?;
+        envelope_v3(&payload, &block)
+    }
+
+    /// `engine_getPayloadV4`.
+    pub async fn get_payload_v4(&self, id: PayloadId) -> Result<ExecutionPayloadEnvelopeV4> {
+        let (payload, block) = self.payload(id, "engine_getPayloadV4", &[Fork::Prague]).await?;
+        Ok(ExecutionPayloadEnvelopeV4 {
+            envelope_inner: envelope_v3(&payload, &block)?,
+            execution_requests: payload.requests.clone(),
+        })
+    }
+
+    /// `engine_getPayloadV5`.
+    pub async fn get_payload_v5(&self, id: PayloadId) -> Result<ExecutionPayloadEnvelopeV5> {
+        let (payload, block) = self.payload(id, "engine_getPayloadV5", &[Fork::Osaka]).await?;
+        Ok(ExecutionPayloadEnvelopeV5 {
+            execution_payload: ExecutionPayloadV3::from_block_unchecked(payload.hash(), &block),
+            block_value: payload.value,
+            blobs_bundle: bundle_v2(&payload)?,
+            should_override_builder: false,
+            execution_requests: payload.requests.clone(),
+        })
+    }
+
+    /// `engine_getPayloadV6`.
+    pub async fn get_payload_v6(&self, id: PayloadId) -> Result<ExecutionPayloadEnvelopeV6> {
+        let (payload, block) = self.payload(id, "engine_getPayloadV6", &[Fork::Amsterdam]).await?;
+        let access_list = payload.access_list.clone().unwrap_or_default();
+        Ok(ExecutionPayloadEnvelopeV6 {
+            execution_payload: ExecutionPayloadV4::from_block_unchecked_with_bal(
+                payload.hash(),
+                &block,
+                access_list,
+            ),
+            block_value: payload.value,
+            blobs_bundle: bundle_v2(&payload)?,
+            should_override_builder: false,
+            execution_requests: payload.requests.clone(),
+        })
+    }
+
+    async fn payload(
+        &self,
+        id: PayloadId,
+        method: &'static str,
+        forks: &[Fork],
+    ) -> Result<(Arc<BuiltPayload>, Block)> {
+        let payloads = self.payloads.clone();
+        // The first attempt may still be under way.
+        let resolved = tokio::task::spawn_blocking(move || payloads.resolve(id)).await;
+        let payload = resolved.map_err(|_| EngineError::Panicked)??;
+        let payload = payload.ok_or(EngineApiError::UnknownPayload)?;
+        let block = payload.block.block();
+        if !forks.contains(&self.fork(block.timestamp())) {
+            return Err(EngineApiError::UnsupportedFork(method));
+        }
+        // It will most probably come back as a new payload.
+        self.engine.built(payload.block.clone());
+        let block = block.clone_block();
+        Ok((payload, block))
+    }
+
+    // -- the rest ---------------------------------------------------------------------------------
+
+    /// `engine_getPayloadBodiesByHashV1`.
+    pub async fn bodies_by_hash(
+        &self,
+        hashes: Vec<B256>,
+    ) -> Result<Vec<Option<ExecutionPayloadBodyV1>>> {
+        check_count(hashes.len() as u64, MAX_BODIES)?;
+        self.read(move |view| {
+            hashes.iter().map(|hash| Ok(body(view, hash)?.map(|block| body_v1(&block)))).collect()
+        })
+        .await
+    }
+
+    /// `engine_getPayloadBodiesByRangeV1`; ends at the head.
+    pub async fn bodies_by_range(
+        &self,
+        start: u64,
+        count: u64,
+    ) -> Result<Vec<Option<ExecutionPayloadBodyV1>>> {
+        if start == 0 || count == 0 {
+            return Err(EngineApiError::InvalidParams("start and count begin with 1".into()));
+        }
+        check_count(count, MAX_BODIES)?;
+        self.read(move |view| {
+            let last = start.saturating_add(count - 1).min(view.head().number);
+            (start..=last)
+                .map(|number| {
+                    let Some(hash) = view.canonical_hash(number).map_err(EngineError::from)? else {
+                        return Ok(None);
+                    };
+                    Ok(body(view, &hash)?.map(|block| body_v1(&block)))
+                })
+                .collect()
+        })
+        .await
+    }
+
+    /// `engine_getPayloadBodiesByHashV2`. Block access lists are not kept, so they are null.
+    pub async fn bodies_by_hash_v2(
+        &self,
+        hashes: Vec<B256>,
+    ) -> Result<Vec<Option<ExecutionPayloadBodyV2>>> {
+        Ok(self.bodies_by_hash(hashes).await?.into_iter().map(|one| one.map(body_v2)).collect())
+    }
+
+    /// `engine_getPayloadBodiesByRangeV2`. Block access lists are not kept, so they are null.
+    pub async fn bodies_by_range_v2(
+        &self,
+        start: u64,
+        count: u64,
+    ) -> Result<Vec<Option<ExecutionPayloadBodyV2>>> {
+        let bodies = self.bodies_by_range(start, count).await?;
+        Ok(bodies.into_iter().map(|one| one.map(body_v2)).collect())
+    }
+
+    async fn read<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&View) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let live = self.engine.live().clone();
+        let task =
+            tokio::task::spawn_blocking(move || work(&live.view().map_err(EngineError::from)?));
+        task.await.map_err(|_| EngineError::Panicked)?
+    }
+
+    /// `engine_getBlobsV1`: one entry per hash, null where there is no such blob.
+    pub fn blobs_v1(&self, hashes: &[B256]) -> Result<Vec<Option<BlobAndProofV1>>> {
+        check_count(hashes.len() as u64, MAX_BLOBS as u64)?;
+        Ok(self.pool.blobs(hashes).iter().map(|blob| blob.as_ref()?.v1()).collect())
+    }
+
+    /// `engine_getBlobsV2`: all of them or nothing.
+    pub fn blobs_v2(&self, hashes: &[B256]) -> Result<Option<Vec<BlobAndProofV2>>> {
+        Ok(self.blobs_v3(hashes)?.into_iter().collect())
+    }
+
+    /// `engine_getBlobsV3`: one entry per hash, null where there is no such blob.
+    pub fn blobs_v3(&self, hashes: &[B256]) -> Result<Vec<Option<BlobAndProofV2>>> {
+        check_count(hashes.len() as u64, MAX_BLOBS as u64)?;
+        Ok(self.pool.blobs(hashes).iter().map(|blob| blob.as_ref()?.v2()).collect())
+    }
+}
+
+impl BuiltPayload {
+    fn hash(&self) -> B256 {
+        self.block.block().hash()
+    }
+}
+
+/// Why a payload was refused before the engine has seen it.
+enum Refused {
+    Payload(String),
+    Block(retrie_pipeline::PipelineError),
+}
+
+/// The block that a payload stands for, if it is the one that the payload says.
+fn block_of(data: ExecutionData) -> std::result::Result<Block, PayloadError> {
+    let (hash, sidecar) = (data.block_hash(), data.sidecar.clone());
+    let block = data.try_into_block::<Transaction>()?;
+    let execution = block.header.hash_slow();
+    if execution != hash {
+        return Err(PayloadError::BlockHash { execution, consensus: hash });
+    }
+    if let Some(expected) = sidecar.versioned_hashes() {
+        let transactions = block.body.transactions.iter();
+        let hashes = transactions.flat_map(|tx| tx.blob_versioned_hashes().unwrap_or_default());
+        if !hashes.eq(expected) {
+            return Err(PayloadError::InvalidVersionedHashes);
+        }
+    }
+    Ok(block)
+}
+
+fn check_withdrawals(fork: Fork, has_withdrawals: bool) -> std::result::Result<(), &'static str> {
+    match (fork >= Fork::Shanghai, has_withdrawals) {
+        (true, false) => Err("withdrawals are missing, which Shanghai demands"),
+        (false, true) => Err("withdrawals before Shanghai"),
+        _ => Ok(()),
+    }
+}
+
+/// Requests must be of ascending types, each with data (EIP-7685).
+fn check_requests(requests: Vec<Bytes>) -> Result<Requests> {
+    let invalid = |what: &str| Err(EngineApiError::InvalidParams(what.into()));
+    if requests.iter().any(|request| request.len() < 2) {
+        return invalid("executionRequests has an entry without data");
+    }
+    if !requests.is_sorted_by(|a, b| a[0] < b[0]) {
+        return invalid("executionRequests are not in ascending order of their types");
+    }
+    Ok(Requests::new(requests))
+}
+
+const fn check_count(len: u64, max: u64) -> Result<()> {
+    if len > max { Err(EngineApiError::TooLarge { len, max }) } else { Ok(()) }
+}
+
+fn body(view: &View, hash: &B256) -> Result<Option<Block>> {
+    let block = view.block(hash).map_err(EngineError::from)?;
+    Ok(block.map(|block| block.clone_block()))
+}
+
+fn body_v1(block: &Block) -> ExecutionPayloadBodyV1 {
+    ExecutionPayloadBodyV1 {
+        transactions: block.body.transactions.iter().map(|tx| tx.encoded_2718().into()).collect(),
+        withdrawals: block.body.withdrawals.clone().map(|list| list.into_inner()),
+    }
+}
+
+fn body_v2(
+    ExecutionPayloadBodyV1 { transactions, withdrawals }: ExecutionPayloadBodyV1,
+) -> ExecutionPayloadBodyV2 {
+    ExecutionPayloadBodyV2 { transactions, withdrawals, block_access_list: None }
+}
+
+fn envelope_v3(payload: &BuiltPayload, block: &Block) -> Result<ExecutionPayloadEnvelopeV3> {
+    let sidecars = payload.sidecars.iter().map(|sidecar| match &**sidecar {
+        Sidecar::Eip4844(sidecar) => Ok(sidecar.clone()),
+        Sidecar::Eip7594(_) => Err(wrong_proofs()),
+    });
+    Ok(ExecutionPayloadEnvelopeV3 {
+        execution_payload: ExecutionPayloadV3::from_block_unchecked(payload.hash(), block),
+        block_value: payload.value,
+        blobs_bundle: BlobsBundleV1::new(sidecars.collect::<Result<Vec<_>>>()?),
+        should_override_builder: false,
+    })
+}
+
+fn bundle_v2(payload: &BuiltPayload) -> Result<BlobsBundleV2> {
+    let sidecars = payload.sidecars.iter().map(|sidecar| match &**sidecar {
+        Sidecar::Eip7594(sidecar) => Ok(sidecar.clone()),
+        Sidecar::Eip4844(_) => Err(wrong_proofs()),
+    });
+    Ok(BlobsBundleV2::new(sidecars.collect::<Result<Vec<_>>>()?))
+}
+
+fn wrong_proofs() -> EngineApiError {
+    let reason = "a blob transaction's proofs are those of another fork".into();
+    EngineError::Build { reason }.into()
+}

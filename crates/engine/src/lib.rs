@@ -1,0 +1,33 @@
+//! The live chain: what a running node adds to the pipeline.
+//!
+//! * [`Engine`]: the thread that changes the chain, and [`EngineHandle`], which talks to it.
+//! * [`LiveChain`] and [`View`]: the chain as everybody may read it while it moves, in memory and
+//!   on disk.
+//! * [`EngineApi`]: what a consensus client calls.
+//! * [`PayloadBuilder`]: blocks built from the pool.
+//! * [`DevMiner`]: blocks without a consensus client.
+//! * [`Follower`]: blocks from another node's JSON-RPC.
+//! * [`pool`]: transactions that wait for a block.
+
+mod api;
+mod dev;
+mod error;
+mod follow;
+mod live;
+mod maintain;
+mod orphans;
+mod payload;
+pub mod pool;
+mod reexecute;
+mod rejected;
+mod service;
+
+pub use api::{CAPABILITIES, EngineApi, EngineApiError};
+pub use dev::{DevMiner, Sealing};
+pub use error::EngineError;
+pub use follow::{FollowConfig, FollowError, Follower, Leader};
+pub use live::{BlockState, LiveChain, View};
+pub use maintain::PoolMaintainer;
+pub use payload::{BuilderConfig, BuiltPayload, PayloadBuilder};
+pub use reexecute::{ReExecuted, re_execute};
+pub use service::{Engine, EngineConfig, EngineHandle, ForkchoiceOutcome};

@@ -1,0 +1,551 @@
+//! What everybody sees of the chain while it moves.
+//!
+//! The engine's thread alone changes the chain; after each change it publishes a [`Moment`]: the
+//! head, what is safe and final, and the blocks in memory. Readers take a [`View`]: one moment and
+//! one snapshot of the database below it.
+
+use alloy_primitives::{Address, B256, Bytes, U256, map::HashMap};
+use arc_swap::ArcSwap;
+use retrie_chainspec::{
+    ChainSpec,
+    primitives::{Header, Receipt, RecoveredBlock, SealedHeader},
+};
+use retrie_db::{ChainRead, ReadTxn, StoredTransaction};
+use retrie_execution::{BlockHashes, CodeCache, CodeReader, ExecutionInput};
+use retrie_pipeline::{BlockWithReceipts, Chain, ExecutedBlock, HeadChange, PipelineError, Tree};
+use retrie_state::{
+    AccountNodes, At, BlockRef, Session, StateError, StateKey, StateProof, StateReader, StoreError,
+    Value,
+};
+use std::{
+    fmt,
+    sync::{Arc, Weak},
+    time::Duration,
+};
+use tokio::sync::broadcast;
+
+/// Head changes that a slow subscriber may lag behind before it misses some.
+const CHANGES_KEPT: usize = 256;
+/// How often a view is taken anew when the durable chain moves under it, at first without a pause.
+const ATTEMPTS: usize = 2_000;
+const EAGER_ATTEMPTS: usize = 8;
+/// A pause between two attempts; a deep reorg takes some of them.
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// The chain as it is at one moment, above the durable part.
+#[derive(Clone, Debug)]
+pub(crate) struct Moment {
+    head: SealedHeader,
+    safe: Option<BlockRef>,
+    finalized: Option<BlockRef>,
+    /// Canonical blocks in memory, in ascending order, the last one the head. Some may have become
+    /// durable meanwhile.
+    canonical: Vec<Arc<ExecutedBlock>>,
+    /// All blocks in memory.
+    blocks: HashMap<B256, Arc<ExecutedBlock>>,
+}
+
+impl Moment {
+    pub(crate) fn of(tree: &Tree<'_>, safe: Option<BlockRef>, finalized: Option<BlockRef>) -> Self {
+        Self {
+            head: tree.head().header.clone(),
+            safe,
+            finalized,
+            canonical: tree.canonical().cloned().collect(),
+            blocks: tree.blocks().map(|block| (block.block().hash(), block.clone())).collect(),
+        }
+    }
+}
+
+/// The live chain, for reading. Cheap to clone.
+#[derive(Clone)]
+pub struct LiveChain(Arc<Inner>);
+
+struct Inner {
+    chain: Arc<Chain>,
+    codes: Arc<CodeCache>,
+    current: ArcSwap<Moment>,
+    changes: broadcast::Sender<Arc<HeadChange>>,
+}
+
+impl fmt::Debug for LiveChain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LiveChain").field("head", &self.0.current.load().head).finish()
+    }
+}
+
+impl LiveChain {
+    /// The live chain of an open datadir, which starts at its durable tip.
+    ///
+    /// # Errors
+    /// If the database fails.
+    pub fn new(chain: Arc<Chain>) -> Result<Self, PipelineError> {
+        let tip = chain.tip()?;
+        let header = chain
+            .db()
+            .begin_read()?
+            .header(&tip.hash)?
+            .ok_or_else(|| StateError::corrupt("Headers", format!("block {tip} is missing")))?;
+        let moment = Moment {
+            head: SealedHeader::new(header, tip.hash),
+            safe: None,
+            finalized: None,
+            canonical: Vec::new(),
+            blocks: HashMap::default(),
+        };
+        Ok(Self(Arc::new(Inner {
+            chain,
+            codes: Arc::new(CodeCache::default()),
+            current: ArcSwap::from_pointee(moment),
+            changes: broadcast::channel(CHANGES_KEPT).0,
+        })))
+    }
+
+    /// The open datadir.
+    pub fn chain(&self) -> &Arc<Chain> {
+        &self.0.chain
+    }
+
+    /// Rules of the chain.
+    pub fn spec(&self) -> &Arc<ChainSpec> {
+        self.0.chain.spec()
+    }
+
+    /// For whoever shall not keep the datadir open.
+    pub(crate) fn downgrade(&self) -> WeakLive {
+        WeakLive(Arc::downgrade(&self.0))
+    }
+
+    /// Analysed codes, shared by everything that executes.
+    pub fn codes(&self) -> &Arc<CodeCache> {
+        &self.0.codes
+    }
+
+    /// The head.
+    pub fn head(&self) -> SealedHeader {
+        self.0.current.load().head.clone()
+    }
+
+    /// The chain as it is now. To be held for a request, not longer: it keeps the database from
+    /// using freed pages again.
+    ///
+    /// # Errors
+    /// If the database fails.
+    pub fn view(&self) -> Result<View, PipelineError> {
+        let mut attempt = 0;
+        loop {
+            let moment = self.0.current.load_full();
+            let read = self.0.chain.db().begin_read()?;
+            let below = match moment.canonical.first() {
+                Some(first) => first.block().parent_hash,
+                None => moment.head.hash(),
+            };
+            attempt += 1;
+            // In a deep reorg the durable chain moves before the moment that says so. If no moment
+            // follows, the engine has failed, and there is no better view than this.
+            if read.is_canonical(&below)? || attempt == ATTEMPTS {
+                return Ok(View { live: self.clone(), moment, read: Arc::new(read) });
+            }
+            drop(read);
+            if attempt < EAGER_ATTEMPTS {
+                std::thread::yield_now();
+            } else {
+                std::thread::sleep(PAUSE);
+            }
+        }
+    }
+
+    /// Changes of the head from now on.
+    pub fn subscribe(&self) -> broadcast::Receiver<Arc<HeadChange>> {
+        self.0.changes.subscribe()
+    }
+
+    pub(crate) fn publish(&self, moment: Moment, change: Option<HeadChange>) {
+        self.0.current.store(Arc::new(moment));
+        if let Some(change) = change {
+            // Without subscribers there is nobody to tell.
+            let _ = self.0.changes.send(Arc::new(change));
+        }
+    }
+}
+
+/// A live chain that may be gone.
+pub(crate) struct WeakLive(Weak<Inner>);
+
+impl WeakLive {
+    pub(crate) fn upgrade(&self) -> Option<LiveChain> {
+        self.0.upgrade().map(LiveChain)
+    }
+}
+
+/// The chain at one moment, in memory and below.
+#[derive(Clone)]
+pub struct View {
+    live: LiveChain,
+    moment: Arc<Moment>,
+    read: Arc<ReadTxn>,
+}
+
+impl fmt::Debug for View {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("View").field("head", &self.moment.head).finish_non_exhaustive()
+    }
+}
+
+impl View {
+    /// The live chain that this is a view of.
+    pub const fn live(&self) -> &LiveChain {
+        &self.live
+    }
+
+    /// Header of the head.
+    pub fn head(&self) -> &SealedHeader {
+        &self.moment.head
+    }
+
+    /// The block that the consensus client calls safe, if it has named one.
+    pub fn safe(&self) -> Option<BlockRef> {
+        self.moment.safe
+    }
+
+    /// The block that the consensus client calls final, if it has named one.
+    pub fn finalized(&self) -> Option<BlockRef> {
+        self.moment.finalized
+    }
+
+    /// The durable part of the chain.
+    pub fn durable(&self) -> &ReadTxn {
+        &self.read
+    }
+
+    /// Hash of the canonical block `number`.
+    ///
+    /// # Errors
+    /// If the database fails; so for all that follow.
+    pub fn canonical_hash(&self, number: u64) -> Result<Option<B256>, PipelineError> {
+        if number > self.moment.head.number {
+            return Ok(None);
+        }
+        if let Some(block) = self.in_memory(number) {
+            return Ok(Some(block.block().hash()));
+        }
+        Ok(self.read.canonical_hash(number)?)
+    }
+
+    /// Whether the block is canonical.
+    pub fn is_canonical(&self, hash: &B256) -> Result<bool, PipelineError> {
+        // Not what the database says: it may have moved on.
+        match self.block_number(hash)? {
+            Some(number) => Ok(self.canonical_hash(number)? == Some(*hash)),
+            None => Ok(false),
+        }
+    }
+
+    /// Number of a known block.
+    pub fn block_number(&self, hash: &B256) -> Result<Option<u64>, PipelineError> {
+        match self.moment.blocks.get(hash) {
+            Some(block) => Ok(Some(block.block().number)),
+            None => Ok(self.read.block_number(hash)?),
+        }
+    }
+
+    /// Header of a known block, canonical or not.
+    pub fn header(&self, hash: &B256) -> Result<Option<SealedHeader>, PipelineError> {
+        if *hash == self.moment.head.hash() {
+            return Ok(Some(self.moment.head.clone()));
+        }
+        if let Some(block) = self.moment.blocks.get(hash) {
+            return Ok(Some(block.block().clone_sealed_header()));
+        }
+        Ok(self.read.header(hash)?.map(|header: Header| SealedHeader::new(header, *hash)))
+    }
+
+    /// Header of the canonical block `number`.
+    pub fn header_by_number(&self, number: u64) -> Result<Option<SealedHeader>, PipelineError> {
+        match self.canonical_hash(number)? {
+            Some(hash) => self.header(&hash),
+            None => Ok(None),
+        }
+    }
+
+    /// A known block, canonical or not, with the senders of its transactions.
+    pub fn block(&self, hash: &B256) -> Result<Option<Arc<RecoveredBlock>>, PipelineError> {
+        if let Some(block) = self.moment.blocks.get(hash) {
+            return Ok(Some(block.data.block.clone()));
+        }
+        Ok(self.read.recovered_block(hash)?.map(Arc::new))
+    }
+
+    /// Receipts of a known block; `None` also if they are not kept.
+    pub fn receipts(&self, hash: &B256) -> Result<Option<Arc<Vec<Receipt>>>, PipelineError> {
+        if let Some(block) = self.moment.blocks.get(hash) {
+            return Ok(Some(block.data.receipts.clone()));
+        }
+        Ok(self.read.receipts(hash)?.map(Arc::new))
+    }
+
+    /// A known block with its receipts; `None` also if these are not kept.
+    pub fn block_with_receipts(
+        &self,
+        hash: &B256,
+    ) -> Result<Option<BlockWithReceipts>, PipelineError> {
+        let Some(block) = self.block(hash)? else { return Ok(None) };
+        Ok(self.receipts(hash)?.map(|receipts| BlockWithReceipts { block, receipts }))
+    }
+
+    /// A canonical transaction by its hash.
+    pub fn transaction(&self, hash: &B256) -> Result<Option<StoredTransaction>, PipelineError> {
+        for block in &self.moment.canonical {
+            let block = block.block();
+            let transactions = &block.body().transactions;
+            if let Some(index) = transactions.iter().position(|one| one.hash() == hash) {
+                return Ok(Some(StoredTransaction {
+                    transaction: transactions[index].clone(),
+                    sender: block.senders()[index],
+                    block: BlockRef::new(block.number, block.hash()),
+                    index: index as u32,
+                }));
+            }
+        }
+        let found = self.read.transaction_by_hash(hash)?;
+        // What was durable when this view was taken may be canonical no longer.
+        match found {
+            Some(found) if self.is_canonical(&found.block.hash)? => Ok(Some(found)),
+            _ => Ok(None),
+        }
+    }
+
+    /// Sum of the difficulties up to and with a known block.
+    pub fn total_difficulty(&self, hash: &B256) -> Result<Option<U256>, PipelineError> {
+        match self.moment.blocks.get(hash) {
+            Some(block) => Ok(Some(block.chain.total_difficulty)),
+            None => Ok(self.read.total_difficulty(hash)?),
+        }
+    }
+
+    /// Root that the node's own backend gave a known block, whatever its header says.
+    pub fn state_root(&self, hash: &B256) -> Result<Option<B256>, PipelineError> {
+        match self.moment.blocks.get(hash) {
+            Some(block) => Ok(Some(block.proposal.root())),
+            None => Ok(self.read.root(hash, self.live.chain().state().identity().name)?),
+        }
+    }
+
+    /// A block in memory with its state.
+    pub(crate) fn executed(&self, hash: &B256) -> Option<&Arc<ExecutedBlock>> {
+        self.moment.blocks.get(hash)
+    }
+
+    /// Contract code by its hash.
+    pub fn code(&self, hash: &B256) -> Result<Option<Bytes>, PipelineError> {
+        for block in self.moment.blocks.values() {
+            if let Some((_, code)) = block.codes.iter().find(|(known, _)| known == hash) {
+                return Ok(Some(code.clone()));
+            }
+        }
+        Ok(self.read.code(hash)?)
+    }
+
+    /// The state after a known block.
+    ///
+    /// # Errors
+    /// [`PipelineError::State`] if the block is not known, or its state is not kept; it then says
+    /// what is.
+    pub fn state(&self, hash: &B256) -> Result<BlockState, PipelineError> {
+        let header = self.header(hash)?.ok_or(StateError::UnknownBlock { hash: *hash })?;
+        let reader = self.reader(&header)?;
+        Ok(BlockState { view: self.clone(), header, reader })
+    }
+
+    /// Opens a session on the state after a known block.
+    ///
+    /// # Errors
+    /// If the block is not known, or its state can no longer be extended.
+    pub fn begin(&self, hash: &B256) -> Result<Session<'_>, PipelineError> {
+        let store = self.live.chain().state();
+        match self.moment.blocks.get(hash) {
+            Some(block) => Ok(store.begin(At::Proposal(&block.proposal))?),
+            None => Ok(store.begin(At::Block(*hash))?),
+        }
+    }
+
+    /// From memory; by flat history, which is quickest below the tip; through undo; by the history
+    /// of the backend.
+    fn reader(&self, header: &SealedHeader) -> Result<Reader, PipelineError> {
+        let store = self.live.chain().state();
+        let (number, hash) = (header.number, header.hash());
+        if let Some(block) = self.moment.blocks.get(&hash) {
+            return Ok(Box::new(store.reader(At::Proposal(&block.proposal))?));
+        }
+        let is_tip = store.tip().is_some_and(|tip| tip.block.hash == hash);
+        if is_tip || !self.read.is_canonical(&hash)? {
+            return Ok(Box::new(store.reader(At::Block(hash))?));
+        }
+        let head = self.moment.canonical.last();
+        let past = store.past(head.map_or(At::Tip, |head| At::Proposal(&head.proposal)), number);
+        match past {
+            Err(error @ StateError::BeyondHistory { .. }) => {
+                if let Ok(reader) = store.reader(At::Block(hash)) {
+                    return Ok(Box::new(reader));
+                }
+                if store.backend().history().is_some() {
+                    return Ok(Box::new(store.history(number)?));
+                }
+                Err(error.into())
+            }
+            past => Ok(Box::new(past?)),
+        }
+    }
+
+    /// A proof of the values of `keys` after a known block.
+    ///
+    /// # Errors
+    /// As [`state`](Self::state); [`StateError::Unsupported`] if the backend has no proofs.
+    pub fn prove(&self, hash: &B256, keys: &[StateKey]) -> Result<StateProof, PipelineError> {
+        let store = self.live.chain().state();
+        if let Some(block) = self.moment.blocks.get(hash) {
+            return Ok(store.prove(At::Proposal(&block.proposal), keys)?);
+        }
+        match self.only_in_history(hash)? {
+            Some(number) => Ok(store.history(number)?.prove(*hash, keys)?),
+            None => Ok(store.prove(At::Block(*hash), keys)?),
+        }
+    }
+
+    /// The trie nodes that prove an account and its `slots` after a known block, for `eth_getProof`
+    /// (EIP-1186).
+    ///
+    /// # Errors
+    /// As [`state`](Self::state); [`StateError::Unsupported`] if the backend has no such proofs.
+    pub fn account_nodes(
+        &self,
+        hash: &B256,
+        address: &Address,
+        slots: &[B256],
+    ) -> Result<AccountNodes, PipelineError> {
+        let store = self.live.chain().state();
+        if let Some(block) = self.moment.blocks.get(hash) {
+            return Ok(store.account_nodes(At::Proposal(&block.proposal), address, slots)?);
+        }
+        match self.only_in_history(hash)? {
+            Some(number) => Ok(store.history(number)?.account_nodes(address, slots)?),
+            None => Ok(store.account_nodes(At::Block(*hash), address, slots)?),
+        }
+    }
+
+    /// The trie nodes that removing `removed` after a known block may merge, for execution
+    /// witnesses.
+    ///
+    /// # Errors
+    /// As [`account_nodes`](Self::account_nodes).
+    pub fn merge_nodes(
+        &self,
+        hash: &B256,
+        removed: &[StateKey],
+    ) -> Result<Vec<Bytes>, PipelineError> {
+        let store = self.live.chain().state();
+        if let Some(block) = self.moment.blocks.get(hash) {
+            return Ok(store.merge_nodes(At::Proposal(&block.proposal), removed)?);
+        }
+        match self.only_in_history(hash)? {
+            Some(number) => Ok(store.history(number)?.merge_nodes(removed)?),
+            None => Ok(store.merge_nodes(At::Block(*hash), removed)?),
+        }
+    }
+
+    /// Number of a durable block whose state the backend's own history has alone.
+    fn only_in_history(&self, hash: &B256) -> Result<Option<u64>, PipelineError> {
+        let store = self.live.chain().state();
+        let number = self.block_number(hash)?.ok_or(StateError::UnknownBlock { hash: *hash })?;
+        let is_retained = store.retained().is_some_and(|kept| kept.contains(&number));
+        let has_history = store.backend().history().is_some();
+        let is_old = !is_retained && has_history && self.is_canonical(hash)?;
+        Ok(is_old.then_some(number))
+    }
+
+    /// As much of such a proof as this node has; see [`retrie_state::ProofShards`].
+    ///
+    /// # Errors
+    /// As [`prove`](Self::prove); [`StateError::Unsupported`] if the backend has no proof shards.
+    pub fn prove_part(&self, hash: &B256, keys: &[StateKey]) -> Result<StateProof, PipelineError> {
+        let store = self.live.chain().state();
+        let at = self.moment.blocks.get(hash).map(|block| At::Proposal(&block.proposal));
+        Ok(store.prove_part(at.unwrap_or(At::Block(*hash)), keys)?)
+    }
+
+    fn in_memory(&self, number: u64) -> Option<&Arc<ExecutedBlock>> {
+        let canonical = &self.moment.canonical;
+        let first = canonical.first()?.block().number;
+        canonical.get(usize::try_from(number.checked_sub(first)?).ok()?)
+    }
+}
+
+type Reader = Box<dyn StateReader + Send + Sync>;
+
+/// The state after one block, and what else an execution on top of it reads.
+pub struct BlockState {
+    view: View,
+    header: SealedHeader,
+    reader: Reader,
+}
+
+impl fmt::Debug for BlockState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BlockState").field("header", &self.header).finish_non_exhaustive()
+    }
+}
+
+impl BlockState {
+    /// Header of the block.
+    pub const fn header(&self) -> &SealedHeader {
+        &self.header
+    }
+
+    /// The view that it belongs to.
+    pub const fn view(&self) -> &View {
+        &self.view
+    }
+
+    /// What an execution on this state reads from.
+    pub fn input(&self) -> ExecutionInput<'_> {
+        ExecutionInput::new(self, self, self).with_code_cache(self.view.live.codes())
+    }
+}
+
+impl StateReader for BlockState {
+    fn get(&self, key: &StateKey) -> Result<Option<Value>, StateError> {
+        self.reader.get(key)
+    }
+
+    fn slots_of(&self, address: &Address) -> Result<Vec<(B256, Value)>, StateError> {
+        self.reader.slots_of(address)
+    }
+}
+
+impl CodeReader for BlockState {
+    fn code(&self, hash: &B256) -> Result<Option<Bytes>, StateError> {
+        self.view.code(hash).map_err(|error| {
+            StoreError::new(format!("reading code {hash}"), error.to_string()).into()
+        })
+    }
+}
+
+impl BlockHashes for BlockState {
+    fn block_hash(&self, number: u64) -> Result<Option<B256>, StateError> {
+        let ancestor = || -> Result<Option<B256>, PipelineError> {
+            let mut at = self.header.clone();
+            while at.number > number && !self.view.is_canonical(&at.hash())? {
+                let Some(parent) = self.view.header(&at.parent_hash)? else { return Ok(None) };
+                at = parent;
+            }
+            if at.number == number {
+                return Ok(Some(at.hash()));
+            }
+            if at.number < number { Ok(None) } else { self.view.canonical_hash(number) }
+        };
+        ancestor().map_err(|error| {
+            let action = format!("looking for ancestor {number}");
+            StoreError::new(action, error.to_string()).into()
+        })
+    }
+}

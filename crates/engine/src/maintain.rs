@@ -1,0 +1,119 @@
+//! The pool follows the chain.
+
+use crate::{
+    EngineError,
+    live::{BlockState, LiveChain},
+    pool::{HeadState, NextBlock, Pool},
+};
+use alloy_consensus::transaction::Recovered;
+use alloy_primitives::{Address, B256, Bytes, map::HashSet};
+use retrie_execution::CodeReader;
+use retrie_pipeline::{HeadChange, PipelineError};
+use retrie_state::{Account, StateError, StateReader};
+use std::{
+    fmt,
+    sync::Arc,
+    time::{SystemTime, UNIX_EPOCH},
+};
+use tokio::sync::{broadcast::error::RecvError, watch};
+
+impl HeadState for BlockState {
+    fn account(&self, address: Address) -> Result<Option<Account>, StateError> {
+        StateReader::account(self, &address)
+    }
+
+    fn code(&self, hash: &B256) -> Result<Option<Bytes>, StateError> {
+        CodeReader::code(self, hash)
+    }
+}
+
+/// Keeps a pool in step with the head, on the thread `pool`, until the live chain is gone.
+#[derive(Clone)]
+pub struct PoolMaintainer {
+    seen: watch::Receiver<B256>,
+}
+
+impl fmt::Debug for PoolMaintainer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PoolMaintainer").field("seen", &*self.seen.borrow()).finish()
+    }
+}
+
+impl PoolMaintainer {
+    /// Starts it; the pool is at the present head when this returns.
+    ///
+    /// # Errors
+    /// If the state of the head cannot be read, or no thread be started.
+    pub fn start(live: &LiveChain, pool: Pool) -> Result<Self, EngineError> {
+        let mut changes = live.subscribe();
+        let at = advance(live, &pool, &[])?;
+        let (tell, seen) = watch::channel(at);
+        let live = live.downgrade();
+        let run = move || {
+            loop {
+                let mut batch = Vec::new();
+                match changes.blocking_recv() {
+                    Ok(change) => batch.push(change),
+                    // What was missed is made up for by reading all accounts anew.
+                    Err(RecvError::Lagged(_)) => {}
+                    Err(RecvError::Closed) => return,
+                }
+                while let Ok(change) = changes.try_recv() {
+                    batch.push(change);
+                }
+                let Some(live) = live.upgrade() else { return };
+                match advance(&live, &pool, &batch) {
+                    Ok(head) => drop(tell.send_replace(head)),
+                    Err(error) => tracing::error!(%error, "the pool cannot follow the head"),
+                }
+            }
+        };
+        std::thread::Builder::new().name("pool".into()).spawn(run).map_err(EngineError::Thread)?;
+        Ok(Self { seen })
+    }
+
+    /// Waits until the pool knows that `head` is the head.
+    pub async fn wait_for(&mut self, head: B256) {
+        // An error means that the live chain is gone: then nobody waits for it.
+        let _ = self.seen.wait_for(|seen| *seen == head).await;
+    }
+}
+
+/// Brings the pool to the present head, over `changes`, and returns it.
+fn advance(
+    live: &LiveChain,
+    pool: &Pool,
+    changes: &[Arc<HeadChange>],
+) -> Result<B256, PipelineError> {
+    let view = live.view()?;
+    let head = view.head();
+    let state = view.state(&head.hash())?;
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    let next =
+        NextBlock::after(live.spec(), head, now.max(head.timestamp + 1)).map_err(|source| {
+            PipelineError::InvalidBlock {
+                number: head.number,
+                hash: head.hash(),
+                source: Box::new(source),
+            }
+        })?;
+    let blocks = |reverted: bool| {
+        changes.iter().flat_map(
+            move |change| {
+                if reverted { &change.reverted } else { &change.committed }
+            },
+        )
+    };
+    let mined: Vec<B256> = blocks(false)
+        .flat_map(|block| &block.block.body().transactions)
+        .map(|transaction| *transaction.hash())
+        .collect();
+    let known: HashSet<_> = mined.iter().collect();
+    let reinserted = blocks(true)
+        .flat_map(|block| block.block.clone_transactions_recovered())
+        .filter(|transaction| !known.contains(transaction.hash()))
+        .map(|transaction: Recovered<_>| transaction)
+        .collect();
+    pool.set_head(head, next, &mined, &state, reinserted)?;
+    Ok(head.hash())
+}

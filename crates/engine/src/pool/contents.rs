@@ -1,0 +1,413 @@
+//! What is in the pool, behind its lock.
+
+use crate::pool::{
+    BestTransactions, PoolConfig, PoolError, PoolTransaction,
+    best::Candidate,
+    blobs::BlobStore,
+    rules::{self, Rules},
+    sender::{Readiness, Sender, SenderAccount, Slot, check_replacement},
+    subpool::{Kind, SubPools},
+};
+use alloy_primitives::{Address, B256, map::HashMap};
+use std::{sync::Arc, time::Instant};
+
+/// How many transactions came and went, since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PoolCounters {
+    /// Taken, replacements included.
+    pub added: u64,
+    /// Taken in place of another one.
+    pub replaced: u64,
+    /// Refused.
+    pub rejected: u64,
+    /// Thrown out for better ones.
+    pub evicted: u64,
+    /// Thrown out for their age.
+    pub expired: u64,
+    /// Gone into a block.
+    pub mined: u64,
+    /// Made invalid by a block: nonce used, sender with code, rules changed.
+    pub invalidated: u64,
+    /// Taken back from blocks that were reorganised out.
+    pub reinserted: u64,
+}
+
+/// What is in the pool.
+#[derive(Debug)]
+pub(super) struct Contents {
+    pub(super) rules: Arc<Rules>,
+    pub(super) senders: HashMap<Address, Sender>,
+    pub(super) by_hash: HashMap<B256, (Address, u64)>,
+    /// How many transactions here carry an authorization of an account (EIP-7702).
+    authorities: HashMap<Address, usize>,
+    pub(super) subpools: SubPools,
+    pub(super) blobs: BlobStore,
+    pub(super) counters: PoolCounters,
+    /// Became executable and are not yet announced.
+    fresh: Vec<Arc<PoolTransaction>>,
+    arrivals: u64,
+}
+
+impl Contents {
+    pub(super) fn new(config: &PoolConfig, rules: Rules) -> Self {
+        Self {
+            subpools: SubPools::new(config, rules.next.base_fee.unwrap_or_default()),
+            rules: Arc::new(rules),
+            senders: HashMap::default(),
+            by_hash: HashMap::default(),
+            authorities: HashMap::default(),
+            blobs: BlobStore::new(config.mined_blobs_max_size),
+            counters: PoolCounters::default(),
+            fresh: Vec::new(),
+            arrivals: 0,
+        }
+    }
+
+    pub(super) fn get(&self, hash: &B256) -> Option<&Slot> {
+        let (sender, nonce) = self.by_hash.get(hash)?;
+        self.senders.get(sender)?.slots.get(nonce)
+    }
+
+    /// The account of a sender, as far as it has transactions here.
+    pub(super) fn account(&self, sender: &Address) -> Option<SenderAccount> {
+        self.senders.get(sender).map(|sender| sender.account)
+    }
+
+    /// Whether a transaction may come in, with regard to its sender's account and the others.
+    pub(super) fn check(
+        &self,
+        config: &PoolConfig,
+        tx: &PoolTransaction,
+        account: SenderAccount,
+    ) -> Result<(), PoolError> {
+        if self.by_hash.contains_key(tx.hash()) {
+            return Err(PoolError::AlreadyKnown);
+        }
+        account.check(tx)?;
+        let (nonce, cost, balance) = (tx.nonce(), tx.cost(), account.balance);
+        let sender = self.senders.get(&tx.sender());
+        if sender.is_some_and(|sender| sender.has_blobs() != tx.is_blob()) {
+            return Err(PoolError::AddressReserved);
+        }
+        self.check_delegation(config, tx, account)?;
+
+        if tx.is_blob() {
+            let next = sender.map_or(account.nonce, Sender::next_nonce);
+            if nonce > next {
+                return Err(PoolError::NonceTooHigh { got: nonce, next });
+            }
+            let queued = sender.map(|sender| sender.cost_without(nonce)).unwrap_or_default();
+            if queued.saturating_add(cost) > balance {
+                return Err(PoolError::InsufficientFundsForQueue { balance, queued, cost });
+            }
+        }
+        let Some(sender) = sender else { return Ok(()) };
+        if let Some(old) = sender.slots.get(&nonce) {
+            let bump = if tx.is_blob() { config.blob_price_bump } else { config.price_bump };
+            return check_replacement(&old.tx, tx, bump);
+        }
+        let pooled = sender.slots.len();
+        if !tx.is_local && pooled >= config.max_account_slots {
+            return Err(PoolError::AccountLimitExceeded { pooled });
+        }
+        Ok(())
+    }
+
+    /// A delegation can empty an account, or use up its nonces, at any time: one with a delegation, or
+    /// one that waits for one, has few transactions in the pool (EIP-7702).
+    fn check_delegation(
+        &self,
+        config: &PoolConfig,
+        tx: &PoolTransaction,
+        account: SenderAccount,
+    ) -> Result<(), PoolError> {
+        let slots = config.max_inflight_delegated_slots;
+        if account.is_delegated || self.authorities.contains_key(&tx.sender()) {
+            let sender = self.senders.get(&tx.sender());
+            let replaces = sender.is_some_and(|sender| sender.slots.contains_key(&tx.nonce()));
+            if !replaces {
+                if sender.map_or(0, |sender| sender.slots.len()) >= slots {
+                    return Err(PoolError::InFlightLimitReached);
+                }
+                if tx.nonce() != sender.map_or(account.nonce, Sender::next_nonce) {
+                    return Err(PoolError::OutOfOrderDelegated);
+                }
+            }
+        }
+        let is_reserved = |authority: &Address| {
+            let sender = self.senders.get(authority);
+            sender.is_some_and(|sender| sender.slots.len() > slots || sender.has_blobs())
+        };
+        if tx.authorities().iter().any(is_reserved) {
+            return Err(PoolError::AuthorityReserved);
+        }
+        Ok(())
+    }
+
+    /// Puts in a transaction that [`Self::check`] has passed, and drops what there is no room for any
+    /// more. That may be the transaction itself.
+    pub(super) fn admit(
+        &mut self,
+        tx: Arc<PoolTransaction>,
+        account: SenderAccount,
+    ) -> Result<(), PoolError> {
+        let hash = *tx.hash();
+        let replaces = self.insert(tx, account);
+        self.evict();
+        let kind = self.get(&hash).and_then(Kind::of).ok_or(PoolError::PoolFull)?;
+        // Full of local transactions, which never go. A replacement takes the room there was.
+        if self.subpools.get(kind).is_full() && !replaces {
+            self.remove(&hash);
+            return Err(PoolError::PoolFull);
+        }
+        Ok(())
+    }
+
+    /// Puts in a transaction, in place of one of the same nonce if there is one. Says whether there
+    /// was.
+    fn insert(&mut self, tx: Arc<PoolTransaction>, account: SenderAccount) -> bool {
+        let (address, nonce) = (tx.sender(), tx.nonce());
+        for authority in tx.authorities() {
+            *self.authorities.entry(*authority).or_default() += 1;
+        }
+        self.by_hash.insert(*tx.hash(), (address, nonce));
+        self.blobs.insert(&tx);
+        let slot = Slot::new(tx, self.arrivals);
+        self.arrivals += 1;
+        let sender = self.senders.entry(address).or_insert_with(|| Sender::new(account));
+        let old = sender.slots.insert(nonce, slot);
+        if let Some(old) = &old {
+            self.unlink(old);
+            self.blobs.remove(old.tx.hash());
+            self.counters.replaced += 1;
+        }
+        self.judge(address, nonce);
+        self.counters.added += 1;
+        old.is_some()
+    }
+
+    /// Removes all traces of a transaction but its slot and its sidecar.
+    fn unlink(&mut self, slot: &Slot) {
+        self.by_hash.remove(slot.tx.hash());
+        self.subpools.remove(slot);
+        for authority in slot.tx.authorities() {
+            if let Some(count) = self.authorities.get_mut(authority) {
+                *count -= 1;
+                if *count == 0 {
+                    self.authorities.remove(authority);
+                }
+            }
+        }
+    }
+
+    /// Takes a transaction out, and keeps its sidecar.
+    fn take(&mut self, address: Address, nonce: u64) -> Option<Arc<PoolTransaction>> {
+        let sender = self.senders.get_mut(&address)?;
+        let slot = sender.slots.remove(&nonce)?;
+        if sender.slots.is_empty() {
+            self.senders.remove(&address);
+        }
+        self.unlink(&slot);
+        self.judge(address, nonce);
+        Some(slot.tx)
+    }
+
+    /// Takes a transaction out. What follows it stays and waits.
+    pub(super) fn remove(&mut self, hash: &B256) -> Option<Arc<PoolTransaction>> {
+        let (address, nonce) = *self.by_hash.get(hash)?;
+        let tx = self.take(address, nonce)?;
+        self.blobs.remove(hash);
+        Some(tx)
+    }
+
+    /// Takes out a transaction that is in a block now.
+    pub(super) fn remove_mined(&mut self, hash: &B256) {
+        if let Some((address, nonce)) = self.by_hash.get(hash).copied()
+            && self.take(address, nonce).is_some()
+        {
+            self.blobs.retire(*hash);
+            self.counters.mined += 1;
+        }
+    }
+
+    /// Judges the transactions of a sender from nonce `from` on, until nothing changes any more.
+    fn judge(&mut self, address: Address, from: u64) {
+        let Some(sender) = self.senders.get_mut(&address) else { return };
+        let mut walk = sender.walk(from);
+        for slot in sender.slots.range_mut(from..).map(|(_, slot)| slot) {
+            let (readiness, spent) = walk.step(&slot.tx, &self.rules);
+            if slot.readiness == Some(readiness) && slot.spent == spent {
+                break;
+            }
+            self.subpools.remove(slot);
+            slot.readiness = Some(readiness);
+            slot.spent = spent;
+            let waits = readiness >= Readiness::Blocked;
+            slot.waits_since = waits.then(|| slot.waits_since.unwrap_or_else(Instant::now));
+            if readiness == Readiness::Executable && !slot.is_announced {
+                slot.is_announced = true;
+                self.fresh.push(Arc::clone(&slot.tx));
+            }
+            self.subpools.insert(slot);
+        }
+    }
+
+    /// Moves to a new head: takes its rules and the accounts of all senders, drops what has become
+    /// invalid and judges the rest anew.
+    ///
+    /// `accounts` holds at least all senders here.
+    pub(super) fn advance(
+        &mut self,
+        config: &PoolConfig,
+        rules: Rules,
+        accounts: &HashMap<Address, SenderAccount>,
+    ) {
+        let forked = !self.rules.same_fork(&rules);
+        let mut invalid = Vec::new();
+        for (address, sender) in &mut self.senders {
+            if let Some(account) = accounts.get(address) {
+                sender.account = *account;
+            }
+            let SenderAccount { nonce, contract, .. } = sender.account;
+            let is_invalid = |slot: &Slot| {
+                // Gas beyond the block's only makes it wait.
+                let check = || match rules.check(&slot.tx, config) {
+                    Ok(()) | Err(PoolError::ExceedsBlockGasLimit) => true,
+                    Err(_) => false,
+                };
+                slot.tx.nonce() < nonce || contract.is_some() || forked && !check()
+            };
+            invalid.extend(
+                sender.slots.values().filter(|slot| is_invalid(slot)).map(|slot| *slot.tx.hash()),
+            );
+        }
+        for hash in &invalid {
+            self.remove(hash);
+        }
+        self.counters.invalidated += invalid.len() as u64;
+
+        self.subpools = SubPools::new(config, rules.next.base_fee.unwrap_or_default());
+        self.rules = Arc::new(rules);
+        let mut addresses = Vec::with_capacity(self.senders.len());
+        for (address, sender) in &mut self.senders {
+            addresses.push(*address);
+            for slot in sender.slots.values_mut() {
+                slot.readiness = None;
+            }
+        }
+        for address in addresses {
+            self.judge(address, 0);
+        }
+    }
+
+    /// Drops what has waited for too long.
+    pub(super) fn expire(&mut self, config: &PoolConfig) {
+        let now = Instant::now();
+        let is_old = |slot: &&Slot| {
+            let waited = slot.waits_since.map(|since| now.saturating_duration_since(since));
+            !slot.tx.is_local && waited.is_some_and(|waited| waited >= config.max_queued_lifetime)
+        };
+        let slots = self.senders.values().flat_map(|sender| sender.slots.values());
+        let old: Vec<B256> = slots.filter(is_old).map(|slot| *slot.tx.hash()).collect();
+        for hash in &old {
+            self.remove(hash);
+        }
+        self.counters.expired += old.len() as u64;
+    }
+
+    /// Drops the worst transactions of each sub-pool that is too full. Only local ones may be left
+    /// above the limit.
+    pub(super) fn evict(&mut self) {
+        for kind in Kind::ALL {
+            while self.subpools.get(kind).is_full()
+                && let Some((address, nonce)) = self.subpools.get(kind).worst()
+                && let Some(tx) = self.take(address, nonce)
+            {
+                self.blobs.remove(tx.hash());
+                self.counters.evicted += 1;
+            }
+        }
+    }
+
+    /// The transactions that have become executable since the last call and are still here.
+    pub(super) fn take_fresh(&mut self) -> Vec<Arc<PoolTransaction>> {
+        let mut fresh = std::mem::take(&mut self.fresh);
+        fresh.retain(|tx| self.by_hash.contains_key(tx.hash()));
+        fresh
+    }
+
+    /// The executable transactions at these fees (wei).
+    pub(super) fn best(&self, base_fee: u64, blob_base_fee: Option<u128>) -> BestTransactions {
+        let mut best = BestTransactions::default();
+        for (address, sender) in &self.senders {
+            let chain = (sender.slots.values())
+                .take_while(|slot| slot.readiness <= Some(Readiness::Priced))
+                .take_while(|slot| rules::pays(&slot.tx, base_fee, blob_base_fee))
+                .map(|slot| Candidate {
+                    tip: slot.tx.tip(base_fee).unwrap_or_default(),
+                    id: slot.id,
+                    tx: Arc::clone(&slot.tx),
+                });
+            best.push(*address, chain.collect());
+        }
+        best
+    }
+
+    /// Says what is inconsistent.
+    #[cfg(feature = "testkit")]
+    pub(super) fn check_invariants(&self, config: &PoolConfig) -> Result<(), String> {
+        let mut subpools = SubPools::new(config, self.rules.next.base_fee.unwrap_or_default());
+        let mut authorities = HashMap::<Address, usize>::default();
+        let mut blobs = std::collections::BTreeSet::new();
+        let mut count = 0;
+        for (address, sender) in &self.senders {
+            if sender.slots.is_empty() {
+                return Err(format!("sender {address} has no transactions"));
+            }
+            let mut walk = sender.walk(0);
+            for (nonce, slot) in &sender.slots {
+                let tx = &slot.tx;
+                let name = format!("{address} nonce {nonce}");
+                if self.by_hash.get(tx.hash()) != Some(&(*address, *nonce)) {
+                    return Err(format!("{name} is not indexed"));
+                }
+                if (tx.sender(), tx.nonce()) != (*address, *nonce) || *nonce < sender.account.nonce
+                {
+                    return Err(format!("{name} is out of place"));
+                }
+                if tx.is_blob() != sender.has_blobs() {
+                    return Err(format!("{name}: blob transactions and others"));
+                }
+                let judged = walk.step(tx, &self.rules);
+                if (slot.readiness, slot.spent) != (Some(judged.0), judged.1) {
+                    return Err(format!("{name} is {:?}, not {judged:?}", slot.readiness));
+                }
+                if slot.waits_since.is_some() != (judged.0 >= Readiness::Blocked) {
+                    return Err(format!("{name} waits, or does not"));
+                }
+                if judged.0 == Readiness::Executable && !slot.is_announced {
+                    return Err(format!("{name} is not announced"));
+                }
+                subpools.insert(slot);
+                for authority in tx.authorities() {
+                    *authorities.entry(*authority).or_default() += 1;
+                }
+                if tx.is_blob() {
+                    blobs.insert(*tx.hash());
+                }
+                count += 1;
+            }
+        }
+        if count != self.by_hash.len() || authorities != self.authorities {
+            return Err("hashes or authorities of no transaction".into());
+        }
+        for kind in Kind::ALL {
+            let pool = self.subpools.get(kind);
+            if pool.is_full() && pool.worst().is_some() {
+                return Err(format!("{kind:?} is above its limit: {:?}", pool.stats));
+            }
+        }
+        self.subpools.check(&subpools)?;
+        self.blobs.check(&blobs)
+    }
+}

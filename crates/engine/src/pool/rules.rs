@@ -1,0 +1,275 @@
+//! Rules that need no state: what a transaction must be to go into the next block.
+
+use crate::pool::{Origin, PoolConfig, PoolError, PoolTransaction, Sidecar};
+use alloy_consensus::{Transaction as _, TxType, Typed2718};
+use alloy_eips::{
+    eip4844::{BLOB_TX_MIN_BLOB_GASPRICE, env_settings::EnvKzgSettings},
+    eip7840::BlobParams,
+};
+use alloy_primitives::U256;
+use retrie_chainspec::{
+    ChainSpec, EthereumHardfork,
+    primitives::{Header, SealedHeader, Transaction},
+};
+use retrie_consensus::ConsensusError;
+use revm::{
+    context::CfgEnv,
+    context_interface::{Cfg, cfg::gas_params::Eip2780TxInfo},
+    primitives::hardfork::SpecId,
+};
+
+/// What is known of the block after the head. It decides on forks, fees and gas.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NextBlock {
+    /// Its number.
+    pub number: u64,
+    /// Its time in seconds, as far as it can be told.
+    pub timestamp: u64,
+    /// Its gas limit.
+    pub gas_limit: u64,
+    /// Its base fee per gas in wei, from London on.
+    pub base_fee: Option<u64>,
+    /// Its fee per blob gas in wei, from Cancun on.
+    pub blob_base_fee: Option<u128>,
+}
+
+impl NextBlock {
+    /// The child of `head` at `timestamp` (seconds), with the same gas limit.
+    ///
+    /// # Errors
+    /// [`ConsensusError`] for a head that can have no child.
+    pub fn after(
+        spec: &ChainSpec,
+        head: &SealedHeader,
+        timestamp: u64,
+    ) -> Result<Self, ConsensusError> {
+        let excess = retrie_consensus::next_excess_blob_gas(spec, head, timestamp)?;
+        let blob_base_fee = excess
+            .zip(spec.blob_params_at_timestamp(timestamp))
+            .map(|(excess, params)| params.calc_blob_fee(excess));
+        Ok(Self {
+            number: head.number.saturating_add(1),
+            timestamp,
+            gas_limit: head.gas_limit,
+            base_fee: retrie_consensus::next_base_fee(spec, head)?,
+            blob_base_fee,
+        })
+    }
+}
+
+/// The rules of the next block.
+#[derive(Debug)]
+pub(super) struct Rules {
+    /// The block they are for.
+    pub(super) next: NextBlock,
+    cfg: CfgEnv<SpecId>,
+    blob_params: Option<BlobParams>,
+}
+
+impl Rules {
+    pub(super) fn new(spec: &ChainSpec, head: &Header, next: NextBlock) -> Self {
+        let header = Header {
+            number: next.number,
+            timestamp: next.timestamp,
+            gas_limit: next.gas_limit,
+            base_fee_per_gas: next.base_fee,
+            // Tells proof of stake where the merge block is not known.
+            difficulty: head.difficulty,
+            ..Default::default()
+        };
+        let cfg = retrie_execution::evm_env(spec, &header).cfg_env;
+        Self { next, cfg, blob_params: spec.blob_params_at_timestamp(next.timestamp) }
+    }
+
+    /// Whether the other rules take the same transactions, but for fees and block gas.
+    pub(super) fn same_fork(&self, other: &Self) -> bool {
+        self.cfg.spec == other.cfg.spec && self.blob_params == other.blob_params
+    }
+
+    fn is_active(&self, fork: SpecId) -> bool {
+        self.cfg.spec.is_enabled_in(fork)
+    }
+
+    /// Whether the next block is large enough for it.
+    pub(super) fn fits_block(&self, tx: &PoolTransaction) -> bool {
+        tx.transaction.gas_limit() <= self.next.gas_limit
+    }
+
+    /// Whether it pays the fees of the next block.
+    pub(super) fn pays_fees(&self, tx: &PoolTransaction) -> bool {
+        pays(tx, self.next.base_fee.unwrap_or_default(), self.next.blob_base_fee)
+    }
+
+    /// All checks but the proofs of blobs.
+    pub(super) fn check(&self, tx: &PoolTransaction, config: &PoolConfig) -> Result<(), PoolError> {
+        let (size, limit) = (tx.encoded_length(), config.max_tx_input_bytes);
+        if size > limit {
+            return Err(PoolError::Oversized { size, limit });
+        }
+        let inner = tx.transaction.inner();
+        self.check_type(inner, config)?;
+        self.check_chain_id(inner)?;
+        if self.is_active(SpecId::SHANGHAI) && inner.is_create() {
+            let (size, limit) = (inner.input().len(), self.cfg.max_initcode_size());
+            if size > limit {
+                return Err(PoolError::InitCodeSize { size, limit });
+            }
+        }
+        if inner.nonce() == u64::MAX {
+            return Err(PoolError::NonceMax);
+        }
+        self.check_gas(tx, config)?;
+        self.check_fees(tx, config)?;
+        if let Some(hashes) = inner.blob_versioned_hashes() {
+            self.check_blobs(tx.sidecar.as_deref(), hashes.len())?;
+        }
+        if inner.authorization_list().is_some_and(<[_]>::is_empty) {
+            return Err(PoolError::EmptyAuthorizations);
+        }
+        Ok(())
+    }
+
+    fn check_type(&self, tx: &Transaction, config: &PoolConfig) -> Result<(), PoolError> {
+        let (spec, fork) = match tx.tx_type() {
+            TxType::Legacy => return Ok(()),
+            TxType::Eip2930 => (SpecId::BERLIN, EthereumHardfork::Berlin),
+            TxType::Eip1559 => (SpecId::LONDON, EthereumHardfork::London),
+            TxType::Eip4844 => (SpecId::CANCUN, EthereumHardfork::Cancun),
+            TxType::Eip7702 => (SpecId::PRAGUE, EthereumHardfork::Prague),
+        };
+        if !self.is_active(spec) {
+            return Err(PoolError::TypeNotActive { ty: tx.ty(), fork });
+        }
+        if config.disable_blobs && tx.is_eip4844() {
+            return Err(PoolError::BlobsDisabled);
+        }
+        Ok(())
+    }
+
+    fn check_chain_id(&self, tx: &Transaction) -> Result<(), PoolError> {
+        match tx.chain_id() {
+            Some(got) if got != self.cfg.chain_id => {
+                Err(PoolError::ChainId { got, expected: self.cfg.chain_id })
+            }
+            // Signatures with a chain id come with EIP-155.
+            Some(_) if !self.is_active(SpecId::SPURIOUS_DRAGON) => Err(PoolError::InvalidSignature),
+            _ => Ok(()),
+        }
+    }
+
+    fn check_gas(&self, tx: &PoolTransaction, config: &PoolConfig) -> Result<(), PoolError> {
+        let got = tx.transaction.gas_limit();
+        // With EIP-8037 the cap is one of regular gas, not of the gas limit.
+        let has_state_gas = self.cfg.is_amsterdam_eip8037_enabled();
+        let fork_cap = if has_state_gas { u64::MAX } else { self.cfg.tx_gas_limit_cap() };
+        let cap = config.max_tx_gas_limit.unwrap_or(u64::MAX).min(fork_cap);
+        if got > cap {
+            return Err(PoolError::GasLimitTooHigh { cap, got });
+        }
+        if !self.fits_block(tx) {
+            return Err(PoolError::ExceedsBlockGasLimit);
+        }
+
+        let inner = tx.transaction.inner();
+        let (accounts, slots) = inner
+            .access_list()
+            .map_or((0, 0), |list| (list.len(), list.iter().map(|i| i.storage_keys.len()).sum()));
+        let eip2780 = self.cfg.is_amsterdam_eip2780_enabled().then(|| Eip2780TxInfo {
+            value: inner.value(),
+            is_self_transfer: inner.to() == Some(tx.sender()),
+        });
+        let gas = self.cfg.gas_params.initial_tx_gas(
+            inner.input(),
+            inner.is_create(),
+            accounts as u64,
+            slots as u64,
+            inner.authorization_count().unwrap_or_default(),
+            eip2780,
+        );
+        if got < gas.initial_total_gas() {
+            return Err(PoolError::IntrinsicGas { got, needed: gas.initial_total_gas() });
+        }
+        if self.is_active(SpecId::PRAGUE) && got < gas.floor_gas() {
+            return Err(PoolError::FloorDataGas { got, needed: gas.floor_gas() });
+        }
+        let regular = gas.initial_regular_gas().max(gas.floor_gas());
+        if has_state_gas && regular > self.cfg.tx_gas_limit_cap() {
+            return Err(PoolError::GasLimitTooHigh {
+                cap: self.cfg.tx_gas_limit_cap(),
+                got: regular,
+            });
+        }
+        Ok(())
+    }
+
+    fn check_fees(&self, tx: &PoolTransaction, config: &PoolConfig) -> Result<(), PoolError> {
+        let inner = tx.transaction.inner();
+        let (tip, fee_cap) = (inner.priority_fee_or_price(), inner.max_fee_per_gas());
+        if tip > fee_cap {
+            return Err(PoolError::TipAboveFeeCap { tip, fee_cap });
+        }
+        let minimum = u128::from(config.minimal_protocol_base_fee);
+        if self.next.base_fee.is_some() && fee_cap < minimum {
+            return Err(PoolError::Underpriced { fee_cap, minimum });
+        }
+        match config.minimum_priority_fee {
+            Some(minimum) if !tx.is_local && tip < minimum => {
+                return Err(PoolError::TipTooLow { tip, minimum });
+            }
+            _ => {}
+        }
+        if let Some(fee_cap) = inner.max_fee_per_blob_gas()
+            && fee_cap < BLOB_TX_MIN_BLOB_GASPRICE
+        {
+            let minimum = BLOB_TX_MIN_BLOB_GASPRICE;
+            return Err(PoolError::BlobFeeTooLow { fee_cap, minimum });
+        }
+        if let Some(cap) = config.tx_fee_cap
+            && tx.origin == Origin::Local
+        {
+            let fee = U256::from(inner.gas_limit()) * U256::from(fee_cap);
+            if fee > U256::from(cap) {
+                return Err(PoolError::FeeCapExceeded { fee, cap });
+            }
+        }
+        Ok(())
+    }
+
+    fn check_blobs(&self, sidecar: Option<&Sidecar>, hashes: usize) -> Result<(), PoolError> {
+        let sidecar = sidecar.ok_or(PoolError::MissingSidecar)?;
+        if hashes == 0 {
+            return Err(PoolError::NoBlobs);
+        }
+        let permitted = self.blob_params.map_or(0, |params| params.max_blobs_per_tx);
+        if hashes as u64 > permitted {
+            return Err(PoolError::TooManyBlobs { have: hashes as u64, permitted });
+        }
+        let blobs = sidecar.blobs().len();
+        if blobs != hashes {
+            return Err(PoolError::BlobCount { blobs, hashes });
+        }
+        let (got, expected) = (sidecar.is_eip7594(), self.is_active(SpecId::OSAKA));
+        if got != expected {
+            let (expected, got) = (expected.into(), got.into());
+            return Err(PoolError::SidecarVersion { expected, got });
+        }
+        Ok(())
+    }
+}
+
+/// Whether a transaction meets a base fee and, if it has blobs, a blob fee (wei).
+pub(super) fn pays(tx: &PoolTransaction, base_fee: u64, blob_base_fee: Option<u128>) -> bool {
+    tx.transaction.max_fee_per_gas() >= u128::from(base_fee)
+        && tx
+            .transaction
+            .max_fee_per_blob_gas()
+            .is_none_or(|cap| blob_base_fee.is_some_and(|fee| cap >= fee))
+}
+
+/// Checks hashes, commitments and proofs of a blob transaction. Takes milliseconds per blob, and a
+/// second or so the first time, for the trusted setup.
+pub(super) fn check_proofs(tx: &PoolTransaction) -> Result<(), PoolError> {
+    let Some(hashes) = tx.transaction.blob_versioned_hashes() else { return Ok(()) };
+    let sidecar = tx.sidecar.as_ref().ok_or(PoolError::MissingSidecar)?;
+    sidecar.validate(hashes, EnvKzgSettings::Default.get()).map_err(PoolError::Sidecar)
+}

@@ -1,0 +1,207 @@
+//! The transactions of one sender, and how far each is from being executed.
+
+use crate::pool::{PoolError, PoolTransaction, rules::Rules};
+use alloy_consensus::Transaction as _;
+use alloy_eips::eip7702::constants::EIP7702_DELEGATION_DESIGNATOR;
+use alloy_primitives::{Address, B256, Bytes, KECCAK256_EMPTY, U256};
+use retrie_state::{Account, StateError};
+use std::{collections::BTreeMap, sync::Arc, time::Instant};
+
+/// Reads the state of the head.
+pub trait HeadState {
+    /// The account at `address`, `None` if there is none.
+    fn account(&self, address: Address) -> Result<Option<Account>, StateError>;
+    /// The code with this keccak-256, `None` if it is not stored.
+    fn code(&self, hash: &B256) -> Result<Option<Bytes>, StateError>;
+}
+
+/// What the pool needs to know of a sender's account.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct SenderAccount {
+    /// Next nonce on chain.
+    pub(super) nonce: u64,
+    /// Balance in wei.
+    pub(super) balance: U256,
+    /// Whether its code is a delegation (EIP-7702).
+    pub(super) is_delegated: bool,
+    /// Hash of a code that is none: such an account sends nothing (EIP-3607).
+    pub(super) contract: Option<B256>,
+}
+
+/// Length of a delegation: designator and address.
+const DELEGATION_LEN: usize = 3 + 20;
+
+impl SenderAccount {
+    pub(super) fn read(state: &dyn HeadState, address: Address) -> Result<Self, StateError> {
+        let Some(Account { nonce, balance, code_hash }) = state.account(address)? else {
+            return Ok(Self::default());
+        };
+        let mut account = Self { nonce, balance, ..Self::default() };
+        if code_hash != KECCAK256_EMPTY {
+            let code = state.code(&code_hash)?.ok_or_else(|| {
+                StateError::corrupt("codes", format!("code {code_hash} of {address} is missing"))
+            })?;
+            account.is_delegated =
+                code.starts_with(&EIP7702_DELEGATION_DESIGNATOR) && code.len() == DELEGATION_LEN;
+            account.contract = (!account.is_delegated).then_some(code_hash);
+        }
+        Ok(account)
+    }
+
+    /// Whether the account can send a transaction at all.
+    pub(super) fn check(&self, tx: &PoolTransaction) -> Result<(), PoolError> {
+        if let Some(code_hash) = self.contract {
+            return Err(PoolError::SenderNotEoa { address: tx.sender(), code_hash });
+        }
+        if tx.nonce() < self.nonce {
+            return Err(PoolError::NonceTooLow { next: self.nonce, got: tx.nonce() });
+        }
+        if tx.cost() > self.balance {
+            return Err(PoolError::InsufficientFunds { balance: self.balance, cost: tx.cost() });
+        }
+        Ok(())
+    }
+}
+
+/// How far a transaction is from being executed; the best first. Along the nonces of a sender it
+/// never gets better, as each transaction waits for those before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Readiness {
+    /// The next block can take it.
+    Executable,
+    /// The fees of the next block are above what it or one before it pays.
+    Priced,
+    /// The balance does not cover it and those before it, or one of them asks for more gas than the
+    /// next block has.
+    Blocked,
+    /// A nonce before it is missing.
+    Gapped,
+}
+
+/// A transaction in its place.
+#[derive(Debug)]
+pub(super) struct Slot {
+    pub(super) tx: Arc<PoolTransaction>,
+    /// Number of its arrival.
+    pub(super) id: u64,
+    /// `None` until it has been judged.
+    pub(super) readiness: Option<Readiness>,
+    /// Cost of this transaction and those before it, in wei; zero when gapped.
+    pub(super) spent: U256,
+    /// When it began to wait for a nonce or funds.
+    pub(super) waits_since: Option<Instant>,
+    /// Whether subscribers know of it.
+    pub(super) is_announced: bool,
+}
+
+impl Slot {
+    pub(super) const fn new(tx: Arc<PoolTransaction>, id: u64) -> Self {
+        Self { tx, id, readiness: None, spent: U256::ZERO, waits_since: None, is_announced: false }
+    }
+}
+
+/// An account with transactions in the pool.
+#[derive(Debug)]
+pub(super) struct Sender {
+    pub(super) account: SenderAccount,
+    /// By nonce; none is below the account's.
+    pub(super) slots: BTreeMap<u64, Slot>,
+}
+
+impl Sender {
+    pub(super) const fn new(account: SenderAccount) -> Self {
+        Self { account, slots: BTreeMap::new() }
+    }
+
+    /// The first nonce from the account's on that no transaction here has.
+    pub(super) fn next_nonce(&self) -> u64 {
+        let ready = self.slots.values().take_while(|slot| slot.readiness < Some(Readiness::Gapped));
+        self.account.nonce + ready.count() as u64
+    }
+
+    /// Whether its transactions are those with blobs.
+    pub(super) fn has_blobs(&self) -> bool {
+        self.slots.first_key_value().is_some_and(|(_, slot)| slot.tx.is_blob())
+    }
+
+    /// Cost in wei of all its transactions but that of one nonce.
+    pub(super) fn cost_without(&self, nonce: u64) -> U256 {
+        let others = self.slots.iter().filter(|(other, _)| **other != nonce);
+        others.fold(U256::ZERO, |sum, (_, slot)| sum.saturating_add(slot.tx.cost()))
+    }
+
+    /// Where judging transactions from nonce `from` on begins.
+    pub(super) fn walk(&self, from: u64) -> Walk {
+        let balance = self.account.balance;
+        let before = self.slots.range(..from).next_back();
+        before.map_or(
+            Walk {
+                expected: self.account.nonce,
+                balance,
+                spent: U256::ZERO,
+                readiness: Readiness::Executable,
+            },
+            |(nonce, slot)| Walk {
+                // The largest nonce is never taken.
+                expected: nonce + 1,
+                balance,
+                spent: slot.spent,
+                readiness: slot.readiness.unwrap_or(Readiness::Gapped),
+            },
+        )
+    }
+}
+
+/// A walk along the transactions of a sender, in the order of their nonces.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Walk {
+    expected: u64,
+    balance: U256,
+    spent: U256,
+    readiness: Readiness,
+}
+
+impl Walk {
+    /// Judges the next transaction: its readiness, and the cost up to it.
+    pub(super) fn step(&mut self, tx: &PoolTransaction, rules: &Rules) -> (Readiness, U256) {
+        if tx.nonce() != self.expected {
+            self.readiness = Readiness::Gapped;
+        }
+        if self.readiness == Readiness::Gapped {
+            return (Readiness::Gapped, U256::ZERO);
+        }
+        self.expected += 1;
+        self.spent = self.spent.saturating_add(tx.cost());
+        let own = if self.spent > self.balance || !rules.fits_block(tx) {
+            Readiness::Blocked
+        } else if rules.pays_fees(tx) {
+            Readiness::Executable
+        } else {
+            Readiness::Priced
+        };
+        self.readiness = self.readiness.max(own);
+        (self.readiness, self.spent)
+    }
+}
+
+/// Whether a transaction pays so much more than one of the same nonce that it may take its place:
+/// `bump` percent, rounded up, in every fee, and more than before in all.
+pub(super) fn check_replacement(
+    old: &PoolTransaction,
+    new: &PoolTransaction,
+    bump: u128,
+) -> Result<(), PoolError> {
+    let is_enough = |old: u128, new: u128| {
+        let needed = U256::from(old) * U256::from(bump.saturating_add(100));
+        U256::from(new) * U256::from(100) >= needed
+    };
+    let blob_fee = |tx: &PoolTransaction| tx.transaction.max_fee_per_blob_gas().unwrap_or_default();
+    let (old_fee, new_fee) = (old.transaction.max_fee_per_gas(), new.transaction.max_fee_per_gas());
+    let (old_tip, new_tip) =
+        (old.transaction.priority_fee_or_price(), new.transaction.priority_fee_or_price());
+    let replaces = new_fee > old_fee
+        && is_enough(old_fee, new_fee)
+        && is_enough(old_tip, new_tip)
+        && is_enough(blob_fee(old), blob_fee(new));
+    if replaces { Ok(()) } else { Err(PoolError::ReplacementUnderpriced) }
+}

@@ -1,0 +1,153 @@
+//! A transaction in the pool.
+
+use alloy_consensus::{
+    EthereumTxEnvelope, Transaction as _, TxEip4844WithSidecar, transaction::Recovered,
+};
+use alloy_eips::{eip2718::Encodable2718, eip7594::BlobTransactionSidecarVariant};
+use alloy_primitives::{Address, B256, U256};
+use retrie_chainspec::primitives::Transaction;
+use std::{
+    sync::{Arc, OnceLock},
+    time::Instant,
+};
+
+/// Blobs with commitments and proofs: one proof a blob (EIP-4844) or 128 of its cells (EIP-7594).
+pub type Sidecar = BlobTransactionSidecarVariant;
+
+/// A transaction as it is sent around: one of type 3 with its sidecar.
+pub type PooledTransaction = EthereumTxEnvelope<TxEip4844WithSidecar<Sidecar>>;
+
+/// How a transaction came to the pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Origin {
+    /// Sent by a user of this node. See [`PoolConfig::is_local`](super::PoolConfig::is_local).
+    Local,
+    /// Heard from others.
+    External,
+    /// Not to be told to others.
+    Private,
+}
+
+/// A transaction that has passed the rules which need no state, with what the pool computes once.
+#[derive(Debug)]
+pub struct PoolTransaction {
+    /// The transaction and its sender; blob transactions without sidecar, as blocks carry them.
+    pub transaction: Recovered<Transaction>,
+    /// Sidecar of a blob transaction.
+    pub sidecar: Option<Arc<Sidecar>>,
+    /// How it came here.
+    pub origin: Origin,
+    /// When it came here.
+    pub arrived: Instant,
+    /// Whether it has the privileges of a local transaction.
+    pub is_local: bool,
+    cost: U256,
+    encoded_length: usize,
+    size: usize,
+    /// Recovered when first needed: it costs as much as the sender, each.
+    authorities: OnceLock<Box<[Address]>>,
+}
+
+/// Splits a transaction from its sidecar.
+pub(super) fn split(transaction: PooledTransaction) -> (Transaction, Option<Sidecar>) {
+    let mut sidecar = None;
+    let transaction = transaction.map_eip4844(|with_sidecar| {
+        let (transaction, blobs) = with_sidecar.into_parts();
+        sidecar = Some(blobs);
+        transaction
+    });
+    (transaction, sidecar)
+}
+
+impl PoolTransaction {
+    pub(super) fn new(
+        transaction: Recovered<Transaction>,
+        sidecar: Option<Arc<Sidecar>>,
+        origin: Origin,
+        is_local: bool,
+    ) -> Self {
+        let tx = transaction.inner();
+        let gas = U256::from(tx.gas_limit()) * U256::from(tx.max_fee_per_gas());
+        let blob_gas = U256::from(tx.blob_gas_used().unwrap_or_default())
+            * U256::from(tx.max_fee_per_blob_gas().unwrap_or_default());
+        // Fees have at most 64 + 128 bits, only the value can make this overflow.
+        let cost = tx.value().saturating_add(gas).saturating_add(blob_gas);
+        let encoded_length = tx.encode_2718_len();
+        let authorizations = tx.authorization_count().unwrap_or_default() as usize;
+        let size = size_of::<Self>()
+            + encoded_length
+            + authorizations * size_of::<Address>()
+            + sidecar.as_ref().map_or(0, |sidecar| sidecar.size());
+        Self {
+            transaction,
+            sidecar,
+            origin,
+            arrived: Instant::now(),
+            is_local,
+            cost,
+            encoded_length,
+            size,
+            authorities: OnceLock::new(),
+        }
+    }
+
+    /// Its hash.
+    pub fn hash(&self) -> &B256 {
+        self.transaction.inner().tx_hash()
+    }
+
+    /// Who signed it.
+    pub const fn sender(&self) -> Address {
+        self.transaction.signer()
+    }
+
+    /// Its nonce.
+    pub fn nonce(&self) -> u64 {
+        self.transaction.nonce()
+    }
+
+    /// Whether it carries blobs (EIP-4844).
+    pub const fn is_blob(&self) -> bool {
+        self.transaction.inner().is_eip4844()
+    }
+
+    /// Most wei that it takes from its sender: value, gas and blob gas.
+    pub const fn cost(&self) -> U256 {
+        self.cost
+    }
+
+    /// Length in bytes of its EIP-2718 encoding, without sidecar.
+    pub const fn encoded_length(&self) -> usize {
+        self.encoded_length
+    }
+
+    /// About the bytes it takes in memory, sidecar included.
+    pub const fn size(&self) -> usize {
+        self.size
+    }
+
+    /// Accounts whose code it sets (EIP-7702), as far as their signatures are valid.
+    pub fn authorities(&self) -> &[Address] {
+        self.authorities.get_or_init(|| {
+            let signed = self.transaction.authorization_list().unwrap_or_default();
+            signed.iter().filter_map(|signed| signed.recover_authority().ok()).collect()
+        })
+    }
+
+    /// What the proposer gets per gas, in wei, at a base fee. `None` if the base fee is not met.
+    pub fn tip(&self, base_fee: u64) -> Option<u128> {
+        self.transaction.effective_tip_per_gas(base_fee)
+    }
+
+    /// The transaction as it is sent around. Copies the sidecar.
+    ///
+    /// `None` for a blob transaction whose sidecar is gone, which no pooled one is.
+    pub fn to_pooled(&self) -> Option<PooledTransaction> {
+        let transaction = self.transaction.inner().clone();
+        let with_sidecar = |tx| {
+            let sidecar = self.sidecar.as_deref().ok_or(())?;
+            Ok::<_, ()>(TxEip4844WithSidecar::from_tx_and_sidecar(tx, sidecar.clone()))
+        };
+        transaction.try_map_eip4844(with_sidecar).ok()
+    }
+}

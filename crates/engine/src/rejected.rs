@@ -1,0 +1,71 @@
+//! Blocks that were found invalid, so that their descendants are refused without being looked at.
+
+use alloy_primitives::{B256, map::HashMap};
+use alloy_rpc_types_engine::{PayloadStatus, PayloadStatusEnum};
+use std::collections::VecDeque;
+
+/// So many are remembered; one that is forgotten is verified again.
+const REMEMBERED: usize = 512;
+
+#[derive(Debug, Default)]
+pub(crate) struct Rejected {
+    blocks: HashMap<B256, Verdict>,
+    /// In the order they came.
+    order: VecDeque<B256>,
+}
+
+#[derive(Clone, Debug)]
+struct Verdict {
+    latest_valid: Option<B256>,
+    reason: String,
+}
+
+impl Rejected {
+    pub(crate) fn insert(&mut self, hash: B256, latest_valid: Option<B256>, reason: String) {
+        if self.blocks.insert(hash, Verdict { latest_valid, reason }).is_none() {
+            self.order.push_back(hash);
+        }
+        while self.order.len() > REMEMBERED {
+            if let Some(oldest) = self.order.pop_front() {
+                self.blocks.remove(&oldest);
+            }
+        }
+    }
+
+    /// What to say of a block that was rejected.
+    pub(crate) fn status(&self, hash: &B256) -> Option<PayloadStatus> {
+        let Verdict { latest_valid, reason } = self.blocks.get(hash)?;
+        let status = PayloadStatusEnum::Invalid { validation_error: reason.clone() };
+        Some(PayloadStatus::new(status, *latest_valid))
+    }
+
+    /// Rejects `hash` if its parent is rejected, and says so.
+    pub(crate) fn descendant(&mut self, hash: B256, parent: B256) -> Option<PayloadStatus> {
+        let latest_valid = self.blocks.get(&parent)?.latest_valid;
+        self.insert(hash, latest_valid, "links to previously rejected block".into());
+        self.status(&hash)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hash(n: u64) -> B256 {
+        B256::from(alloy_primitives::U256::from(n))
+    }
+
+    #[test]
+    fn descendants_name_the_last_valid_ancestor_and_the_oldest_are_forgotten() {
+        let mut rejected = Rejected::default();
+        rejected.insert(hash(1), Some(hash(0)), "bad gas".into());
+        assert_eq!(rejected.descendant(hash(9), hash(8)), None);
+        for n in 2..=REMEMBERED as u64 {
+            let status = rejected.descendant(hash(n), hash(n - 1)).unwrap();
+            assert_eq!(status.latest_valid_hash, Some(hash(0)));
+        }
+        assert!(rejected.status(&hash(1)).is_some());
+        rejected.insert(hash(10_000), None, String::new());
+        assert_eq!(rejected.status(&hash(1)), None);
+    }
+}

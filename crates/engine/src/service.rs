@@ -1,0 +1,527 @@
+//! The engine's thread: the one place that changes the chain.
+//!
+//! ```text
+//!  Engine API, builder, follower --commands--> thread `engine`: Tree, forkchoice, invalid blocks
+//!                                                   |               |
+//!                                              `import-commit`   publishes moments (LiveChain)
+//! ```
+//!
+//! Verification runs on this thread, one block at a time; what needs no state (hashes, signatures)
+//! is done before a block comes here. Blocks behind the head become durable in the background.
+
+use crate::{
+    EngineError,
+    live::{LiveChain, Moment},
+    orphans::Orphans,
+    rejected::Rejected,
+};
+use alloy_consensus::BlockHeader;
+use alloy_primitives::B256;
+use alloy_rpc_types_engine::{ForkchoiceState, PayloadStatus, PayloadStatusEnum};
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded};
+use retrie_chainspec::primitives::SealedHeader;
+use retrie_pipeline::{Chain, ExecutedBlock, HeadChange, PipelineError, PreparedBlock, Tree};
+use retrie_state::{BlockRef, StateError};
+use retrie_telemetry::Metrics;
+use std::{fmt, sync::Arc, thread::JoinHandle, time::Duration};
+use tokio::sync::{oneshot, watch};
+
+/// How the engine behaves.
+#[derive(Clone, Copy, Debug)]
+pub struct EngineConfig {
+    /// Canonical blocks in memory beyond which a commit is started (`--engine.persistence-threshold`).
+    pub persistence_threshold: u64,
+    /// Canonical blocks that stay in memory then (`--engine.memory-block-buffer-target`): a reorg
+    /// among them touches no disk.
+    pub memory_blocks: u64,
+}
+
+impl Default for EngineConfig {
+    fn default() -> Self {
+        Self { persistence_threshold: 2, memory_blocks: 0 }
+    }
+}
+
+/// Side blocks this far below the head are dropped from memory.
+const SIDE_BLOCK_DEPTH: u64 = 256;
+/// While a commit is under way the engine looks after it this often.
+const COMMIT_POLL: Duration = Duration::from_millis(5);
+
+type Reply<T> = oneshot::Sender<Result<T, EngineError>>;
+
+enum Command {
+    NewBlock(Box<PreparedBlock>, Reply<PayloadStatus>),
+    Rejected { hash: B256, parent: B256, reason: String, reply: Reply<PayloadStatus> },
+    Forkchoice(ForkchoiceState, Reply<ForkchoiceOutcome>),
+    Built(Arc<ExecutedBlock>),
+    Flush(Reply<()>),
+    Stop,
+}
+
+/// What a forkchoice update came to.
+#[derive(Clone, Debug)]
+pub struct ForkchoiceOutcome {
+    /// As in the answer of `engine_forkchoiceUpdated`.
+    pub status: PayloadStatus,
+    /// The head, if it is the one asked for: a payload may be built on it.
+    pub head: Option<SealedHeader>,
+}
+
+/// Talks to the engine's thread. Cheap to clone.
+#[derive(Clone)]
+pub struct EngineHandle {
+    commands: Sender<Command>,
+    live: LiveChain,
+    /// A head that the consensus client named and nobody here knows.
+    wanted: watch::Receiver<Option<B256>>,
+}
+
+impl fmt::Debug for EngineHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("EngineHandle").field("live", &self.live).finish_non_exhaustive()
+    }
+}
+
+impl EngineHandle {
+    /// The chain that the engine moves.
+    pub const fn live(&self) -> &LiveChain {
+        &self.live
+    }
+
+    /// Verifies a block and puts it into the tree. The head stays.
+    ///
+    /// # Errors
+    /// If the engine has ended or failed; an invalid block is no error.
+    pub async fn new_block(&self, block: PreparedBlock) -> Result<PayloadStatus, EngineError> {
+        self.ask(|reply| Command::NewBlock(Box::new(block), reply)).await
+    }
+
+    /// Tells of a block that is invalid by itself, so that its descendants are refused too.
+    ///
+    /// # Errors
+    /// If the engine has ended or failed.
+    pub async fn reject(
+        &self,
+        hash: B256,
+        parent: B256,
+        reason: String,
+    ) -> Result<PayloadStatus, EngineError> {
+        self.ask(|reply| Command::Rejected { hash, parent, reason, reply }).await
+    }
+
+    /// Makes a block the head, and says which are safe and final.
+    ///
+    /// # Errors
+    /// [`EngineError::InvalidForkchoice`], [`EngineError::ZeroHead`] and
+    /// [`EngineError::TooDeepReorg`], before anything is changed; if the engine has ended or failed.
+    pub async fn forkchoice(
+        &self,
+        state: ForkchoiceState,
+    ) -> Result<ForkchoiceOutcome, EngineError> {
+        self.ask(|reply| Command::Forkchoice(state, reply)).await
+    }
+
+    /// Puts a block into the tree that was built here.
+    pub fn built(&self, block: Arc<ExecutedBlock>) {
+        // An engine that has ended needs no blocks.
+        let _ = self.commands.send(Command::Built(block));
+    }
+
+    /// Makes the whole canonical chain durable.
+    ///
+    /// # Errors
+    /// Those of the commit.
+    pub async fn flush(&self) -> Result<(), EngineError> {
+        self.ask(Command::Flush).await
+    }
+
+    /// The head that the consensus client wants and nobody here knows, whenever that changes.
+    pub fn wanted(&self) -> watch::Receiver<Option<B256>> {
+        self.wanted.clone()
+    }
+
+    async fn ask<T>(&self, command: impl FnOnce(Reply<T>) -> Command) -> Result<T, EngineError> {
+        let (reply, answer) = oneshot::channel();
+        self.commands.send(command(reply)).map_err(|_| EngineError::Stopped)?;
+        answer.await.map_err(|_| EngineError::Stopped)?
+    }
+}
+
+/// The running engine. Dropping it stops the thread, after everything canonical is durable.
+#[derive(Debug)]
+pub struct Engine {
+    handle: EngineHandle,
+    thread: Option<JoinHandle<Result<(), EngineError>>>,
+}
+
+impl Engine {
+    /// Starts the engine on the durable head of an open datadir.
+    ///
+    /// # Errors
+    /// If the database or the thread fail to start.
+    pub fn start(
+        chain: Arc<Chain>,
+        config: EngineConfig,
+        metrics: Metrics,
+    ) -> Result<Self, EngineError> {
+        let live = LiveChain::new(chain)?;
+        let (commands, inbox) = unbounded();
+        let (want, wanted) = watch::channel(None);
+        let handle = EngineHandle { commands, live: live.clone(), wanted };
+        let thread = std::thread::Builder::new()
+            .name("engine".into())
+            .spawn(move || {
+                let chain = live.chain().clone();
+                std::thread::scope(|scope| {
+                    let codes = live.codes().clone();
+                    let tree = Tree::new(&chain, false, codes, metrics.clone(), scope)?;
+                    let service = Service {
+                        tree,
+                        config,
+                        live,
+                        want,
+                        safe: None,
+                        finalized: None,
+                        orphans: Orphans::default(),
+                        rejected: Rejected::default(),
+                        metrics,
+                    };
+                    service.run(&inbox)
+                })
+            })
+            .map_err(EngineError::Thread)?;
+        Ok(Self { handle, thread: Some(thread) })
+    }
+
+    /// A handle to it.
+    pub const fn handle(&self) -> &EngineHandle {
+        &self.handle
+    }
+
+    /// Whether the thread is alive: it ends by itself if a commit fails.
+    pub fn is_running(&self) -> bool {
+        self.thread.as_ref().is_some_and(|thread| !thread.is_finished())
+    }
+
+    /// Stops the engine once everything canonical is durable.
+    ///
+    /// # Errors
+    /// Those of the last commits, or what ended the engine before.
+    pub fn stop(mut self) -> Result<(), EngineError> {
+        self.end()
+    }
+
+    fn end(&mut self) -> Result<(), EngineError> {
+        let Some(thread) = self.thread.take() else { return Ok(()) };
+        // It may have ended by itself.
+        let _ = self.handle.commands.send(Command::Stop);
+        thread.join().map_err(|_| EngineError::Panicked)?
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        if let Err(error) = self.end() {
+            tracing::error!("the engine failed: {error}");
+        }
+    }
+}
+
+struct Service<'a> {
+    tree: Tree<'a>,
+    config: EngineConfig,
+    live: LiveChain,
+    want: watch::Sender<Option<B256>>,
+    safe: Option<BlockRef>,
+    finalized: Option<BlockRef>,
+    orphans: Orphans,
+    rejected: Rejected,
+    metrics: Metrics,
+}
+
+impl Service<'_> {
+    fn run(mut self, inbox: &Receiver<Command>) -> Result<(), EngineError> {
+        loop {
+            let command = if self.tree.is_committing() {
+                match inbox.recv_timeout(COMMIT_POLL) {
+                    Ok(command) => Some(command),
+                    Err(RecvTimeoutError::Timeout) => None,
+                    Err(RecvTimeoutError::Disconnected) => break,
+                }
+            } else {
+                match inbox.recv() {
+                    Ok(command) => Some(command),
+                    Err(_) => break,
+                }
+            };
+            match command {
+                Some(Command::Stop) => break,
+                Some(command) => self.serve(command),
+                None => {}
+            }
+            self.persist()?;
+        }
+        self.tree.flush()?;
+        self.publish(None);
+        Ok(())
+    }
+
+    fn serve(&mut self, command: Command) {
+        // Whoever asked may have given up waiting: then nobody needs the answer.
+        match command {
+            Command::NewBlock(block, reply) => drop(reply.send(self.new_block(*block))),
+            Command::Rejected { hash, parent, reason, reply } => {
+                let status = self.reject(hash, parent, reason);
+                drop(reply.send(status));
+            }
+            Command::Forkchoice(state, reply) => drop(reply.send(self.forkchoice(state))),
+            Command::Built(block) => self.add_built(block),
+            Command::Flush(reply) => {
+                let flushed = self.tree.flush().map_err(EngineError::from);
+                self.publish(None);
+                drop(reply.send(flushed));
+            }
+            Command::Stop => {}
+        }
+    }
+
+    // -- blocks -----------------------------------------------------------------------------------
+
+    fn new_block(&mut self, block: PreparedBlock) -> Result<PayloadStatus, EngineError> {
+        let (hash, parent) = (block.hash(), block.parent_hash());
+        if let Some(status) = self.rejected.status(&hash) {
+            return Ok(status);
+        }
+        if self.is_verified(&hash)? {
+            return Ok(valid(hash));
+        }
+        if let Some(status) = self.rejected.descendant(hash, parent) {
+            return Ok(status);
+        }
+        if self.tree.header(&parent)?.is_none() {
+            self.orphans.insert(block);
+            return Ok(PayloadStatus::from_status(PayloadStatusEnum::Syncing));
+        }
+        let status = self.insert(block)?;
+        if status.is_valid() {
+            self.adopt(hash)?;
+        }
+        self.publish(None);
+        Ok(status)
+    }
+
+    fn add_built(&mut self, block: Arc<ExecutedBlock>) {
+        let hash = block.block().hash();
+        match self.is_verified(&hash) {
+            // It has come back as a new payload before, and may be durable by now.
+            Ok(true) => {}
+            Ok(false) => {
+                self.tree.add(block);
+                self.publish(None);
+            }
+            Err(error) => tracing::error!(%hash, %error, "a block that was built here is lost"),
+        }
+    }
+
+    /// Whether it was found valid, now or when it was stored.
+    fn is_verified(&self, hash: &B256) -> Result<bool, PipelineError> {
+        Ok(self.tree.header(hash)?.is_some())
+    }
+
+    fn insert(&mut self, block: PreparedBlock) -> Result<PayloadStatus, EngineError> {
+        let (number, hash, parent) = (block.number(), block.hash(), block.parent_hash());
+        let start = std::time::Instant::now();
+        match self.tree.insert(block) {
+            Ok(block) => {
+                let block = block.block();
+                self.metrics.blocks.inc();
+                self.metrics.transactions.inc_by(block.transaction_count() as u64);
+                self.metrics.gas.inc_by(block.gas_used());
+                self.metrics.block_seconds.observe(start.elapsed().as_secs_f64());
+                tracing::debug!(number, %hash, "valid block");
+                Ok(valid(hash))
+            }
+            Err(error) if error.is_invalid_block() => {
+                self.metrics.invalid_blocks.inc();
+                tracing::warn!(number, %hash, %error, "invalid block");
+                self.reject(hash, parent, error.to_string())
+            }
+            // The state of its parent is gone: it can be no part of the canonical chain any more.
+            Err(PipelineError::State(StateError::BeyondRetention { .. })) => {
+                Ok(PayloadStatus::from_status(PayloadStatusEnum::Accepted))
+            }
+            Err(error) => Err(error.in_block(number, hash).into()),
+        }
+    }
+
+    /// Verifies the blocks that have waited for `hash`, and for those in turn.
+    fn adopt(&mut self, hash: B256) -> Result<(), EngineError> {
+        let mut parents = vec![hash];
+        while let Some(parent) = parents.pop() {
+            for child in self.orphans.take_children(&parent) {
+                let hash = child.hash();
+                let is_refused = self.rejected.descendant(hash, parent).is_some();
+                if is_refused || self.insert(child)?.is_valid() {
+                    parents.push(hash);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn reject(
+        &mut self,
+        hash: B256,
+        parent: B256,
+        reason: String,
+    ) -> Result<PayloadStatus, EngineError> {
+        if let Some(status) = self.rejected.descendant(hash, parent) {
+            return Ok(status);
+        }
+        // The Engine API wants zero where the last valid ancestor is a block of proof of work.
+        let latest_valid = match self.tree.header(&parent)? {
+            Some(header) if self.live.spec().is_pos(&header) || header.number == 0 => Some(parent),
+            Some(_) => Some(B256::ZERO),
+            None => None,
+        };
+        self.rejected.insert(hash, latest_valid, reason);
+        for child in self.orphans.take_descendants(&hash) {
+            self.rejected.descendant(child.hash(), child.parent_hash());
+        }
+        Ok(self.rejected.status(&hash).unwrap_or_else(|| {
+            PayloadStatus::from_status(PayloadStatusEnum::Invalid {
+                validation_error: String::new(),
+            })
+        }))
+    }
+
+    // -- forkchoice -------------------------------------------------------------------------------
+
+    fn forkchoice(&mut self, state: ForkchoiceState) -> Result<ForkchoiceOutcome, EngineError> {
+        let hash = state.head_block_hash;
+        let only = |status| Ok(ForkchoiceOutcome { status, head: None });
+        if hash.is_zero() {
+            return Err(EngineError::ZeroHead);
+        }
+        if let Some(status) = self.rejected.status(&hash) {
+            return only(status);
+        }
+        let Some(header) = self.tree.header(&hash)? else {
+            if let Some(status) = self
+                .orphans
+                .get(&hash)
+                .and_then(|orphan| self.rejected.descendant(hash, orphan.parent_hash()))
+            {
+                return only(status);
+            }
+            self.want.send_replace(Some(hash));
+            return only(PayloadStatus::from_status(PayloadStatusEnum::Syncing));
+        };
+        self.want.send_replace(None);
+        let safe = self.ancestor(state.state_safe_hash(), &header, "safe")?;
+        let finalized = self.ancestor(state.state_finalized_hash(), &header, "finalized")?;
+
+        let is_canonical = self.tree.is_canonical(&hash)?;
+        let is_head = self.tree.head().header.hash() == hash;
+        let change = if is_canonical { None } else { self.set_head(hash, &header)? };
+        // The specification allows to pass over a head that is an ancestor of the present one.
+        if is_head || !is_canonical {
+            self.safe = safe.or(self.safe);
+            self.finalized = finalized.or(self.finalized);
+            self.forget_side_blocks();
+        }
+        self.publish(change);
+        let head = (is_head || !is_canonical).then_some(header);
+        Ok(ForkchoiceOutcome { status: valid(hash), head })
+    }
+
+    fn set_head(
+        &mut self,
+        hash: B256,
+        header: &SealedHeader,
+    ) -> Result<Option<HeadChange>, EngineError> {
+        let number = header.number;
+        let change = self.tree.set_head(hash).map_err(|error| match error {
+            PipelineError::State(error @ StateError::BeyondRetention { .. }) => {
+                EngineError::TooDeepReorg { number, hash, source: error }
+            }
+            error => error.in_block(number, hash).into(),
+        })?;
+        if let Some(change) = &change {
+            if change.reverted.is_empty() {
+                tracing::info!(number, %hash, txs = change.committed.last().map_or(0, |block| block.block.transaction_count()), "new head");
+            } else {
+                self.metrics.reorgs.inc();
+                let (depth, ancestor) = (change.reverted.len(), change.ancestor);
+                tracing::info!(number, %hash, depth, ancestor, "reorg");
+            }
+        }
+        Ok(change)
+    }
+
+    /// The block that the consensus client calls `what`, which must lie on the chain of `head`.
+    fn ancestor(
+        &self,
+        hash: Option<B256>,
+        head: &SealedHeader,
+        what: &'static str,
+    ) -> Result<Option<BlockRef>, EngineError> {
+        let Some(hash) = hash else { return Ok(None) };
+        let unknown = || EngineError::InvalidForkchoice { what, hash };
+        let number = self.tree.header(&hash)?.ok_or_else(unknown)?.number;
+        let mut at = head.clone();
+        loop {
+            if at.hash() == hash {
+                return Ok(Some(BlockRef::new(number, hash)));
+            }
+            if at.number <= number {
+                return Err(unknown());
+            }
+            if self.tree.is_canonical(&at.hash())? {
+                // Everything below is canonical.
+                return match self.tree.is_canonical(&hash)? {
+                    true => Ok(Some(BlockRef::new(number, hash))),
+                    false => Err(unknown()),
+                };
+            }
+            at = self.tree.header(&at.parent_hash())?.ok_or_else(unknown)?;
+        }
+    }
+
+    /// Blocks that can become canonical no more, or hardly.
+    fn forget_side_blocks(&mut self) {
+        let final_number = self.finalized.map_or(0, |block| block.number);
+        let deepest = self.tree.head().header.number.saturating_sub(SIDE_BLOCK_DEPTH);
+        let first = final_number.max(deepest);
+        self.tree.retain(|block| block.block().number() > first);
+        self.orphans.retain_above(first);
+    }
+
+    // -- persistence ------------------------------------------------------------------------------
+
+    fn persist(&mut self) -> Result<(), EngineError> {
+        let was_committing = self.tree.is_committing();
+        if was_committing || self.tree.pending() as u64 > self.config.persistence_threshold {
+            let before = self.tree.durable();
+            let keep = if self.tree.pending() as u64 > self.config.persistence_threshold {
+                usize::try_from(self.config.memory_blocks).unwrap_or(usize::MAX)
+            } else {
+                usize::MAX
+            };
+            self.tree.persist(keep)?;
+            if self.tree.durable() != before {
+                self.publish(None);
+            }
+        }
+        Ok(())
+    }
+
+    fn publish(&self, change: Option<HeadChange>) {
+        let moment = Moment::of(&self.tree, self.safe, self.finalized);
+        self.live.publish(moment, change);
+    }
+}
+
+fn valid(hash: B256) -> PayloadStatus {
+    PayloadStatus::new(PayloadStatusEnum::Valid, Some(hash))
+}

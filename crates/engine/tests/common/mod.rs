@@ -1,0 +1,332 @@
+//! What the tests share: nodes on every backend, and a consensus client's calls.
+#![allow(dead_code, reason = "each test takes what it needs")]
+
+use alloy_primitives::{Address, B256, Bytes};
+use alloy_rpc_types_engine::{
+    ExecutionPayload, ExecutionPayloadInputV2, ForkchoiceState, ForkchoiceUpdated,
+    PayloadAttributes, PayloadStatus, PayloadStatusEnum,
+};
+use retrie_chainspec::{ChainSpec, primitives::Block};
+use retrie_db::{OpenOptions, StateRootMode, SyncMode};
+use retrie_engine::{
+    BuilderConfig, Engine, EngineApi, EngineApiError, EngineConfig, LiveChain, PayloadBuilder,
+    PoolMaintainer,
+    pool::{Pool, PoolConfig},
+};
+use retrie_pipeline::{
+    Chain, ChainOptions, prepare,
+    testkit::{Rules, TestChain},
+};
+use retrie_state::{Backend, StoreOptions};
+use retrie_storage_lvmt::{Lvmt, Params, ProofShard};
+use retrie_storage_mpt::{Mpt, MptArchive, TrieHash};
+use retrie_storage_raw::Raw;
+use retrie_telemetry::Metrics;
+use std::{
+    ops::ControlFlow,
+    path::Path,
+    sync::{Arc, OnceLock},
+    time::{Duration, Instant},
+};
+use tempfile::TempDir;
+use tokio::runtime::Runtime;
+
+/// Backend and root mode of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Setup {
+    Mpt,
+    MptShadow,
+    Archive,
+    Raw,
+    /// `raw --referee mpt`.
+    Refereed,
+    Lvmt,
+    RawNative,
+    ArchiveNative,
+    LvmtNative,
+}
+
+/// The setups that know what the header's state root should be.
+pub(crate) const CHECKED: [Setup; 3] = [Setup::Mpt, Setup::Archive, Setup::Refereed];
+
+fn archive() -> Arc<dyn Backend> {
+    Arc::new(MptArchive::new(TrieHash::Keccak256))
+}
+
+/// Small parameters, and garbage collected early.
+fn lvmt() -> Arc<dyn Backend> {
+    static PARAMS: OnceLock<Arc<Params>> = OnceLock::new();
+    let make = || Params::insecure_dev(4, false, &|_, _, _| ControlFlow::Continue(())).unwrap();
+    let params = PARAMS.get_or_init(|| Arc::new(make())).clone();
+    Arc::new(Lvmt::new(params, ProofShard::None).unwrap().with_slack(64))
+}
+
+impl Setup {
+    pub(crate) fn backend(self) -> Arc<dyn Backend> {
+        match self {
+            Self::Mpt | Self::MptShadow => Arc::new(Mpt::default()),
+            Self::Archive | Self::ArchiveNative => archive(),
+            Self::Raw | Self::Refereed | Self::RawNative => Arc::new(Raw),
+            Self::Lvmt | Self::LvmtNative => lvmt(),
+        }
+    }
+
+    pub(crate) fn root_mode(self) -> StateRootMode {
+        match self {
+            Self::Mpt | Self::Archive => StateRootMode::Header,
+            Self::MptShadow | Self::Raw | Self::Refereed | Self::Lvmt => StateRootMode::Shadow,
+            Self::RawNative | Self::ArchiveNative | Self::LvmtNative => StateRootMode::Native,
+        }
+    }
+
+    /// A maker of blocks for this node.
+    pub(crate) fn test_chain(self, rules: Rules) -> TestChain {
+        match self.root_mode() {
+            StateRootMode::Native => TestChain::native(rules, self.backend()),
+            _ => TestChain::new(rules, Arc::new(Mpt::default())),
+        }
+    }
+}
+
+/// A datadir.
+pub(crate) struct Node {
+    pub(crate) dir: Arc<TempDir>,
+    pub(crate) spec: Arc<ChainSpec>,
+    pub(crate) setup: Setup,
+    pub(crate) retention: u64,
+    pub(crate) config: EngineConfig,
+}
+
+impl Node {
+    pub(crate) fn new(spec: &Arc<ChainSpec>, setup: Setup) -> Self {
+        Self {
+            dir: Arc::new(TempDir::new().unwrap()),
+            spec: spec.clone(),
+            setup,
+            retention: 128,
+            config: EngineConfig::default(),
+        }
+    }
+
+    pub(crate) fn open(&self) -> Chain {
+        self.open_at(self.dir.path())
+    }
+
+    pub(crate) fn open_at(&self, datadir: &Path) -> Chain {
+        let referee = (self.setup == Setup::Refereed).then(|| Setup::Mpt.backend());
+        Chain::open(ChainOptions {
+            spec: self.spec.clone(),
+            backend: self.setup.backend(),
+            referee,
+            root_mode: self.setup.root_mode(),
+            datadir: datadir.to_owned(),
+            db: OpenOptions {
+                map_limit: 1 << 30,
+                growth_step: 1 << 20,
+                sync: SyncMode::NoSync,
+                ..OpenOptions::default()
+            },
+            store: StoreOptions { retention: self.retention, ..StoreOptions::default() },
+        })
+        .unwrap()
+    }
+
+    pub(crate) fn start(&self) -> Running {
+        Running::on(Arc::new(self.open()), self.config, self.dir.clone())
+    }
+}
+
+/// A node at work, and its consensus client. Dropping it stops it.
+pub(crate) struct Running {
+    pub(crate) api: EngineApi,
+    pub(crate) live: LiveChain,
+    pub(crate) pool: Pool,
+    pub(crate) payloads: PayloadBuilder,
+    pub(crate) engine: Engine,
+    pub(crate) runtime: Runtime,
+    /// The datadir, which may have no other owner.
+    dir: Arc<TempDir>,
+}
+
+impl Running {
+    pub(crate) fn on(chain: Arc<Chain>, config: EngineConfig, dir: Arc<TempDir>) -> Self {
+        let engine = Engine::start(chain, config, Metrics::new().unwrap()).unwrap();
+        let live = engine.handle().live().clone();
+        let pool = Pool::new(PoolConfig::default(), live.spec().clone());
+        let payloads = PayloadBuilder::new(live.clone(), pool.clone(), BuilderConfig::default());
+        let api = EngineApi::new(engine.handle().clone(), payloads.clone(), pool.clone());
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .unwrap();
+        Self { api, live, pool, payloads, engine, runtime, dir }
+    }
+
+    /// Keeps the pool at the head.
+    pub(crate) fn maintainer(&self) -> PoolMaintainer {
+        PoolMaintainer::start(&self.live, self.pool.clone()).unwrap()
+    }
+
+    pub(crate) fn head(&self) -> B256 {
+        self.live.head().hash()
+    }
+
+    /// `engine_newPayload` of the version that the block's fork demands, without requests.
+    pub(crate) fn send(&self, block: &Block) -> PayloadStatus {
+        self.send_as(hash(block), block)
+    }
+
+    /// The same with any hash.
+    pub(crate) fn send_as(&self, hash: B256, block: &Block) -> PayloadStatus {
+        let (payload, _) = ExecutionPayload::from_block_unchecked(hash, block);
+        let root = block.header.parent_beacon_block_root.unwrap_or_default();
+        let requests = block.header.requests_hash.map(|_| Vec::new());
+        self.send_payload(payload, Vec::new(), root, requests).unwrap()
+    }
+
+    /// A payload with what goes beside it.
+    pub(crate) fn send_payload(
+        &self,
+        payload: ExecutionPayload,
+        hashes: Vec<B256>,
+        root: B256,
+        requests: Option<Vec<Bytes>>,
+    ) -> Result<PayloadStatus, EngineApiError> {
+        let api = &self.api;
+        self.runtime.block_on(async {
+            match (payload, requests) {
+                (ExecutionPayload::V1(payload), _) => api.new_payload_v1(payload).await,
+                (ExecutionPayload::V2(payload), _) => {
+                    api.new_payload_v2(ExecutionPayloadInputV2 {
+                        execution_payload: payload.payload_inner,
+                        withdrawals: Some(payload.withdrawals),
+                    })
+                    .await
+                }
+                (ExecutionPayload::V3(payload), None) => {
+                    api.new_payload_v3(payload, hashes, root).await
+                }
+                (ExecutionPayload::V3(payload), Some(requests)) => {
+                    api.new_payload_v4(payload, hashes, root, requests).await
+                }
+                (ExecutionPayload::V4(payload), requests) => {
+                    api.new_payload_v5(payload, hashes, root, requests.unwrap_or_default()).await
+                }
+            }
+        })
+    }
+
+    /// Gives a block to the engine as it is, whatever payloads can say.
+    pub(crate) fn insert(&self, block: &Block) -> PayloadStatus {
+        let block = prepare(self.live.spec(), block.clone()).unwrap();
+        self.runtime.block_on(self.engine.handle().new_block(block)).unwrap()
+    }
+
+    pub(crate) fn fcu(
+        &self,
+        version: u8,
+        state: ForkchoiceState,
+        attributes: Option<PayloadAttributes>,
+    ) -> Result<ForkchoiceUpdated, EngineApiError> {
+        self.runtime.block_on(self.api.fork_choice_updated(version, state, attributes))
+    }
+
+    /// Makes a block the head, which must succeed. Nothing becomes safe or final.
+    pub(crate) fn lead(&self, hash: B256) {
+        let updated = self.fcu(3, only_head(hash), None).unwrap();
+        assert_eq!(updated.payload_status, valid(hash));
+    }
+
+    /// Sends blocks, each of which must be valid, and makes the last one the head.
+    pub(crate) fn follow(&self, blocks: &[Block]) {
+        for block in blocks {
+            assert_eq!(self.send(block), valid(hash(block)));
+        }
+        if let Some(last) = blocks.last() {
+            self.lead(hash(last));
+        }
+    }
+
+    pub(crate) fn flush(&self) {
+        self.runtime.block_on(self.engine.handle().flush()).unwrap();
+    }
+
+    /// Stops everything; the datadir is closed then.
+    pub(crate) fn stop(self) {
+        let Self { api, live, pool, payloads, engine, runtime, dir: _dir } = self;
+        let chain = Arc::downgrade(live.chain());
+        engine.stop().unwrap();
+        drop((api, live, pool, payloads, runtime));
+        // Threads that build or follow notice it soon.
+        let start = Instant::now();
+        while chain.strong_count() > 0 {
+            assert!(start.elapsed() < Duration::from_secs(20), "somebody keeps the datadir open");
+            std::thread::yield_now();
+        }
+    }
+}
+
+pub(crate) fn hash(block: &Block) -> B256 {
+    block.header.hash_slow()
+}
+
+pub(crate) fn valid(hash: B256) -> PayloadStatus {
+    PayloadStatus::new(PayloadStatusEnum::Valid, Some(hash))
+}
+
+pub(crate) fn syncing() -> PayloadStatus {
+    PayloadStatus::from_status(PayloadStatusEnum::Syncing)
+}
+
+/// The reason of an `INVALID` whose last valid ancestor is this one.
+pub(crate) fn invalid(status: PayloadStatus, latest_valid: Option<B256>) -> String {
+    assert_eq!(status.latest_valid_hash, latest_valid, "{status:?}");
+    match status.status {
+        PayloadStatusEnum::Invalid { validation_error } => validation_error,
+        other => panic!("{other}, not INVALID"),
+    }
+}
+
+/// The head alone; nothing safe, nothing final.
+pub(crate) fn only_head(head: B256) -> ForkchoiceState {
+    ForkchoiceState { head_block_hash: head, ..Default::default() }
+}
+
+/// Attributes of a payload so many seconds after `parent`, with what each fork adds up to Prague.
+pub(crate) fn attributes(live: &LiveChain, timestamp: u64) -> PayloadAttributes {
+    use alloy_hardforks::EthereumHardforks;
+    let spec = live.spec();
+    PayloadAttributes {
+        timestamp,
+        prev_randao: B256::repeat_byte(0x33),
+        suggested_fee_recipient: Address::repeat_byte(0xfe),
+        withdrawals: spec.is_shanghai_active_at_timestamp(timestamp).then(Vec::new),
+        parent_beacon_block_root: spec
+            .is_cancun_active_at_timestamp(timestamp)
+            .then(|| B256::repeat_byte(0x44)),
+        slot_number: None,
+        target_gas_limit: None,
+    }
+}
+
+/// A chain of `count` blocks, and those.
+pub(crate) fn line(setup: Setup, rules: Rules, count: u64) -> (TestChain, Vec<Block>) {
+    let mut chain = setup.test_chain(rules);
+    let genesis = chain.genesis();
+    let tip = *chain.branch(genesis, count, 12, 1).last().unwrap();
+    let blocks = chain.path(genesis, tip);
+    (chain, blocks)
+}
+
+/// The block with another header.
+pub(crate) fn with(block: &Block, change: impl FnOnce(&mut Block)) -> Block {
+    let mut block = block.clone();
+    change(&mut block);
+    block
+}
+
+/// The JSON-RPC code of an error.
+pub(crate) fn code<T: std::fmt::Debug>(result: Result<T, EngineApiError>) -> i32 {
+    result.expect_err("an error").code()
+}

@@ -1,0 +1,415 @@
+//! Executions whose outcome nobody keeps: calls, estimates, traces, simulated blocks.
+
+use crate::{
+    BlockAccessList, DatabaseError, ExecutionError, ExecutionInput,
+    block_state::BlockState,
+    deadline::Deadline,
+    evm::{BlockEvm, Error},
+    executor::{
+        self, block_executor, block_state, check_request_contracts, context_of, database_error,
+        drain_dao, evm_env, has_net_metering,
+    },
+};
+use alloy_eip7928::compute_block_access_list_hash;
+use alloy_eips::eip7685::Requests;
+use alloy_evm::{
+    Evm, EvmEnv, FromRecoveredTx,
+    block::BlockExecutor,
+    eth::{EthBlockExecutionCtx, EthEvmContext},
+    precompiles::PrecompilesMap,
+};
+use alloy_hardforks::EthereumHardforks;
+use alloy_primitives::{Address, B256, Bytes, KECCAK256_EMPTY, U256, keccak256};
+use core::fmt;
+use retrie_chainspec::{
+    ChainSpec,
+    primitives::{Header, Receipt, RecoveredBlock, Withdrawal},
+};
+use retrie_state::{Account, StateDelta};
+use revm::{
+    DatabaseCommit, DatabaseRef,
+    bytecode::Bytecode,
+    context::{
+        TxEnv,
+        result::{EVMError, HaltReason, InvalidTransaction, ResultAndState},
+    },
+    inspector::Inspector,
+    precompile::{PrecompileSpecId, Precompiles},
+    primitives::hardfork::SpecId,
+    state::{AccountInfo, EvmState},
+};
+use std::{borrow::Cow, collections::BTreeMap, time::Instant};
+
+/// An execution whose outcome nobody keeps, in the environment of one block.
+///
+/// It starts on the state of its input and goes on with what is [committed](Self::commit). Its
+/// rules are those of the block's fork; what an RPC call may leave aside (nonces, base fee, the
+/// block's gas limit) is up to the flags of [`env_mut`](Self::env_mut).
+pub struct Simulation<'a> {
+    spec: &'a ChainSpec,
+    env: EvmEnv<SpecId>,
+    state: Box<BlockState<'a>>,
+    net_metering: bool,
+    /// Precompiles that are not where they belong: taken away from an address, and put to one.
+    removed_precompiles: Vec<Address>,
+    moved_precompiles: Vec<(Address, Address)>,
+}
+
+/// What an inspector sees of the EVM.
+pub type BlockContext<'a> = EthEvmContext<Box<BlockState<'a>>>;
+
+/// What is changed of an account before an execution. What is `None` stays as it is.
+#[derive(Clone, Debug, Default)]
+pub struct AccountOverride {
+    /// Balance, in wei.
+    pub balance: Option<U256>,
+    /// Nonce.
+    pub nonce: Option<u64>,
+    /// Code.
+    pub code: Option<Bytes>,
+    /// Whether all slots that are not listed become zero.
+    pub clears_storage: bool,
+    /// Slots and their values.
+    pub slots: Vec<(U256, U256)>,
+}
+
+/// Why a transaction has no outcome.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TransactError {
+    /// It may not be executed here.
+    #[error(transparent)]
+    Invalid(InvalidTransaction),
+    /// State, code or ancestor hash could not be read.
+    #[error(transparent)]
+    Database(DatabaseError),
+    /// It took too long.
+    #[error("the execution was not done by its deadline")]
+    TimedOut,
+    /// The EVM itself failed, e.g. a precompile without its implementation.
+    #[error("the EVM failed: {0}")]
+    Evm(String),
+}
+
+/// What a block yields after its transactions.
+#[derive(Clone, Debug)]
+pub struct BlockEnd {
+    /// Requests to the consensus layer (EIP-7685), empty before Prague.
+    pub requests: Requests,
+    /// All changes since the simulation began.
+    pub delta: StateDelta,
+    /// Codes that accounts carry now and did not carry before, by hash.
+    pub codes: Vec<(B256, Bytes)>,
+    /// Accesses of the block (EIP-7928), from Amsterdam on.
+    pub access_list: Option<BlockAccessList>,
+}
+
+impl BlockEnd {
+    /// The header's `blockAccessListHash` (EIP-7928), from Amsterdam on.
+    pub fn access_list_hash(&self) -> Option<B256> {
+        self.access_list.as_deref().map(compute_block_access_list_hash)
+    }
+}
+
+impl<'a> Simulation<'a> {
+    /// In the environment of the block with this header, on `input`. BLOCKHASH of a block that is
+    /// not known gives zero.
+    pub fn new(spec: &'a ChainSpec, header: &Header, input: ExecutionInput<'a>) -> Self {
+        let env = evm_env(spec, header);
+        let mut state = Box::new(block_state(header, &env, input));
+        state.hashes = Some(BTreeMap::new());
+        let net_metering = has_net_metering(spec, header.number);
+        Self {
+            spec,
+            env,
+            state,
+            net_metering,
+            removed_precompiles: Vec::new(),
+            moved_precompiles: Vec::new(),
+        }
+    }
+
+    /// At the first transaction of `block`, whose parent's state `input` is.
+    ///
+    /// # Errors
+    /// As [`before_transactions`](Self::before_transactions).
+    pub fn of_block(
+        spec: &'a ChainSpec,
+        block: &RecoveredBlock,
+        input: ExecutionInput<'a>,
+    ) -> Result<Self, ExecutionError> {
+        let mut simulation = Self::new(spec, block.header(), input);
+        simulation.state.hashes = None;
+        simulation.before_transactions(block.header())?;
+        Ok(simulation)
+    }
+
+    /// The EVM's environment.
+    pub const fn env(&self) -> &EvmEnv<SpecId> {
+        &self.env
+    }
+
+    /// The EVM's environment, to change it.
+    pub const fn env_mut(&mut self) -> &mut EvmEnv<SpecId> {
+        &mut self.env
+    }
+
+    /// Executions end with [`TransactError::TimedOut`] when `end` is over.
+    pub const fn set_deadline(&mut self, end: Instant) {
+        self.state.deadline = Some(Deadline::new(end));
+    }
+
+    /// From now on block `number` has this hash for BLOCKHASH.
+    pub fn set_block_hash(&mut self, number: u64, hash: B256) {
+        self.state.hashes.get_or_insert_default().insert(number, hash);
+    }
+
+    /// The account as it is now.
+    ///
+    /// # Errors
+    /// If the state cannot be read; so for all that follow.
+    pub fn account(&mut self, address: Address) -> Result<Option<Account>, DatabaseError> {
+        self.state.account(address)
+    }
+
+    /// Whether there is a precompile at this address.
+    pub fn is_precompile(&self, address: &Address) -> bool {
+        if self.moved_precompiles.iter().any(|(_, to)| to == address) {
+            return true;
+        }
+        let standard = Precompiles::new(PrecompileSpecId::from_spec_id(self.env.cfg_env.spec));
+        standard.contains(address) && !self.removed_precompiles.contains(address)
+    }
+
+    /// Puts the precompile at `from` to `to`.
+    pub fn move_precompile(&mut self, from: Address, to: Address) {
+        self.moved_precompiles.push((from, to));
+    }
+
+    /// Takes the precompile at this address away, so that the account's own code runs.
+    pub fn remove_precompile(&mut self, address: Address) {
+        self.removed_precompiles.push(address);
+    }
+
+    /// Changes an account.
+    pub fn override_account(
+        &mut self,
+        address: Address,
+        changed: AccountOverride,
+    ) -> Result<(), DatabaseError> {
+        let before = self.state.account(address)?;
+        let mut account = before.unwrap_or_default();
+        if let Some(balance) = changed.balance {
+            account.balance = balance;
+        }
+        if let Some(nonce) = changed.nonce {
+            account.nonce = nonce;
+        }
+        if let Some(code) = changed.code {
+            account.code_hash = if code.is_empty() { KECCAK256_EMPTY } else { keccak256(&code) };
+            // What looks like a delegation (EIP-7702) without being one runs as what it is.
+            let code = Bytecode::new_raw_checked(code.clone())
+                .unwrap_or_else(|_| Bytecode::new_legacy(code));
+            self.state.insert_code(account.code_hash, code);
+        }
+        let is_unchanged = account == before.unwrap_or_default();
+        if is_unchanged && !changed.clears_storage && changed.slots.is_empty() {
+            return Ok(());
+        }
+        self.state.set(address, account, changed.clears_storage, changed.slots)
+    }
+
+    /// What is to be done before the transactions of the block with this header: the DAO's
+    /// irregular transfer and the system calls.
+    ///
+    /// # Errors
+    /// As [`execute_block`](crate::execute_block).
+    pub fn before_transactions(&mut self, header: &Header) -> Result<(), ExecutionError> {
+        drain_dao(self.spec, header.number, &mut self.state)?;
+        let env = self.env.clone();
+        let mut executor =
+            block_executor(self.spec, header, env, context_of(header), &mut self.state);
+        let outcome = executor.apply_pre_execution_changes();
+        executor::settle(header.number, None, executor.evm_mut().db_mut(), outcome)
+    }
+
+    /// What is to be done after the transactions of the block with this header: requests, rewards
+    /// and withdrawals.
+    ///
+    /// # Errors
+    /// As [`execute_block`](crate::execute_block).
+    pub fn after_transactions(
+        &mut self,
+        header: &Header,
+        receipts: Vec<Receipt>,
+        withdrawals: Option<&[Withdrawal]>,
+    ) -> Result<BlockEnd, ExecutionError> {
+        let number = header.number;
+        self.begin_transaction(receipts.len());
+        if self.spec.is_prague_active_at_timestamp(header.timestamp) {
+            check_request_contracts(number, &mut self.state)?;
+        }
+        let context = EthBlockExecutionCtx {
+            withdrawals: withdrawals.map(Cow::Borrowed),
+            ..context_of(header)
+        };
+        let env = self.env.clone();
+        let mut executor = block_executor(self.spec, header, env, context, &mut self.state);
+        executor.receipts = receipts;
+        let outcome = executor.finish().map(|(_, result)| result);
+        let result = executor::settle(number, None, &mut self.state, outcome)?;
+        let (delta, codes) =
+            self.state.finish().map_err(|error| database_error(number, None, error))?;
+        let access_list = self.state.take_access_list();
+        Ok(BlockEnd { requests: result.requests, delta, codes, access_list })
+    }
+
+    /// What comes next is the transaction of this index, or what follows the transactions; block
+    /// access lists (EIP-7928) say so.
+    pub const fn begin_transaction(&mut self, index: usize) {
+        self.state.set_access_index(index as u64 + 1);
+    }
+
+    /// Executes a transaction of a block at its place. What it changes can be committed.
+    ///
+    /// # Errors
+    /// As [`transact`](Self::transact).
+    pub fn replay<I>(
+        &mut self,
+        block: &RecoveredBlock,
+        index: usize,
+        inspector: Option<&mut I>,
+    ) -> Result<(TxEnv, ResultAndState<HaltReason>), TransactError>
+    where
+        I: Inspector<BlockContext<'a>>,
+    {
+        let body = block.body();
+        let (transaction, sender) = (&body.transactions[index], block.senders()[index]);
+        let tx = TxEnv::from_recovered_tx(transaction, sender);
+        self.begin_transaction(index);
+        let outcome = match inspector {
+            Some(inspector) => self.inspect(tx.clone(), inspector),
+            None => self.transact(tx.clone()),
+        };
+        Ok((tx, outcome?))
+    }
+
+    /// Executes a transaction. The state stays as it is until the outcome is committed.
+    ///
+    /// # Errors
+    /// [`TransactError`].
+    pub fn transact(&mut self, tx: TxEnv) -> Result<ResultAndState<HaltReason>, TransactError> {
+        let mut evm = self.evm();
+        let outcome = evm.transact_raw(tx);
+        self.state = evm.into_db();
+        self.settle(outcome)
+    }
+
+    /// Executes a transaction before the eyes of `inspector`. The state stays as it is until the
+    /// outcome is committed.
+    ///
+    /// # Errors
+    /// [`TransactError`].
+    pub fn inspect<I>(
+        &mut self,
+        tx: TxEnv,
+        inspector: &mut I,
+    ) -> Result<ResultAndState<HaltReason>, TransactError>
+    where
+        I: Inspector<BlockContext<'a>>,
+    {
+        let mut evm = self.evm().inspected_by(inspector);
+        let outcome = evm.inspect(tx);
+        self.state = evm.into_db();
+        self.settle(outcome)
+    }
+
+    /// An EVM that has the state; it must be given back.
+    fn evm(&mut self) -> BlockEvm<Box<BlockState<'a>>> {
+        let nothing = Box::new(self.state.at_the_start());
+        let state = std::mem::replace(&mut self.state, nothing);
+        let has_deadline = state.deadline.is_some();
+        let mut evm = BlockEvm::new(state, self.env.clone(), self.net_metering);
+        if let Some(precompiles) = self.precompiles() {
+            evm = evm.with_precompiles(precompiles);
+        }
+        if has_deadline { evm.watching_the_clock() } else { evm }
+    }
+
+    /// Makes the changes of a transaction part of the state.
+    ///
+    /// # Errors
+    /// If the state cannot be read.
+    pub fn commit(&mut self, changes: EvmState) -> Result<(), DatabaseError> {
+        self.state.commit(changes);
+        self.state.take_failure().map_or(Ok(()), Err)
+    }
+
+    /// The precompiles, if they are not the standard ones.
+    fn precompiles(&self) -> Option<PrecompilesMap> {
+        if self.removed_precompiles.is_empty() && self.moved_precompiles.is_empty() {
+            return None;
+        }
+        let spec = PrecompileSpecId::from_spec_id(self.env.cfg_env.spec);
+        let standard = Precompiles::new(spec);
+        let mut precompiles = PrecompilesMap::from_static(standard);
+        for address in &self.removed_precompiles {
+            precompiles.apply_precompile(address, |_| None);
+        }
+        for (from, to) in &self.moved_precompiles {
+            let mut moved = None;
+            PrecompilesMap::from_static(standard).apply_precompile(from, |precompile| {
+                moved = precompile;
+                None
+            });
+            precompiles.apply_precompile(to, |_| moved);
+        }
+        Some(precompiles)
+    }
+
+    fn settle(
+        &mut self,
+        outcome: Result<ResultAndState<HaltReason>, Error>,
+    ) -> Result<ResultAndState<HaltReason>, TransactError> {
+        if let Some(failure) = self.state.take_failure() {
+            return Err(TransactError::Database(failure));
+        }
+        if self.state.deadline.as_ref().is_some_and(Deadline::has_passed) {
+            return Err(TransactError::TimedOut);
+        }
+        outcome.map_err(|error| match error {
+            EVMError::Transaction(invalid) => TransactError::Invalid(invalid),
+            error => TransactError::Evm(error.to_string()),
+        })
+    }
+}
+
+/// The state as it is now.
+impl DatabaseRef for Simulation<'_> {
+    type Error = DatabaseError;
+
+    fn basic_ref(&self, address: Address) -> Result<Option<AccountInfo>, DatabaseError> {
+        self.state.basic_ref(address)
+    }
+
+    fn code_by_hash_ref(&self, code_hash: B256) -> Result<Bytecode, DatabaseError> {
+        self.state.code_by_hash_ref(code_hash)
+    }
+
+    fn storage_ref(&self, address: Address, index: U256) -> Result<U256, DatabaseError> {
+        self.state.storage_ref(address, index)
+    }
+
+    fn block_hash_ref(&self, number: u64) -> Result<B256, DatabaseError> {
+        self.state.block_hash_ref(number)
+    }
+}
+
+impl fmt::Debug for Simulation<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Simulation")
+            .field("number", &self.env.block_env.number)
+            .field("state", &self.state)
+            .finish_non_exhaustive()
+    }
+}

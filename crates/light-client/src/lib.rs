@@ -1,0 +1,50 @@
+//! The light client: what a node says of the state, checked against a root that is trusted.
+//!
+//! ```text
+//!  node                                     here
+//!  ----                                     ----
+//!  state_getProof --> StateProofResponse -> Verifier -- by backend --> verifier of the storage crate
+//!  eth_getProof ----> EthProofResponse ---> ^  ^
+//!                                           |  '-- parameters, pinned by their digest (lvmt)
+//!             header, checkpoint or root: TrustedRoot
+//!                                           |
+//!                                           v
+//!                     Verified: accounts and slots, present or absent, and what that rests on
+//! ```
+//!
+//! # Vocabulary
+//!
+//! * **Proof**: bytes that lead from the values of some keys to a root, in an envelope that names
+//!   block, root and the kind of the proof. [`StateProof`].
+//! * **Kind**: backend, version of its proofs, hash function, digest of its parameters.
+//! * **Trusted root**: a root that the caller believes in, and why: [`TrustedRoot`].
+//! * **Answer**: a proof with the values that the node says it proves. [`StateProofResponse`].
+//!
+//! # Assumptions
+//!
+//! The hash function of the kind is collision resistant; for `lvmt` also what its
+//! [verifier](retrie_storage_lvmt::verify()) assumes of the pinned parameters. Everything that comes
+//! from the node may be forged, the envelope included. Which block is the head of the chain is not
+//! this crate's business: whoever gives the trusted root knows.
+//!
+//! Pure, without `std`, I/O or clock. Formats: `docs/formats/proofs.md`. An independent verifier in
+//! TypeScript lies beside this one in `ts/`; both run the proofs of `vectors/`, valid and forged.
+
+#![no_std]
+
+extern crate alloc;
+
+mod error;
+mod header;
+mod response;
+mod trust;
+mod verified;
+mod verifier;
+
+pub use error::{HeaderFault, LightClientError};
+pub use response::{AccountClaim, EthProofResponse, EthSlotProof, SlotClaim, StateProofResponse};
+pub use retrie_state::{Account, BlockRef, ProofError, StateKey, StateProof, Value};
+pub use retrie_storage_lvmt::VerifierParams;
+pub use trust::{ParamsTrust, RootTrust, Trust, TrustedRoot};
+pub use verified::{Shown, Verified};
+pub use verifier::{Verifier, verify_code};

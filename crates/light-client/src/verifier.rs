@@ -1,0 +1,212 @@
+//! The verifier of everything: picks the one of the backend, and compares what an answer states
+//! with what its proof shows.
+
+use crate::{
+    EthProofResponse, LightClientError, ParamsTrust, Shown, StateProofResponse, Trust, TrustedRoot,
+    Verified,
+};
+use alloc::{borrow::ToOwned, vec::Vec};
+use alloy_primitives::{B256, KECCAK256_EMPTY, keccak256};
+use retrie_state::{Account, HashId, StateKey, StateProof, Value};
+use retrie_storage_lvmt::VerifierParams;
+use retrie_storage_mpt::{
+    TrieHash,
+    verify::{shown_account, shown_slot},
+};
+
+/// Verifies proofs of every kind that it has been given what it takes for: `mpt` and `mpt-archive`
+/// always, `lvmt` under pinned parameters.
+#[derive(Clone, Debug, Default)]
+pub struct Verifier {
+    lvmt: Vec<VerifierParams>,
+}
+
+/// Kinds of proofs.
+enum Kind<'a> {
+    Mpt(TrieHash),
+    Lvmt(&'a VerifierParams),
+}
+
+impl Verifier {
+    /// A verifier without pinned parameters.
+    pub const fn new() -> Self {
+        Self { lvmt: Vec::new() }
+    }
+
+    /// The same, which also takes proofs of `lvmt` under these parameters. Whether they are to be
+    /// trusted is the caller's to decide, by their [digest](VerifierParams::digest).
+    #[must_use]
+    pub fn pin_lvmt(mut self, params: VerifierParams) -> Self {
+        self.lvmt.push(params);
+        self
+    }
+
+    /// The accounts and slots of `keys`, as `proof` shows them under the trusted root.
+    ///
+    /// # Errors
+    /// As [`values`](Self::values), and [`LightClientError::Value`].
+    pub fn verify(
+        &self,
+        proof: &StateProof,
+        keys: &[StateKey],
+        trusted: &TrustedRoot,
+    ) -> Result<Verified, LightClientError> {
+        let (values, trust) = self.values(proof, keys, trusted)?;
+        let shown = keys.iter().zip(values).map(|(key, value)| Shown::of(key, value));
+        Ok(Verified { shown: shown.collect::<Result<_, _>>()?, trust })
+    }
+
+    /// The values of `keys` as the backend has them (`None`: absent), as `proof` shows them under
+    /// the trusted root, and what that rests on.
+    ///
+    /// # Errors
+    /// A [`LightClientError`] unless the proof is of exactly these keys (for MPT proofs also in this
+    /// order), of the trusted block as far as one is named, under the trusted root, and of a kind
+    /// known here.
+    pub fn values(
+        &self,
+        proof: &StateProof,
+        keys: &[StateKey],
+        trusted: &TrustedRoot,
+    ) -> Result<(Vec<Option<Value>>, Trust), LightClientError> {
+        let kind = self.kind(proof)?;
+        let (root, reason) = trusted.open()?;
+        reason.check_block(proof)?;
+        if proof.root != root {
+            return Err(LightClientError::OtherRoot { trusted: root, proof: proof.root });
+        }
+        let params = match kind {
+            Kind::Mpt(_) => None,
+            Kind::Lvmt(params) => {
+                let (digest, insecure) = (params.digest(), params.is_insecure());
+                Some(ParamsTrust { digest, insecure })
+            }
+        };
+        Ok((kind.verify(root, keys, &proof.bytes)?, Trust { root, reason, params }))
+    }
+
+    /// What an answer of `state_getProof` proves under the trusted root, which is also what it
+    /// states. That it answers the question is for the caller to see from the keys shown.
+    ///
+    /// # Errors
+    /// As [`verify`](Self::verify), and [`LightClientError::Claim`].
+    pub fn verify_response(
+        &self,
+        response: &StateProofResponse,
+        trusted: &TrustedRoot,
+    ) -> Result<Verified, LightClientError> {
+        let keys = response.keys();
+        let verified = self.verify(&response.to_proof(), &keys, trusted)?;
+        let mut slots = response.storage.iter();
+        let is_stated = |shown: &Shown| match shown {
+            Shown::Account { account, .. } => *account == response.account.map(Account::from),
+            Shown::Slot { value, .. } => slots.next().is_some_and(|slot| slot.value == *value),
+        };
+        match verified.shown.iter().map(is_stated).position(|stated| !stated) {
+            Some(at) => Err(LightClientError::Claim { key: keys[at] }),
+            None => Ok(verified),
+        }
+    }
+
+    /// What an answer of `eth_getProof` (EIP-1186) proves under the trusted state root, which is
+    /// also what it states. Such an answer names no block.
+    ///
+    /// # Errors
+    /// A [`LightClientError`] if a node of the proof is missing, wrong or not needed, or shows
+    /// something else than the answer states.
+    pub fn verify_eth_proof(
+        &self,
+        response: &EthProofResponse,
+        trusted: &TrustedRoot,
+    ) -> Result<Verified, LightClientError> {
+        let (root, reason) = trusted.open()?;
+        let address = response.address;
+        let shown = shown_account(root, &address, &response.account_proof)?;
+        let empty = TrieHash::Keccak256.empty_root();
+        // Of an account that is not there, nodes give zeros, and either hash of nothing or zero.
+        let is_stated = match shown {
+            Some((account, storage_root)) => {
+                storage_root == response.storage_hash && account == response.account()
+            }
+            None => {
+                let mut stated = response.account();
+                if stated.code_hash.is_zero() {
+                    stated.code_hash = KECCAK256_EMPTY;
+                }
+                stated.is_empty() && [empty, B256::ZERO].contains(&response.storage_hash)
+            }
+        };
+        if !is_stated {
+            return Err(LightClientError::Claim { key: StateKey::Account(address) });
+        }
+        let storage_root = shown.map_or(empty, |(_, storage_root)| storage_root);
+        let account = shown.map(|(account, _)| account);
+        let mut all = Vec::with_capacity(1 + response.storage_proof.len());
+        all.push(Shown::Account { address, account });
+        for slot in &response.storage_proof {
+            let key = StateKey::Slot(address, slot.key.into());
+            let value = shown_slot(storage_root, &slot.key.into(), &slot.proof)?;
+            let shown = Shown::of(&key, value)?;
+            if !matches!(shown, Shown::Slot { value, .. } if value == slot.value) {
+                return Err(LightClientError::Claim { key });
+            }
+            all.push(shown);
+        }
+        Ok(Verified { shown: all, trust: Trust { root, reason, params: None } })
+    }
+
+    fn kind(&self, proof: &StateProof) -> Result<Kind<'_>, LightClientError> {
+        const KECCAK: &str = HashId::Keccak256.name();
+        const BLAKE2B: &str = HashId::Blake2b256.name();
+        let unknown_params = || LightClientError::UnknownParams {
+            backend: proof.backend.clone(),
+            digest: proof.params,
+        };
+        let kind = match (proof.backend.as_str(), proof.version, proof.hash.as_str()) {
+            ("mpt" | "mpt-archive", 1, KECCAK) => Kind::Mpt(TrieHash::Keccak256),
+            ("mpt-archive", 1, BLAKE2B) => Kind::Mpt(TrieHash::Blake2b256),
+            ("lvmt", 1, BLAKE2B) => {
+                let mut pinned = self.lvmt.iter();
+                let params = pinned.find(|params| params.digest() == proof.params);
+                return params.map(Kind::Lvmt).ok_or_else(unknown_params);
+            }
+            (backend, version, hash) => {
+                let (backend, hash) = (backend.to_owned(), hash.to_owned());
+                return Err(LightClientError::UnknownKind { backend, version, hash });
+            }
+        };
+        // These have no parameters.
+        if proof.params.is_zero() { Ok(kind) } else { Err(unknown_params()) }
+    }
+}
+
+impl Kind<'_> {
+    fn verify(
+        &self,
+        root: B256,
+        keys: &[StateKey],
+        proof: &[u8],
+    ) -> Result<Vec<Option<Value>>, LightClientError> {
+        Ok(match self {
+            Self::Mpt(hash) => retrie_storage_mpt::verify::verify_with(*hash, root, keys, proof)?,
+            Self::Lvmt(params) => retrie_storage_lvmt::verify(params, root, keys, proof)?,
+        })
+    }
+}
+
+impl EthProofResponse {
+    /// The account as it is stated.
+    fn account(&self) -> Account {
+        let Self { nonce, balance, code_hash, .. } = *self;
+        Account { nonce: nonce.to(), balance, code_hash }
+    }
+}
+
+/// Whether `code` is the code of `account`.
+///
+/// # Errors
+/// [`LightClientError::Code`] if it has another hash.
+pub fn verify_code(account: &Account, code: &[u8]) -> Result<(), LightClientError> {
+    let (expected, got) = (account.code_hash, keccak256(code));
+    if got == expected { Ok(()) } else { Err(LightClientError::Code { expected, got }) }
+}

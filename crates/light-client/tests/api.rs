@@ -1,0 +1,116 @@
+//! What a caller sees beside verdicts, which the vectors have: JSON, accounts and slots by key, and
+//! the words that say what a result rests on.
+
+use alloy_primitives::{Address, B256, U64, U256, keccak256};
+use retrie_light_client::{
+    Account, BlockRef, LightClientError, RootTrust, StateKey, StateProof, StateProofResponse,
+    TrustedRoot, Verifier, VerifierParams, verify_code,
+};
+use serde_json::{Value, json};
+
+/// A valid answer with two slots, the second one absent, of this file of vectors.
+fn answer(file: &str, name: &str) -> StateProofResponse {
+    let path = format!("{}/vectors/{file}", env!("CARGO_MANIFEST_DIR"));
+    let file: Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
+    let case = file["cases"].as_array().unwrap().iter().find(|case| case["name"] == name);
+    serde_json::from_value(case.unwrap()["question"]["answer"].clone()).unwrap()
+}
+
+#[test]
+fn answers_have_the_json_of_the_format_page() {
+    let address = Address::repeat_byte(0xab);
+    let proof = StateProof {
+        backend: "lvmt".into(),
+        version: 1,
+        hash: "blake2b-256".into(),
+        params: B256::repeat_byte(1),
+        block: BlockRef::new(256, B256::repeat_byte(2)),
+        root: B256::repeat_byte(3),
+        bytes: vec![4, 5].into(),
+    };
+    let account = Account { nonce: 0, balance: U256::from(10), code_hash: B256::repeat_byte(6) };
+    let slots = [(B256::ZERO, U256::from(0x1234)), (B256::repeat_byte(7), U256::ZERO)];
+    let answer = StateProofResponse::new(proof.clone(), address, Some(account), slots);
+    let json = json!({
+        "backend": "lvmt", "version": 1, "hash": "blake2b-256", "params": B256::repeat_byte(1),
+        "block": "0x100", "blockHash": B256::repeat_byte(2), "root": B256::repeat_byte(3),
+        "address": "0xabababababababababababababababababababab",
+        "account": {"nonce": "0x0", "balance": "0xa", "codeHash": B256::repeat_byte(6)},
+        "storage": [
+            {"key": B256::ZERO, "value": "0x1234"},
+            {"key": B256::repeat_byte(7), "value": "0x0"},
+        ],
+        "proof": "0x0405",
+    });
+    assert_eq!(serde_json::to_value(&answer).unwrap(), json);
+    assert_eq!(serde_json::from_value::<StateProofResponse>(json).unwrap(), answer);
+    assert_eq!(answer.to_proof(), proof);
+    let keys = [0, 7].map(|byte| StateKey::Slot(address, B256::repeat_byte(byte)));
+    assert_eq!(answer.keys(), [&[StateKey::Account(address)], &keys[..]].concat());
+    let nobody = StateProofResponse::new(proof, address, None, []);
+    assert_eq!(serde_json::to_value(nobody).unwrap()["account"], Value::Null);
+}
+
+#[test]
+fn what_was_shown_is_found_by_key_and_nothing_else_is() {
+    let answer = answer("answers.json", "with slots");
+    let trusted = TrustedRoot::Root(answer.root);
+    let verified = Verifier::new().verify_response(&answer, &trusted).unwrap();
+    let [present, absent] = [answer.storage[0], answer.storage[1]];
+    assert_eq!(verified.slot(&answer.address, &present.key), Some(present.value));
+    assert_eq!(verified.slot(&answer.address, &absent.key), Some(U256::ZERO));
+    assert_eq!(verified.slot(&answer.address, &B256::ZERO), None);
+    assert_eq!(verified.slot(&Address::ZERO, &present.key), None);
+    let account = verified.account(&answer.address).unwrap();
+    assert_eq!(account, answer.account.map(Account::from));
+    assert_eq!(verified.account(&Address::ZERO), None);
+}
+
+#[test]
+fn a_result_says_what_it_rests_on() {
+    let answer = answer("lvmt.json", "height 2: an answer under a checkpoint");
+    let params = VerifierParams::insecure_dev(2).unwrap();
+    let verifier = Verifier::new().pin_lvmt(params.clone());
+    let number = answer.block.to();
+    let trusted = TrustedRoot::Checkpoint { number, root: answer.root };
+    let trust = verifier.verify_response(&answer, &trusted).unwrap().trust;
+    assert_eq!((trust.root, trust.reason), (answer.root, RootTrust::Checkpoint { number }));
+    assert_eq!(trust.params.unwrap().digest, params.digest());
+    let words = trust.to_string();
+    assert!(words.contains("pinned by hand for block 9") && words.contains("INSECURE"), "{words}");
+
+    let trusted = TrustedRoot::Root(answer.root);
+    let words = verifier.verify_response(&answer, &trusted).unwrap().trust.to_string();
+    assert!(words.contains("given by hand") && words.contains("the node's word"), "{words}");
+
+    // Pinned parameters of another height do not serve.
+    let other = Verifier::new().pin_lvmt(VerifierParams::insecure_dev(3).unwrap());
+    let error = other.verify_response(&answer, &trusted).unwrap_err();
+    assert!(matches!(error, LightClientError::UnknownParams { .. }), "{error}");
+    assert!(error.to_string().contains(&params.digest().to_string()), "{error}");
+}
+
+#[test]
+fn errors_name_blocks_roots_and_keys() {
+    let mut answer = answer("answers.json", "under a checkpoint");
+    let verify = |answer: &StateProofResponse, trusted: TrustedRoot| {
+        Verifier::new().verify_response(answer, &trusted).unwrap_err().to_string()
+    };
+    let root = answer.root;
+    let line = verify(&answer, TrustedRoot::Checkpoint { number: 77, root });
+    assert!(line.contains("of block 5") && line.contains("of block 77"), "{line}");
+    let line = verify(&answer, TrustedRoot::Root(B256::repeat_byte(9)));
+    assert!(line.contains(&root.to_string()) && line.contains("checkpoint"), "{line}");
+    answer.account.as_mut().unwrap().nonce = U64::from(1);
+    let line = verify(&answer, TrustedRoot::Root(root));
+    assert!(line.contains(&answer.address.to_string()), "{line}");
+}
+
+#[test]
+fn code_is_known_by_its_hash() {
+    let account = Account { code_hash: keccak256([1, 2]), ..Account::default() };
+    assert_eq!(verify_code(&account, &[1, 2]), Ok(()));
+    let error = verify_code(&account, &[1]).unwrap_err();
+    assert_eq!(error.class(), "code");
+    assert_eq!(verify_code(&Account::default(), &[]), Ok(()));
+}

@@ -1,0 +1,146 @@
+//! A chain on a store in memory, and the values it should have.
+
+use alloy_consensus::Header;
+use alloy_primitives::{Address, B256, Bytes, U256};
+use rand::{Rng, rngs::StdRng};
+use retrie_light_client::{Account, StateKey, StateProof, Value};
+use retrie_state::{
+    At, Backend, DeltaBuilder, KvStore, MemoryStore, StateStore, StoreOptions, encode_slot,
+};
+use std::{collections::BTreeMap, sync::Arc};
+
+pub(crate) type Values = BTreeMap<StateKey, Value>;
+
+pub(crate) struct Chain {
+    kv: MemoryStore,
+    pub(crate) store: StateStore,
+    /// The values after each block.
+    pub(crate) states: Vec<Values>,
+    /// Headers with the backend's roots.
+    pub(crate) headers: Vec<Header>,
+}
+
+impl Chain {
+    pub(crate) fn new(backend: impl Backend) -> Self {
+        let kv = MemoryStore::new();
+        let store =
+            StateStore::open(Arc::new(backend), Arc::new(kv.clone()), StoreOptions::default());
+        Self { kv, store: store.unwrap(), states: Vec::new(), headers: Vec::new() }
+    }
+
+    /// Commits a block that sets (or deletes) these keys.
+    pub(crate) fn block(&mut self, changes: &BTreeMap<StateKey, Option<Value>>) {
+        let number = self.headers.len() as u64;
+        let mut values = self.states.last().cloned().unwrap_or_default();
+        let mut delta = DeltaBuilder::new();
+        for (key, next) in changes {
+            delta.change(*key, values.get(key).cloned(), next.clone());
+            match next {
+                Some(value) => values.insert(*key, value.clone()),
+                None => values.remove(key),
+            };
+        }
+        let session = self.store.begin(At::Tip).unwrap();
+        let proposal = session.finish_as(number, &delta.build()).unwrap();
+        let header = Header {
+            parent_hash: self.headers.last().map(Header::hash_slow).unwrap_or_default(),
+            state_root: proposal.root(),
+            number,
+            gas_limit: 30_000_000,
+            timestamp: 1_700_000_000 + 12 * number,
+            // Of one fork or a later one: their headers differ in length.
+            base_fee_per_gas: (number % 2 == 1).then_some(7),
+            ..Header::default()
+        };
+        self.store.seal(&proposal, header.hash_slow());
+        let mut txn = self.kv.begin_write().unwrap();
+        let after = self.store.commit(&[proposal], &mut *txn).unwrap();
+        txn.commit().unwrap();
+        after.run().unwrap();
+        self.states.push(values);
+        self.headers.push(header);
+    }
+
+    pub(crate) fn hash(&self, number: u64) -> B256 {
+        self.headers[number as usize].hash_slow()
+    }
+
+    pub(crate) fn tip(&self) -> u64 {
+        self.headers.len() as u64 - 1
+    }
+
+    pub(crate) fn prove(&self, number: u64, keys: &[StateKey]) -> StateProof {
+        let hash = self.hash(number);
+        // Archives have history; what others retain is reached by hash.
+        if self.store.backend().capabilities().history {
+            return self.store.history(number).unwrap().prove(hash, keys).unwrap();
+        }
+        self.store.prove(At::Block(hash), keys).unwrap()
+    }
+
+    pub(crate) fn truth(&self, number: u64, keys: &[StateKey]) -> Vec<Option<Value>> {
+        keys.iter().map(|key| self.states[number as usize].get(key).cloned()).collect()
+    }
+}
+
+pub(crate) fn address(random: &mut StdRng) -> Address {
+    Address::from(random.random::<[u8; 20]>())
+}
+
+pub(crate) fn word(random: &mut StdRng) -> B256 {
+    B256::from(random.random::<[u8; 32]>())
+}
+
+/// An account of any kind: with code or without, with nothing at all.
+pub(crate) fn account(random: &mut StdRng) -> Value {
+    let mut account = Account::default();
+    if random.random_ratio(9, 10) {
+        account.nonce = random.random::<u64>() >> random.random_range(8..64);
+        account.balance = U256::from(random.random::<u128>() >> random.random_range(30..128));
+    }
+    if random.random_ratio(1, 5) {
+        account.code_hash = word(random);
+    }
+    account.encode()
+}
+
+pub(crate) fn slot_value(random: &mut StdRng) -> Value {
+    let bytes: Bytes = random.random::<[u8; 32]>().into();
+    let shift = random.random_range(0..31) * 8;
+    encode_slot((U256::from_be_slice(&bytes) >> shift) | U256::from(1)).unwrap()
+}
+
+/// Some accounts with so many slots each, all as changes.
+pub(crate) fn accounts(
+    random: &mut StdRng,
+    slots: impl IntoIterator<Item = usize>,
+) -> BTreeMap<StateKey, Option<Value>> {
+    let mut all = BTreeMap::new();
+    for slots in slots {
+        let address = address(random);
+        all.insert(StateKey::Account(address), Some(account(random)));
+        for _ in 0..slots {
+            all.insert(StateKey::Slot(address, word(random)), Some(slot_value(random)));
+        }
+    }
+    all
+}
+
+/// Changes of some of the keys that a state has: other values, and slots that go.
+pub(crate) fn changes(
+    random: &mut StdRng,
+    state: &Values,
+    one_in: u32,
+) -> BTreeMap<StateKey, Option<Value>> {
+    let mut changed = BTreeMap::new();
+    for key in state.keys() {
+        if random.random_ratio(1, one_in) {
+            let value = match key {
+                StateKey::Account(_) => Some(account(random)),
+                StateKey::Slot(..) => random.random_ratio(3, 4).then(|| slot_value(random)),
+            };
+            changed.insert(*key, value);
+        }
+    }
+    changed
+}

@@ -1,0 +1,77 @@
+//! The golden vectors in `vectors/`: proofs, valid and forged, each with the verdict that every
+//! verifier has to reach. The TypeScript verifier runs the same files.
+//!
+//! `RETRIE_WRITE_VECTORS=1 cargo test -p retrie-light-client --test vectors` writes them anew.
+
+mod chain;
+mod format;
+mod make;
+mod make_lvmt;
+mod make_mpt;
+mod recorded;
+
+use format::File;
+
+type Make = fn() -> File;
+
+/// What is made in a second or two.
+const MADE: [(&str, Make); 5] = [
+    ("mpt.json", make_mpt::mpt),
+    ("mpt-archive.json", make_mpt::archive),
+    ("eip1186.json", make_mpt::eip1186),
+    ("answers.json", make_mpt::answers),
+    ("lvmt.json", make_lvmt::lvmt),
+];
+
+/// What takes more.
+const KEPT: [&str; 2] = ["lvmt-16.json", "lvmt-forged.json"];
+
+fn writes() -> bool {
+    std::env::var_os("RETRIE_WRITE_VECTORS").is_some()
+}
+
+#[test]
+fn backends_make_the_very_proofs_of_the_vectors() {
+    for (name, make) in MADE {
+        let text = make().to_text();
+        if writes() {
+            std::fs::write(File::path(name), &text).unwrap();
+        }
+        let kept = std::fs::read_to_string(File::path(name)).unwrap();
+        let differs = text.lines().zip(kept.lines()).find(|(made, kept)| made != kept);
+        assert_eq!(differs, None, "{name}");
+        assert_eq!(text.len(), kept.len(), "{name}");
+    }
+}
+
+#[test]
+fn every_vector_gets_its_verdict() {
+    for name in MADE.map(|(name, _)| name).into_iter().chain(KEPT) {
+        let file = File::read(name);
+        let verifier = file.verifier();
+        for case in &file.cases {
+            assert_eq!(file.resolve(case).run(&verifier), case.expect, "{name}: {}", case.name);
+        }
+        assert!(file.cases.len() > 5, "{name}");
+    }
+}
+
+#[test]
+#[ignore = "makes tables of 400 MB; writes lvmt-16.json with RETRIE_WRITE_VECTORS=1"]
+fn full_height() {
+    let text = make_lvmt::full_height().to_text();
+    if writes() {
+        std::fs::write(File::path("lvmt-16.json"), &text).unwrap();
+    }
+    assert_eq!(text, std::fs::read_to_string(File::path("lvmt-16.json")).unwrap());
+}
+
+/// `RETRIE_RECORD_PROOFS=FILE cargo test -p retrie-storage-lvmt --lib verify::tests::forged`, then
+/// `RETRIE_RECORD_PROOFS=FILE cargo test -p retrie-light-client --test vectors -- --ignored recorded`.
+#[test]
+#[ignore = "needs a record; writes lvmt-forged.json"]
+fn recorded() {
+    let record = std::env::var_os("RETRIE_RECORD_PROOFS").expect("RETRIE_RECORD_PROOFS=FILE");
+    let file = recorded::choose(&std::fs::read_to_string(record).unwrap());
+    std::fs::write(File::path("lvmt-forged.json"), file.to_text()).unwrap();
+}

@@ -1,0 +1,169 @@
+//! Puts cases into a file, each checked as it comes.
+
+use crate::{
+    chain::Chain,
+    format::{Case, Expect, File, Question, Trusted},
+};
+use alloy_primitives::{B256, Bytes};
+use retrie_light_client::{StateKey, Value, Verifier, VerifierParams};
+use serde_json::Value as Json;
+use std::collections::BTreeMap;
+
+pub(crate) struct Maker {
+    pub(crate) file: File,
+    verifier: Verifier,
+}
+
+pub(crate) fn encoded(keys: &[StateKey]) -> Vec<Bytes> {
+    keys.iter().map(|key| key.encode().to_vec().into()).collect()
+}
+
+impl Maker {
+    pub(crate) fn new(about: &str, pinned: impl IntoIterator<Item = VerifierParams>) -> Self {
+        let pinned = pinned.into_iter().map(|params| params.to_bytes().into()).collect();
+        let file = File { about: about.into(), pinned, cases: Vec::new() };
+        let verifier = file.verifier();
+        Self { file, verifier }
+    }
+
+    /// A case that shows the truth.
+    pub(crate) fn valid(
+        &mut self,
+        name: &str,
+        trusted: Trusted,
+        keys: Option<&[StateKey]>,
+        question: Question,
+        truth: Vec<Option<Value>>,
+    ) {
+        let case = Case {
+            name: name.into(),
+            trusted: Some(trusted),
+            keys: keys.map(encoded),
+            question: Some(question),
+            expect: Expect::Values(truth),
+            ..Case::default()
+        };
+        assert_eq!(case.run(&self.verifier), case.expect, "{name}");
+        self.add(case);
+    }
+
+    /// The proof of `keys` in the state of a block.
+    pub(crate) fn proof(&mut self, name: &str, chain: &Chain, number: u64, keys: &[StateKey]) {
+        let proof = chain.prove(number, keys);
+        let trusted = Trusted::Root(proof.root);
+        let truth = chain.truth(number, keys);
+        self.valid(name, trusted, Some(keys), Question::proof(&proof), truth);
+    }
+
+    /// A case that has to be refused, and how if that is known beforehand.
+    pub(crate) fn forged(&mut self, of: &str, how: &str, class: Option<&str>, change: Case) {
+        let name = format!("{of}: {how}");
+        let mut case = Case { name, of: Some(of.into()), ..change };
+        let Expect::Error(got) = self.file.resolve(&case).run(&self.verifier) else {
+            panic!("{} is accepted", case.name)
+        };
+        assert!(class.is_none_or(|class| class == got), "{}: {got}", case.name);
+        case.expect = Expect::Error(got);
+        self.add(case);
+    }
+
+    pub(crate) fn forged_bytes(
+        &mut self,
+        of: &str,
+        how: &str,
+        class: Option<&str>,
+        edit: (usize, usize, Bytes),
+    ) {
+        self.forged(of, how, class, Case { edit: Some(vec![edit]), ..Case::default() });
+    }
+
+    pub(crate) fn forged_field(&mut self, of: &str, field: &str, class: &str, value: Json) {
+        self.forged_field_as(of, &format!("another {field}"), field, class, value);
+    }
+
+    pub(crate) fn forged_field_as(
+        &mut self,
+        of: &str,
+        how: &str,
+        field: &str,
+        class: &str,
+        value: Json,
+    ) {
+        let with = Some(BTreeMap::from([(field.to_owned(), value)]));
+        self.forged(of, how, Some(class), Case { with, ..Case::default() });
+    }
+
+    /// What can be done to any proof of `keys`, which are more than one, in the state of a block.
+    pub(crate) fn anyhow_forged(
+        &mut self,
+        of: &str,
+        chain: &Chain,
+        number: u64,
+        keys: &[StateKey],
+        flips: usize,
+    ) {
+        let proof = chain.prove(number, keys);
+        let (len, other) = (proof.bytes.len(), B256::repeat_byte(0x5a));
+        // The head bit by bit, the rest in steps.
+        let bits = (0..flips).map(|n| n * 3 % 61).chain((0..flips).map(|n| n * len * 8 / flips));
+        for bit in bits.collect::<std::collections::BTreeSet<_>>() {
+            let byte = proof.bytes[bit / 8] ^ 1 << (bit % 8);
+            let edit = (bit / 8, 1, Bytes::from([byte]));
+            self.forged_bytes(of, &format!("bit {bit} flipped"), None, edit);
+        }
+        for kept in [0, 1, 2, len / 4, len / 2, len - 33, len - 32, len - 1] {
+            let edit = (kept, len - kept, Bytes::new());
+            self.forged_bytes(of, &format!("cut to {kept} bytes"), None, edit);
+        }
+        for (at, gone) in [(1, 1), (len / 3, 32), (len / 2, 1), (len - 64, 32)] {
+            let part = Bytes::copy_from_slice(&proof.bytes[at..at + gone]);
+            let how = format!("{gone} bytes at {at} dropped");
+            self.forged_bytes(of, &how, None, (at, gone, Bytes::new()));
+            let how = format!("{gone} bytes at {at} doubled");
+            self.forged_bytes(of, &how, None, (at, 0, part));
+            let how = format!("{gone} bytes at {at} zeroed");
+            self.forged_bytes(of, &how, None, (at, gone, vec![0; gone].into()));
+        }
+        for (how, more) in
+            [("a zero", vec![0]), ("an empty string", vec![0x80]), ("a hash", vec![7; 32])]
+        {
+            let how = format!("{how} more at the end");
+            self.forged_bytes(of, &how, Some("malformed"), (len, 0, more.into()));
+        }
+
+        let keys_of = |keys: &[StateKey]| Case { keys: Some(encoded(keys)), ..Case::default() };
+        self.forged(of, "the first key not asked for", None, keys_of(&keys[1..]));
+        self.forged(of, "the last key not asked for", None, keys_of(&keys[..keys.len() - 1]));
+        let mut more = keys.to_vec();
+        more.push(StateKey::Account(keys[0].address().create(99)));
+        self.forged(of, "a key more", None, keys_of(&more));
+        *more.first_mut().unwrap() = more.pop().unwrap();
+        self.forged(of, "another key", None, keys_of(&more));
+
+        let trusted = |root| Case { trusted: Some(Trusted::Root(root)), ..Case::default() };
+        self.forged(of, "another root trusted", Some("root"), trusted(other));
+        self.forged_field(of, "root", "root", other.to_string().into());
+        let with = Some(BTreeMap::from([("root".to_owned(), other.to_string().into())]));
+        let both = Case { with, ..trusted(other) };
+        self.forged(of, "another root, trusted and named", Some("root"), both);
+
+        // An old block's proof for a new one, and the other way round.
+        for (how, at) in [("before", number - 1), ("after", number + 1)] {
+            let replayed = chain.prove(at, keys);
+            assert_ne!(replayed.root, proof.root);
+            let edit = (0, len, replayed.bytes);
+            self.forged_bytes(of, &format!("the proof of the block {how}"), Some("root"), edit);
+        }
+
+        self.forged_field(of, "backend", "kind", "raw".into());
+        self.forged_field(of, "version", "kind", 2.into());
+        self.forged_field(of, "hash", "kind", "blake3".into());
+        self.forged_field(of, "params", "kind", other.to_string().into());
+    }
+
+    /// A case that is already judged, if there is none of its name.
+    pub(crate) fn add(&mut self, case: Case) {
+        assert!(self.file.cases.iter().all(|other| other.name != case.name), "{}", case.name);
+        self.file.cases.push(case);
+    }
+}

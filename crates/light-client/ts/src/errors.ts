@@ -1,0 +1,40 @@
+/** Why something was refused: one word each, the same in every verifier (docs/formats/proofs.md). */
+export type ErrorClass =
+  | 'kind'
+  | 'header'
+  | 'block'
+  | 'root'
+  | 'malformed'
+  | 'missing'
+  | 'unused'
+  | 'value'
+  | 'claim'
+  | 'code';
+
+/** An answer, or its proof, that was refused. Anything else that is thrown is a mistake in a call. */
+export class Refused extends Error {
+  override readonly name = 'Refused';
+
+  constructor(
+    readonly errorClass: ErrorClass,
+    message: string,
+  ) {
+    super(message);
+  }
+}
+
+export function malformed(what: string): Refused {
+  return new Refused('malformed', `the proof is malformed: ${what}`);
+}
+
+export function missing(what: string): Refused {
+  return new Refused('missing', `the proof lacks ${what}`);
+}
+
+export function unused(): Refused {
+  return new Refused('unused', 'the proof holds parts that the asked keys do not need');
+}
+
+export function otherRoot(what = 'the proof does not match the root'): Refused {
+  return new Refused('root', what);
+}

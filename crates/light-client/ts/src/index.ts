@@ -1,0 +1,25 @@
+/**
+ * A light client for retrie nodes: checks what a node says of the state against a trusted root.
+ * Follows docs/formats/proofs.md and the pages it names, and shares no code with the Rust verifier:
+ * a second opinion on every proof.
+ *
+ *     const verifier = new Verifier({ lvmt: [LvmtParams.fromFile(bytes)] });
+ *     const trusted = { kind: 'checkpoint', block: 17n, root: '0x..' };
+ *     const { account, trust } = verifier.answer(await getProof(address), trusted);
+ */
+export type { Hex } from './bytes.js';
+export { fromHex, toHex } from './bytes.js';
+export { type ErrorClass, Refused } from './errors.js';
+export { type BlockJson, encodeHeader } from './header.js';
+export { LvmtParams } from './lvmt/params.js';
+export { type Account, type StateKey, decodeKey, encodeAccount, encodeKey, encodeSlot } from './state.js';
+export type { Trust, TrustedRoot } from './trust.js';
+export {
+  type Envelope,
+  type EthProofAnswer,
+  type StateProofAnswer,
+  type Verified,
+  Verifier,
+  verifyCode,
+  verifyEthProof,
+} from './verifier.js';

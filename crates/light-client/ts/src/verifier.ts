@@ -1,0 +1,219 @@
+// Picks the verifier of a proof, and compares what an answer states with what its proof shows.
+import { keccak_256 } from '@noble/hashes/sha3.js';
+import { type Hex, equal, fromHex, quantity, toHex } from './bytes.js';
+import { Refused } from './errors.js';
+import type { LvmtParams } from './lvmt/params.js';
+import { verifyLvmt } from './lvmt/verify.js';
+import { HASHES, emptyRoot, shownAccount, shownSlot, verifyMpt } from './mpt.js';
+import {
+  type Account,
+  NO_CODE,
+  type StateKey,
+  decodeAccount,
+  decodeSlot,
+  slotKey,
+} from './state.js';
+import { type Trust, type TrustedRoot, openRoot } from './trust.js';
+
+/** A proof with all it takes to choose how to check it; nothing in it is to be believed. */
+export interface Envelope {
+  backend: string;
+  version: number;
+  hash: string;
+  params: Hex;
+  /** A quantity. */
+  block: Hex;
+  blockHash: Hex;
+  root: Hex;
+  proof: Hex;
+}
+
+/** The answer of `state_getProof(address, slots, block)`. */
+export interface StateProofAnswer extends Envelope {
+  address: Hex;
+  account: { nonce: Hex; balance: Hex; codeHash: Hex } | null;
+  storage: { key: Hex; value: Hex }[];
+}
+
+/** The answer of `eth_getProof` (EIP-1186). */
+export interface EthProofAnswer {
+  address: Hex;
+  balance: Hex;
+  codeHash: Hex;
+  nonce: Hex;
+  storageHash: Hex;
+  accountProof: Hex[];
+  storageProof: { key: Hex; value: Hex; proof: Hex[] }[];
+}
+
+/** What a proof shows of an account and some of its slots. */
+export interface Verified {
+  address: Hex;
+  /** `null` if it is proven that there is none. */
+  account: Account | null;
+  /** In the order asked; zero if a slot is not set. */
+  storage: { slot: Hex; value: bigint }[];
+  trust: Trust;
+}
+
+/** Verifies proofs of `mpt` and `mpt-archive`, and of `lvmt` under pinned parameters. */
+export class Verifier {
+  private readonly pinned: readonly LvmtParams[];
+
+  /** Whether to trust parameters is the caller's to decide, by their digest. */
+  constructor({ lvmt = [] }: { lvmt?: readonly LvmtParams[] } = {}) {
+    this.pinned = lvmt;
+  }
+
+  /**
+   * What `keys` hold as the backend encodes it (`null`: absent), as the proof shows it under the
+   * trusted root. Throws `Refused` for anything but such a proof.
+   */
+  values(
+    envelope: Envelope,
+    keys: readonly StateKey[],
+    trusted: TrustedRoot,
+  ): { values: (Uint8Array | null)[]; trust: Trust } {
+    const { params, verify } = this.kind(envelope);
+    const trust = openRoot(trusted);
+    const block = quantity(envelope.block, 64);
+    const isOther =
+      (trust.block !== undefined && trust.block !== block) ||
+      (trust.blockHash !== undefined && trust.blockHash !== lower(envelope.blockHash));
+    if (isOther) throw new Refused('block', `the proof is of block ${block}, not the trusted one`);
+    if (lower(envelope.root) !== trust.root) {
+      throw new Refused(
+        'root',
+        `the proof leads to root ${envelope.root}, but the trusted root is ${trust.root}`,
+      );
+    }
+    if (params !== undefined) {
+      trust.params = params.digest;
+      trust.insecure = params.isInsecure();
+      trust.sentences.push(
+        trust.insecure
+          ? `the parameters ${params.digest} are INSECURE development parameters: everybody knows their secret and can forge proofs`
+          : `the parameters were pinned by digest ${params.digest}: nobody may know their secret`,
+      );
+    }
+    const values = verify(fromHex(trust.root, 32), keys, fromHex(envelope.proof));
+    return { values, trust };
+  }
+
+  /**
+   * What an answer of `state_getProof` proves, which is also what it states. That it answers the
+   * question, too, is for the caller to see from address and slots.
+   */
+  answer(answer: StateProofAnswer, trusted: TrustedRoot): Verified {
+    const address = lower(answer.address, 20);
+    const slots = answer.storage.map(({ key }) => lower(key));
+    const keys = [{ address }, ...slots.map((slot) => ({ address, slot }))];
+    const { values, trust } = this.values(answer, keys, trusted);
+    const account = decoded(values[0]!, decodeAccount);
+    const numbers = values.slice(1).map((value) => decoded(value, decodeSlot) ?? 0n);
+    if (!sameAccount(account, answer.account)) throw claim(`account ${address}`);
+    const storage = answer.storage.map(({ value }, i) => {
+      const slot = slots[i]!;
+      if (quantity(value, 256) !== numbers[i]) throw claim(`slot ${slot} of ${address}`);
+      return { slot, value: numbers[i]! };
+    });
+    return { address, account, storage, trust };
+  }
+
+  private kind({ backend, version, hash, params }: Envelope): {
+    params?: LvmtParams;
+    verify: (root: Uint8Array, keys: readonly StateKey[], proof: Uint8Array) => (Uint8Array | null)[];
+  } {
+    const known: Record<string, string[]> = {
+      mpt: ['keccak256'],
+      'mpt-archive': ['keccak256', 'blake2b-256'],
+      lvmt: ['blake2b-256'],
+    };
+    if (version !== 1 || !Object.hasOwn(known, backend) || !known[backend]!.includes(hash)) {
+      throw new Refused(
+        'kind',
+        `there is no verifier for proofs of backend ${backend}, version ${version}, hash function ${hash}`,
+      );
+    }
+    const digest = lower(params);
+    if (backend === 'lvmt') {
+      const pinned = this.pinned.find((params) => params.digest === digest);
+      if (!pinned) throw unknownParams(backend, digest);
+      return { params: pinned, verify: (...question) => verifyLvmt(pinned, ...question) };
+    }
+    if (digest !== ZERO) throw unknownParams(backend, digest);
+    return { verify: (...question) => verifyMpt(HASHES[hash]!, ...question) };
+  }
+}
+
+/** What an answer of `eth_getProof` proves under the trusted state root, and states. */
+export function verifyEthProof(answer: EthProofAnswer, trusted: TrustedRoot): Verified {
+  const trust = openRoot(trusted);
+  const address = lower(answer.address, 20);
+  const nodes = (proof: Hex[]) => proof.map((node) => fromHex(node));
+  const empty = emptyRoot(keccak_256);
+  const shown = shownAccount(
+    fromHex(trust.root, 32),
+    fromHex(address, 20),
+    nodes(answer.accountProof),
+  );
+  const storageHash = lower(answer.storageHash);
+  if (shown !== null) {
+    if (!sameAccount(shown.account, answer) || storageHash !== toHex(shown.storageRoot)) {
+      throw claim(`account ${address}`);
+    }
+  } else {
+    const isNothing =
+      quantity(answer.nonce, 64) === 0n &&
+      quantity(answer.balance, 256) === 0n &&
+      [NO_CODE, ZERO].includes(lower(answer.codeHash)) &&
+      [toHex(empty), ZERO].includes(storageHash);
+    if (!isNothing) throw claim(`account ${address}`);
+  }
+  const storage = answer.storageProof.map(({ key, value, proof }) => {
+    const slot = slotKey(quantity(key, 256));
+    const bytes = shownSlot(shown?.storageRoot ?? empty, fromHex(slot, 32), nodes(proof));
+    const number = decoded(bytes, decodeSlot) ?? 0n;
+    if (quantity(value, 256) !== number) throw claim(`slot ${slot} of ${address}`);
+    return { slot, value: number };
+  });
+  return { address, account: shown?.account ?? null, storage, trust };
+}
+
+/** Throws unless `code` is the code of the account. */
+export function verifyCode(account: Account, code: Uint8Array): void {
+  if (!equal(keccak_256(code), fromHex(account.codeHash, 32))) {
+    throw new Refused('code', `the code is not the one whose hash is ${account.codeHash}`);
+  }
+}
+
+const ZERO: Hex = `0x${'00'.repeat(32)}`;
+
+/** The one form of so many bytes. */
+function lower(text: Hex, length = 32): Hex {
+  return toHex(fromHex(text, length));
+}
+
+function unknownParams(backend: string, digest: Hex): Refused {
+  return new Refused('kind', `the ${backend} parameters ${digest} of the proof are not pinned`);
+}
+
+function claim(what: string): Refused {
+  return new Refused('claim', `the answer states another value of ${what} than its proof shows`);
+}
+
+function decoded<T>(value: Uint8Array | null, decode: (value: Uint8Array) => T | undefined): T | null {
+  if (value === null) return null;
+  const result = decode(value);
+  if (result === undefined) throw new Refused('value', 'a proven value is in no known encoding');
+  return result;
+}
+
+function sameAccount(account: Account | null, stated: StateProofAnswer['account']): boolean {
+  if (account === null || stated === null) return account === stated;
+  return (
+    account.nonce === quantity(stated.nonce, 64) &&
+    account.balance === quantity(stated.balance, 256) &&
+    account.codeHash === lower(stated.codeHash)
+  );
+}

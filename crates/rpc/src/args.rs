@@ -1,0 +1,147 @@
+//! Positional parameters, and methods that take them.
+
+use crate::{RpcContext, RpcError, RpcResult};
+use alloy_primitives::B256;
+use jsonrpsee::{RpcModule, types::Params};
+use retrie_engine::View;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use std::{borrow::Cow, sync::Arc};
+
+/// The positional parameters of one request, taken one after the other. Errors are worded as geth
+/// words them.
+#[derive(Debug)]
+pub struct Args<'a> {
+    items: std::vec::IntoIter<&'a RawValue>,
+    taken: usize,
+}
+
+impl<'a> Args<'a> {
+    /// The parameters of a request.
+    ///
+    /// # Errors
+    /// [`RpcError::InvalidParams`] if they are not a list.
+    pub fn new(params: &'a Params<'_>) -> RpcResult<Self> {
+        let items: Vec<&RawValue> = match params.as_str() {
+            None | Some("null") => Vec::new(),
+            Some(json) => serde_json::from_str(json)
+                .map_err(|_| RpcError::InvalidParams("non-array args".into()))?,
+        };
+        Ok(Self { items: items.into_iter(), taken: 0 })
+    }
+
+    /// The next parameter.
+    ///
+    /// # Errors
+    /// [`RpcError::InvalidParams`] if it is missing or not a `T`.
+    pub fn required<T: Deserialize<'a>>(&mut self) -> RpcResult<T> {
+        let index = self.taken;
+        self.optional()?.ok_or_else(|| {
+            RpcError::InvalidParams(format!("missing value for required argument {index}"))
+        })
+    }
+
+    /// The next parameter, 32 bytes in hexadecimal. Digits without `0x` are no hash, as in geth.
+    ///
+    /// # Errors
+    /// As [`required`](Self::required).
+    pub fn hash(&mut self) -> RpcResult<B256> {
+        let index = self.taken;
+        let text: Cow<'_, str> = self.required()?;
+        let hash = text.starts_with("0x").then(|| text.parse().ok()).flatten();
+        hash.ok_or_else(|| {
+            let message = format!("invalid argument {index}: {text:?} is not 0x and 32 bytes");
+            RpcError::InvalidParams(message)
+        })
+    }
+
+    /// The next parameter; `None` if it is missing or null.
+    ///
+    /// # Errors
+    /// [`RpcError::InvalidParams`] if it is not a `T`.
+    pub fn optional<T: Deserialize<'a>>(&mut self) -> RpcResult<Option<T>> {
+        let index = self.taken;
+        self.taken += 1;
+        let Some(item) = self.items.next() else { return Ok(None) };
+        serde_json::from_str(item.get())
+            .map_err(|error| RpcError::InvalidParams(format!("invalid argument {index}: {error}")))
+    }
+
+    /// Ends the parameters.
+    ///
+    /// # Errors
+    /// [`RpcError::InvalidParams`] if there are more.
+    pub fn end(self) -> RpcResult<()> {
+        if self.items.len() == 0 {
+            return Ok(());
+        }
+        let most = self.taken;
+        Err(RpcError::InvalidParams(format!("too many arguments, want at most {most}")))
+    }
+}
+
+/// A method that is answered on the server's own thread.
+pub(crate) fn quick<C, T>(
+    module: &mut RpcModule<C>,
+    name: &'static str,
+    method: impl Fn(&C, &mut Args<'_>) -> RpcResult<T> + Send + Sync + 'static,
+) where
+    C: Send + Sync + 'static,
+    T: Serialize + Clone + 'static,
+{
+    let registered = module.register_method(name, move |params, context, _| {
+        let mut args = Args::new(&params)?;
+        let answer = method(context, &mut args)?;
+        args.end().map(|()| answer)
+    });
+    registered.expect("a namespace names each of its methods once");
+}
+
+/// A method that executes or walks over blocks, from a view of the chain, on a thread that may block.
+pub(crate) fn heavy<C, T>(
+    module: &mut RpcModule<C>,
+    name: &'static str,
+    method: impl Fn(&C, View, &mut Args<'_>) -> RpcResult<T> + Clone + Send + Sync + 'static,
+) where
+    C: AsRef<RpcContext> + Send + Sync + 'static,
+    T: Serialize + Clone + Send + 'static,
+{
+    let registered = module.register_async_method(name, move |params, context: Arc<C>, _| {
+        let method = method.clone();
+        async move {
+            let rpc = (*context).as_ref().clone();
+            rpc.run(move |view| answer(&*context, view, &params, method)).await
+        }
+    });
+    registered.expect("a namespace names each of its methods once");
+}
+
+/// A method that reads rows of a few blocks, from a view of the chain, on a thread that may block.
+pub(crate) fn read<C, T>(
+    module: &mut RpcModule<C>,
+    name: &'static str,
+    method: impl Fn(&C, View, &mut Args<'_>) -> RpcResult<T> + Clone + Send + Sync + 'static,
+) where
+    C: AsRef<RpcContext> + Send + Sync + 'static,
+    T: Serialize + Clone + Send + 'static,
+{
+    let registered = module.register_async_method(name, move |params, context: Arc<C>, _| {
+        let method = method.clone();
+        async move {
+            let rpc = (*context).as_ref().clone();
+            rpc.read(move |view| answer(&*context, view, &params, method)).await
+        }
+    });
+    registered.expect("a namespace names each of its methods once");
+}
+
+fn answer<C, T>(
+    context: &C,
+    view: View,
+    params: &Params<'_>,
+    method: impl Fn(&C, View, &mut Args<'_>) -> RpcResult<T>,
+) -> RpcResult<T> {
+    let mut args = Args::new(params)?;
+    let answer = method(context, view, &mut args)?;
+    args.end().map(|()| answer)
+}

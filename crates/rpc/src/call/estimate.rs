@@ -1,0 +1,133 @@
+//! `eth_estimateGas`: the least gas with which a call succeeds, or slightly more.
+
+use super::{
+    CallRules, TransactFailure, apply_block_overrides, apply_state_overrides,
+    overrides::header_of_call, prepare, request::allowance, simulation, words,
+};
+use crate::{Args, RpcContext, RpcError, RpcResult, context::ResolveBlock};
+use alloy_eips::{BlockId, eip7825::MAX_TX_GAS_LIMIT_OSAKA};
+use alloy_primitives::{KECCAK256_EMPTY, TxKind, U64};
+use alloy_rpc_types_eth::{BlockOverrides, TransactionRequest, state::StateOverride};
+use retrie_engine::View;
+use retrie_execution::Simulation;
+use revm::{
+    context::{
+        TxEnv,
+        result::{ExecutionResult, HaltReason},
+    },
+    primitives::hardfork::SpecId,
+};
+use std::time::Duration;
+
+/// Gas of a transaction that does nothing.
+const PLAIN_TRANSFER: u64 = 21_000;
+/// Gas that a call with value gives its callee for free.
+const CALL_STIPEND: u64 = 2_300;
+/// How far above the least gas an answer may be.
+const ERROR_RATIO: f64 = 0.015;
+
+/// `eth_estimateGas(call, block, stateOverrides, blockOverrides)`.
+pub(super) fn estimate_gas(rpc: &RpcContext, view: &View, args: &mut Args<'_>) -> RpcResult<U64> {
+    let request: TransactionRequest = args.required()?;
+    let block: BlockId = args.optional()?.unwrap_or_default();
+    let accounts: Option<StateOverride> = args.optional()?;
+    let overrides: Option<BlockOverrides> = args.optional()?;
+
+    let state = view.state_at(block)?;
+    let header = header_of_call(state.header(), overrides.as_ref())?;
+    let spec = rpc.live.spec().for_header(&header);
+    let mut simulation = simulation(rpc, &spec, &header, &state)?;
+    if let Some(overrides) = &overrides {
+        apply_block_overrides(&mut simulation, overrides)?;
+    }
+    if let Some(accounts) = accounts {
+        apply_state_overrides(&mut simulation, accounts)?;
+    }
+    let asked = request.gas.filter(|gas| *gas >= PLAIN_TRANSFER);
+    let base_fee = simulation.env().block_env.basefee;
+    let tx = prepare(&mut simulation, request, CallRules::Call, rpc.limits.gas_cap)?;
+    let mut most = asked.unwrap_or(header.gas_limit);
+    if simulation.env().cfg_env.spec.is_enabled_in(SpecId::OSAKA) {
+        most = most.min(MAX_TX_GAS_LIMIT_OSAKA);
+    }
+    if let Some(allowance) = allowance(&mut simulation, &tx)? {
+        most = most.min(allowance);
+    }
+    if rpc.limits.gas_cap > 0 {
+        most = most.min(rpc.limits.gas_cap);
+    }
+    let time = rpc.limits.evm_timeout;
+    Estimate { simulation, tx, base_fee, time }.least(most).map(U64::from)
+}
+
+struct Estimate<'a> {
+    simulation: Simulation<'a>,
+    tx: TxEnv,
+    base_fee: u64,
+    time: Duration,
+}
+
+impl Estimate<'_> {
+    /// The least gas up to `most`, by bisection.
+    fn least(&mut self, most: u64) -> RpcResult<u64> {
+        if self.is_plain_transfer()?
+            && matches!(self.run(PLAIN_TRANSFER), Ok(Some(ExecutionResult::Success { .. })))
+        {
+            return Ok(PLAIN_TRANSFER);
+        }
+        let exceeds = || RpcError::Rejected(format!("gas required exceeds allowance ({most})"));
+        let gas = match self.run(most)? {
+            Some(ExecutionResult::Success { gas, .. }) => gas,
+            None | Some(ExecutionResult::Halt { reason: HaltReason::OutOfGas(_), .. }) => {
+                return Err(exceeds());
+            }
+            Some(failed) => return words::output(failed).map(|_| most),
+        };
+        let (mut enough, mut too_little) = (most, gas.tx_gas_used().saturating_sub(1));
+        // What it used before refunds is often right, with what calls keep back (EIP-150) on top.
+        let used = gas.total_gas_spent().max(gas.floor_gas());
+        let likely = (used + CALL_STIPEND).saturating_mul(64) / 63;
+        if likely < enough {
+            self.bisect(likely, &mut enough, &mut too_little)?;
+        }
+        while too_little + 1 < enough {
+            if ((enough - too_little) as f64) / (enough as f64) < ERROR_RATIO {
+                break;
+            }
+            let middle = too_little + (enough - too_little) / 2;
+            // Most need little of what there is.
+            let middle = middle.min(too_little.saturating_mul(2));
+            self.bisect(middle, &mut enough, &mut too_little)?;
+        }
+        Ok(enough)
+    }
+
+    fn bisect(&mut self, gas: u64, enough: &mut u64, too_little: &mut u64) -> RpcResult<()> {
+        match self.run(gas)? {
+            Some(ExecutionResult::Success { .. }) => *enough = gas,
+            _ => *too_little = gas,
+        }
+        Ok(())
+    }
+
+    fn is_plain_transfer(&mut self) -> RpcResult<bool> {
+        let TxKind::Call(to) = self.tx.kind else { return Ok(false) };
+        if !self.tx.data.is_empty() {
+            return Ok(false);
+        }
+        let account = self.simulation.account(to).map_err(TransactFailure::database)?;
+        Ok(account.is_none_or(|account| account.code_hash == KECCAK256_EMPTY))
+    }
+
+    /// The outcome with so much gas; `None` if it is not enough to begin with.
+    fn run(&mut self, gas: u64) -> RpcResult<Option<ExecutionResult<HaltReason>>> {
+        let tx = TxEnv { gas_limit: gas, ..self.tx.clone() };
+        match self.simulation.transact(tx.clone()) {
+            Ok(outcome) => Ok(Some(outcome.result)),
+            Err(error) => {
+                let failure = TransactFailure::new(error, &tx, self.base_fee, self.time);
+                if failure.is_lack_of_gas { Ok(None) } else { Err(failure.in_estimate()) }
+            }
+        }
+    }
+}

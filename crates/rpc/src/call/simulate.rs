@@ -1,0 +1,547 @@
+//! `eth_simulateV1`: blocks on top of a block, made of calls, with what they would yield.
+//!
+//! Each simulated block is a real one but for its seal and signatures: its header commits to its
+//! transactions, receipts, requests and state. The state root is that of the node's own backend,
+//! proposed and dropped; it is zero on a state that can be read but not extended.
+
+use super::{
+    CallRules, TransactFailure, apply_block_overrides, apply_state_overrides, halt_words,
+    layered::LayeredState,
+    overrides::override_header,
+    prepare, revert_words,
+    transfers::LogCollector,
+    words::{block_failure, codes},
+};
+use crate::{
+    Args, RpcContext, RpcError, RpcResult,
+    context::ResolveBlock,
+    eth::convert::{self, LogPosition, RpcBlock},
+};
+use alloy_consensus::{
+    EMPTY_OMMER_ROOT_HASH, SignableTransaction, TxEip1559, TxEip2930, TxEip4844, TxEip7702,
+    TxLegacy, TxReceipt,
+    proofs::{calculate_receipt_root, calculate_transaction_root, calculate_withdrawals_root},
+};
+use alloy_eips::BlockId;
+use alloy_hardforks::EthereumHardforks;
+use alloy_primitives::{Address, B256, Bloom, Log, Signature, TxKind, U256};
+use alloy_rpc_types_eth::{
+    BlockOverrides, TransactionRequest,
+    simulate::{SimCallResult, SimulateError, SimulatedBlock},
+    state::StateOverride,
+};
+use retrie_chainspec::primitives::{
+    Block, BlockBody, Header, Receipt, RecoveredBlock, SealedHeader, Transaction, Withdrawals,
+};
+use retrie_consensus::{next_base_fee, next_excess_blob_gas};
+use retrie_engine::{BlockState, View};
+use retrie_execution::{BlockEnd, Simulation, TransactError};
+use retrie_state::{At, Proposal, StateDelta};
+use revm::context::{
+    TransactionType, TxEnv,
+    either::Either,
+    result::{ExecutionResult, HaltReason, InvalidTransaction},
+};
+use serde::Deserialize;
+use std::{cmp::Ordering, time::Instant};
+
+/// Seconds between blocks whose time is not said.
+const BLOCK_TIME: u64 = 12;
+
+/// What is to be simulated.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Request {
+    block_state_calls: Vec<RequestedBlock>,
+    #[serde(default)]
+    trace_transfers: bool,
+    #[serde(default)]
+    validation: bool,
+    #[serde(default)]
+    return_full_transactions: bool,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct RequestedBlock {
+    block_overrides: Option<Overrides>,
+    state_overrides: Option<StateOverride>,
+    calls: Vec<TransactionRequest>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+struct Overrides {
+    #[serde(flatten)]
+    block: BlockOverrides,
+    #[serde(default)]
+    withdrawals: Option<Withdrawals>,
+}
+
+/// `eth_simulateV1(request, block)`.
+pub(super) fn simulate(
+    rpc: &RpcContext,
+    view: &View,
+    args: &mut Args<'_>,
+) -> RpcResult<Vec<SimulatedBlock<RpcBlock>>> {
+    let request: Request = args.required()?;
+    let block: BlockId = args.optional()?.unwrap_or_default();
+    if request.block_state_calls.is_empty() {
+        return Err(coded(codes::INVALID_PARAMS, "empty input"));
+    }
+    if request.block_state_calls.len() as u64 > rpc.limits.max_simulate_blocks {
+        return Err(coded(codes::CLIENT_LIMIT, "too many blocks"));
+    }
+    let state = view.state_at(block)?;
+    let base = state.header().clone();
+    let blocks = complete(request.block_state_calls, &base, rpc.limits.max_simulate_blocks)?;
+    let gas = if rpc.limits.gas_cap == 0 { u64::MAX } else { rpc.limits.gas_cap };
+    let mut simulator = Simulator {
+        rpc,
+        rules: if request.validation { CallRules::Valid } else { CallRules::Lenient },
+        with_transfers: request.trace_transfers,
+        is_full: request.return_full_transactions,
+        end: Instant::now() + rpc.limits.evm_timeout,
+        gas,
+        parent: base.clone(),
+        ancestors: vec![(base.number, base.hash())],
+        roots: Roots::new(&state),
+        state: LayeredState::new(&state),
+    };
+    blocks.into_iter().map(|block| simulator.block(block)).collect()
+}
+
+fn coded(code: i32, message: impl Into<String>) -> RpcError {
+    RpcError::Coded { code, message: message.into() }
+}
+
+/// Gives every block its number and time, and fills the gaps between them with empty blocks.
+fn complete(
+    requested: Vec<RequestedBlock>,
+    base: &Header,
+    most: u64,
+) -> RpcResult<Vec<RequestedBlock>> {
+    let mut blocks = Vec::with_capacity(requested.len());
+    let (mut number, mut time) = (base.number, base.timestamp);
+    for mut block in requested {
+        let overrides = block.block_overrides.get_or_insert_default();
+        let next = overrides.block.number.unwrap_or_else(|| U256::from(number) + U256::from(1));
+        if next <= U256::from(number) {
+            let message = format!("block numbers must be in order: {next} <= {number}");
+            return Err(coded(codes::BLOCK_NUMBER, message));
+        }
+        if next - U256::from(base.number) > U256::from(most) {
+            return Err(coded(codes::CLIENT_LIMIT, "too many blocks"));
+        }
+        while U256::from(number + 1) < next {
+            number += 1;
+            time = time.saturating_add(BLOCK_TIME);
+            let block = BlockOverrides {
+                number: Some(U256::from(number)),
+                time: Some(time),
+                ..BlockOverrides::default()
+            };
+            let block_overrides = Some(Overrides { block, withdrawals: None });
+            blocks.push(RequestedBlock { block_overrides, ..RequestedBlock::default() });
+        }
+        number += 1;
+        let next_time = overrides.block.time.unwrap_or_else(|| time.saturating_add(BLOCK_TIME));
+        if next_time <= time {
+            let message = format!("block timestamps must be in order: {next_time} <= {time}");
+            return Err(coded(codes::BLOCK_TIMESTAMP, message));
+        }
+        time = next_time;
+        overrides.block.number = Some(next);
+        overrides.block.time = Some(time);
+        blocks.push(block);
+    }
+    Ok(blocks)
+}
+
+/// The blocks so far, and what is left to spend.
+struct Simulator<'a> {
+    rpc: &'a RpcContext,
+    rules: CallRules,
+    with_transfers: bool,
+    is_full: bool,
+    end: Instant,
+    /// Gas that all calls together may still use.
+    gas: u64,
+    parent: SealedHeader,
+    /// Numbers and hashes of the base and of the simulated blocks.
+    ancestors: Vec<(u64, B256)>,
+    roots: Roots<'a>,
+    state: LayeredState<'a>,
+}
+
+/// The calls of one block, executed.
+#[derive(Default)]
+struct Executed {
+    transactions: Vec<Transaction>,
+    senders: Vec<Address>,
+    receipts: Vec<Receipt>,
+    results: Vec<SimCallResult>,
+    logs: Vec<Vec<(usize, Log)>>,
+    gas_used: u64,
+    blob_gas_used: u64,
+}
+
+impl Simulator<'_> {
+    fn block(&mut self, requested: RequestedBlock) -> RpcResult<SimulatedBlock<RpcBlock>> {
+        let Overrides { block: overrides, withdrawals } =
+            requested.block_overrides.unwrap_or_default();
+        let header = self.header(&overrides)?;
+        let spec = self.rpc.live.spec().for_header(&header);
+        let has_withdrawals = spec.is_shanghai_active_at_timestamp(header.timestamp);
+        let withdrawals = has_withdrawals.then(|| withdrawals.unwrap_or_default());
+
+        let mut simulation = Simulation::new(&spec, &header, self.state.input());
+        simulation.set_deadline(self.end);
+        for (number, hash) in &self.ancestors {
+            simulation.set_block_hash(*number, *hash);
+        }
+        apply_block_overrides(&mut simulation, &overrides)?;
+        if let Some(accounts) = requested.state_overrides {
+            apply_state_overrides(&mut simulation, accounts)?;
+        }
+        simulation.before_transactions(&header).map_err(block_failure)?;
+        let calls = Calls {
+            rpc: self.rpc,
+            rules: self.rules,
+            header: &header,
+            gas: &mut self.gas,
+            collector: LogCollector::new(self.with_transfers),
+            executed: Executed::default(),
+        };
+        let mut executed = calls.execute(&mut simulation, requested.calls)?;
+        let receipts = std::mem::take(&mut executed.receipts);
+        let end = simulation
+            .after_transactions(
+                &header,
+                receipts.clone(),
+                withdrawals.as_deref().map(Vec::as_slice),
+            )
+            .map_err(block_failure)?;
+        drop(simulation);
+        self.seal(header, withdrawals, executed, &receipts, end)
+    }
+
+    /// The header before execution.
+    fn header(&self, overrides: &BlockOverrides) -> RpcResult<Header> {
+        let parent = &self.parent;
+        let mut header = Header {
+            parent_hash: parent.hash(),
+            ommers_hash: EMPTY_OMMER_ROOT_HASH,
+            beneficiary: parent.beneficiary,
+            difficulty: parent.difficulty,
+            gas_limit: parent.gas_limit,
+            slot_number: parent.slot_number.map(|slot| slot.saturating_add(1)),
+            ..Header::default()
+        };
+        override_header(&mut header, overrides)?;
+        let spec = self.rpc.live.spec().for_header(&header);
+        let refused = |error: retrie_consensus::ConsensusError| {
+            RpcError::Rejected(format!("block {} can have no child: {error}", parent.number))
+        };
+        if overrides.base_fee.is_none() && spec.is_london_active_at_block(header.number) {
+            header.base_fee_per_gas = match self.rules {
+                CallRules::Valid => next_base_fee(&spec, parent).map_err(refused)?,
+                // Or no transaction without fees could be executed.
+                _ => Some(0),
+            };
+        }
+        header.excess_blob_gas =
+            next_excess_blob_gas(&spec, parent, header.timestamp).map_err(refused)?;
+        header.parent_beacon_block_root = spec
+            .is_cancun_active_at_timestamp(header.timestamp)
+            .then(|| overrides.beacon_root.unwrap_or_default());
+        Ok(header)
+    }
+
+    /// Completes the header, and makes the block the parent of the next one.
+    fn seal(
+        &mut self,
+        mut header: Header,
+        withdrawals: Option<Withdrawals>,
+        executed: Executed,
+        receipts: &[Receipt],
+        end: BlockEnd,
+    ) -> RpcResult<SimulatedBlock<RpcBlock>> {
+        let spec = self.rpc.live.spec().for_header(&header);
+        let with_bloom: Vec<_> = receipts.iter().map(TxReceipt::with_bloom_ref).collect();
+        header.receipts_root = calculate_receipt_root(&with_bloom);
+        header.logs_bloom =
+            receipts.iter().fold(Bloom::ZERO, |bloom, receipt| bloom | receipt.bloom());
+        header.transactions_root = calculate_transaction_root(&executed.transactions);
+        header.withdrawals_root =
+            withdrawals.as_deref().map(|list| calculate_withdrawals_root(list));
+        header.gas_used = executed.gas_used;
+        if spec.is_cancun_active_at_timestamp(header.timestamp) {
+            header.blob_gas_used = Some(executed.blob_gas_used);
+        }
+        if spec.is_prague_active_at_timestamp(header.timestamp) {
+            header.requests_hash = Some(end.requests.requests_hash());
+        }
+        header.block_access_list_hash = end.access_list_hash();
+        header.state_root = self.roots.after(&end.delta)?;
+
+        let body = BlockBody { transactions: executed.transactions, ommers: vec![], withdrawals };
+        let block = RecoveredBlock::new_unhashed(Block { header, body }, executed.senders);
+        let header = block.clone_sealed_header();
+        let transactions = &block.body().transactions;
+        let mut calls = executed.results;
+        for (index, (call, logs)) in calls.iter_mut().zip(executed.logs).enumerate() {
+            let transaction = *transactions[index].hash();
+            call.logs = logs
+                .into_iter()
+                .map(|(at, log)| {
+                    let position = LogPosition {
+                        transaction,
+                        transaction_index: index,
+                        index: at,
+                        is_removed: false,
+                    };
+                    convert::log(log, &header, position)
+                })
+                .collect();
+        }
+        self.state.apply(&end.delta, end.codes);
+        self.ancestors.push((header.number, header.hash()));
+        self.parent = header;
+        Ok(SimulatedBlock { inner: convert::block(&block, self.is_full), calls })
+    }
+}
+
+/// The calls of one block, while they are executed.
+struct Calls<'a> {
+    rpc: &'a RpcContext,
+    rules: CallRules,
+    header: &'a Header,
+    gas: &'a mut u64,
+    collector: LogCollector,
+    executed: Executed,
+}
+
+impl Calls<'_> {
+    fn execute(
+        mut self,
+        simulation: &mut Simulation<'_>,
+        calls: Vec<TransactionRequest>,
+    ) -> RpcResult<Executed> {
+        let block_env = simulation.env().block_env.clone();
+        for (index, mut request) in calls.into_iter().enumerate() {
+            let tx = self.prepare(simulation, &mut request)?;
+            if self.rules == CallRules::Valid {
+                self.check_nonce(simulation, &tx)?;
+            }
+            simulation.begin_transaction(index);
+            let outcome = simulation.inspect(tx.clone(), &mut self.collector).map_err(|error| {
+                let time = self.rpc.limits.evm_timeout;
+                TransactFailure::new(error, &tx, block_env.basefee, time).in_block()
+            })?;
+            simulation.env_mut().block_env.clone_from(&block_env);
+            simulation.commit(outcome.state).map_err(TransactFailure::database)?;
+            self.record(tx, outcome.result);
+        }
+        Ok(self.executed)
+    }
+
+    /// The EVM checks nonces too, but after fees: the first reason is the one to be told.
+    fn check_nonce(&self, simulation: &mut Simulation<'_>, tx: &TxEnv) -> RpcResult<()> {
+        let account = simulation.account(tx.caller).map_err(TransactFailure::database)?;
+        let (state, tx_nonce) = (account.unwrap_or_default().nonce, tx.nonce);
+        let wrong = match tx_nonce.cmp(&state) {
+            Ordering::Less => InvalidTransaction::NonceTooLow { tx: tx_nonce, state },
+            Ordering::Greater => InvalidTransaction::NonceTooHigh { tx: tx_nonce, state },
+            Ordering::Equal if state == u64::MAX => InvalidTransaction::NonceOverflowInTransaction,
+            Ordering::Equal => return Ok(()),
+        };
+        let (base_fee, time) = (simulation.env().block_env.basefee, self.rpc.limits.evm_timeout);
+        Err(TransactFailure::new(TransactError::Invalid(wrong), tx, base_fee, time).in_block())
+    }
+
+    fn prepare(
+        &self,
+        simulation: &mut Simulation<'_>,
+        request: &mut TransactionRequest,
+    ) -> RpcResult<TxEnv> {
+        if request.nonce.is_none() {
+            let from = request.from.unwrap_or_default();
+            let account = simulation.account(from).map_err(TransactFailure::database)?;
+            request.nonce = Some(account.unwrap_or_default().nonce);
+        }
+        let (used, limit) = (self.executed.gas_used, self.header.gas_limit);
+        let gas = *request.gas.get_or_insert_with(|| limit.saturating_sub(used));
+        if used.saturating_add(gas) > limit {
+            let message = format!("block gas limit reached: {used} >= {limit}");
+            return Err(coded(codes::BLOCK_GAS_LIMIT, message));
+        }
+        if *self.gas == 0 {
+            return Err(coded(codes::CLIENT_LIMIT, "gas limit of the request reached"));
+        }
+        prepare(simulation, request.clone(), self.rules, *self.gas)
+    }
+
+    fn record(&mut self, tx: TxEnv, result: ExecutionResult<HaltReason>) {
+        let gas = *result.gas();
+        let gas_used = gas.tx_gas_used();
+        let max_used = gas.total_gas_spent().max(gas.floor_gas());
+        *self.gas = self.gas.saturating_sub(gas_used);
+        let executed = &mut self.executed;
+        executed.gas_used += gas_used;
+        executed.blob_gas_used +=
+            alloy_eips::eip4844::DATA_GAS_PER_BLOB * tx.blob_hashes.len() as u64;
+        let success = result.is_success();
+        let error = match &result {
+            ExecutionResult::Success { .. } => None,
+            ExecutionResult::Revert { output, .. } => Some(SimulateError {
+                code: RpcError::REVERTED,
+                message: revert_words(output),
+                data: Some(output.clone()),
+            }),
+            ExecutionResult::Halt { reason, .. } => Some(SimulateError {
+                code: codes::VM_ERROR,
+                message: halt_words(reason),
+                data: None,
+            }),
+        };
+        let return_data = match &result {
+            // What failed returns nothing; the reason is with the error.
+            ExecutionResult::Success { output, .. } => output.data().clone(),
+            _ => Default::default(),
+        };
+        let caller = tx.caller;
+        let transaction = unsigned(tx);
+        executed.receipts.push(Receipt {
+            tx_type: transaction.tx_type(),
+            success,
+            cumulative_gas_used: executed.gas_used,
+            logs: result.into_logs(),
+        });
+        executed.senders.push(caller);
+        executed.transactions.push(transaction);
+        executed.logs.push(self.collector.take());
+        executed.results.push(SimCallResult {
+            return_data,
+            logs: Vec::new(),
+            gas_used,
+            max_used_gas: Some(max_used),
+            status: success,
+            error,
+        });
+    }
+}
+
+/// The transaction that was executed, with a signature of zeros.
+fn unsigned(tx: TxEnv) -> Transaction {
+    let TxEnv { nonce, gas_limit, value, data: input, access_list, .. } = tx;
+    let chain_id = tx.chain_id.unwrap_or_default();
+    let to = tx.kind.to().copied().unwrap_or_default();
+    let (max_fee, tip) = (tx.gas_price, tx.gas_priority_fee.unwrap_or_default());
+    let signature = Signature::new(U256::ZERO, U256::ZERO, false);
+    let to_kind: TxKind = tx.kind;
+    match TransactionType::from(tx.tx_type) {
+        TransactionType::Eip2930 => TxEip2930 {
+            chain_id,
+            nonce,
+            gas_price: max_fee,
+            gas_limit,
+            to: to_kind,
+            value,
+            access_list,
+            input,
+        }
+        .into_signed(signature)
+        .into(),
+        TransactionType::Eip1559 => TxEip1559 {
+            chain_id,
+            nonce,
+            gas_limit,
+            max_fee_per_gas: max_fee,
+            max_priority_fee_per_gas: tip,
+            to: to_kind,
+            value,
+            access_list,
+            input,
+        }
+        .into_signed(signature)
+        .into(),
+        TransactionType::Eip4844 => TxEip4844 {
+            chain_id,
+            nonce,
+            gas_limit,
+            max_fee_per_gas: max_fee,
+            max_priority_fee_per_gas: tip,
+            to,
+            value,
+            access_list,
+            blob_versioned_hashes: tx.blob_hashes,
+            max_fee_per_blob_gas: tx.max_fee_per_blob_gas,
+            input,
+        }
+        .into_signed(signature)
+        .into(),
+        TransactionType::Eip7702 => TxEip7702 {
+            chain_id,
+            nonce,
+            gas_limit,
+            max_fee_per_gas: max_fee,
+            max_priority_fee_per_gas: tip,
+            to,
+            value,
+            access_list,
+            authorization_list: tx
+                .authorization_list
+                .into_iter()
+                .filter_map(Either::left)
+                .collect(),
+            input,
+        }
+        .into_signed(signature)
+        .into(),
+        TransactionType::Legacy | TransactionType::Custom => TxLegacy {
+            chain_id: None,
+            nonce,
+            gas_price: max_fee,
+            gas_limit,
+            to: to_kind,
+            value,
+            input,
+        }
+        .into_signed(signature)
+        .into(),
+    }
+}
+
+/// Roots of the simulated blocks, as long as the store can propose them.
+struct Roots<'a> {
+    base: &'a BlockState,
+    last: Option<Proposal>,
+    is_known: bool,
+}
+
+impl<'a> Roots<'a> {
+    const fn new(base: &'a BlockState) -> Self {
+        Self { base, last: None, is_known: true }
+    }
+
+    fn after(&mut self, delta: &StateDelta) -> RpcResult<B256> {
+        if !self.is_known {
+            return Ok(B256::ZERO);
+        }
+        let view = self.base.view();
+        let session = match &self.last {
+            Some(proposal) => {
+                view.live().chain().state().begin(At::Proposal(proposal)).map_err(Into::into)
+            }
+            None => view.begin(&self.base.header().hash()),
+        };
+        let Ok(session) = session else {
+            self.is_known = false;
+            return Ok(B256::ZERO);
+        };
+        let proposal = session.finish(delta)?;
+        let root = proposal.root();
+        self.last = Some(proposal);
+        Ok(root)
+    }
+}

@@ -1,0 +1,96 @@
+//! Logs of a simulated transaction, with a log for every transfer of ether if that is asked for.
+
+use alloy_primitives::{Address, B256, Log, LogData, U256};
+use revm::{
+    context_interface::{ContextTr, JournalTr},
+    inspector::Inspector,
+    interpreter::{CallInputs, CallOutcome, CreateInputs, CreateOutcome, CreateScheme},
+};
+use revm_inspectors::transfer::{TRANSFER_EVENT_TOPIC, TRANSFER_LOG_EMITTER};
+
+/// Collects logs in the order they happen, and forgets those of frames that fail.
+///
+/// Transfers are logged as an ERC-20 token at `0xeeee..ee` would log them; they are shown, but are
+/// no part of the receipt.
+#[derive(Debug)]
+pub(super) struct LogCollector {
+    with_transfers: bool,
+    /// Logs of each frame that has not ended, the outermost first.
+    frames: Vec<Vec<(usize, Log)>>,
+    done: Vec<(usize, Log)>,
+    /// Logs so far in the block, those forgotten included.
+    count: usize,
+}
+
+impl LogCollector {
+    /// With a log for every transfer if `with_transfers`.
+    pub(super) const fn new(with_transfers: bool) -> Self {
+        Self { with_transfers, frames: Vec::new(), done: Vec::new(), count: 0 }
+    }
+
+    /// The logs of the transaction that has just ended, each with its index in the block.
+    pub(super) fn take(&mut self) -> Vec<(usize, Log)> {
+        self.frames.clear();
+        std::mem::take(&mut self.done)
+    }
+
+    fn push(&mut self, log: Log) {
+        let at = (self.count, log);
+        self.count += 1;
+        self.frames.last_mut().unwrap_or(&mut self.done).push(at);
+    }
+
+    fn transfer(&mut self, from: Address, to: Address, value: U256) {
+        if self.with_transfers && !value.is_zero() {
+            let topics = vec![TRANSFER_EVENT_TOPIC, from.into_word(), to.into_word()];
+            let value = B256::from(value);
+            let data = LogData::new_unchecked(topics, value.into());
+            self.push(Log { address: TRANSFER_LOG_EMITTER, data });
+        }
+    }
+
+    fn end(&mut self, is_success: bool) {
+        let logs = self.frames.pop().unwrap_or_default();
+        if is_success {
+            self.frames.last_mut().unwrap_or(&mut self.done).extend(logs);
+        }
+    }
+}
+
+impl<C: ContextTr> Inspector<C> for LogCollector {
+    fn log(&mut self, _: &mut C, log: Log) {
+        self.push(log);
+    }
+
+    fn call(&mut self, _: &mut C, inputs: &mut CallInputs) -> Option<CallOutcome> {
+        self.frames.push(Vec::new());
+        if let Some(value) = inputs.transfer_value() {
+            self.transfer(inputs.transfer_from(), inputs.transfer_to(), value);
+        }
+        None
+    }
+
+    fn call_end(&mut self, _: &mut C, _: &CallInputs, outcome: &mut CallOutcome) {
+        self.end(outcome.result.is_ok());
+    }
+
+    fn create(&mut self, context: &mut C, inputs: &mut CreateInputs) -> Option<CreateOutcome> {
+        self.frames.push(Vec::new());
+        let caller = context.journal_mut().load_account(inputs.caller());
+        if let Ok(caller) = caller
+            && !matches!(inputs.scheme(), CreateScheme::Custom { .. })
+        {
+            let created = inputs.created_address(caller.data.info.nonce);
+            self.transfer(inputs.caller(), created, inputs.value());
+        }
+        None
+    }
+
+    fn create_end(&mut self, _: &mut C, _: &CreateInputs, outcome: &mut CreateOutcome) {
+        self.end(outcome.result.is_ok());
+    }
+
+    fn selfdestruct(&mut self, contract: Address, target: Address, value: U256) {
+        self.transfer(contract, target, value);
+    }
+}

@@ -1,0 +1,109 @@
+//! Chain data as it is encoded.
+
+use super::{hash, trace_past::existing};
+use crate::{
+    RpcContext, RpcError, RpcResult,
+    args::{heavy, quick},
+    context::ResolveBlock,
+    eth::{
+        convert::{self, RpcBlock},
+        intermediate_roots,
+    },
+};
+use alloy_consensus::{Eip658Value, Receipt as EnvelopeReceipt, ReceiptEnvelope, TxReceipt};
+use alloy_eips::{BlockId, eip2718::Encodable2718};
+use alloy_primitives::{B256, Bytes};
+use alloy_rlp::Encodable;
+use jsonrpsee::RpcModule;
+use retrie_chainspec::primitives::{Receipt, RecoveredBlock};
+use retrie_engine::View;
+use retrie_execution::execute_block;
+use serde::Serialize;
+
+pub(super) fn register(module: &mut RpcModule<RpcContext>) {
+    quick(module, "debug_getRawHeader", |rpc, args| {
+        let header = rpc.view()?.resolve(args.required()?)?;
+        Ok(Bytes::from(alloy_rlp::encode(header.header())))
+    });
+    heavy(module, "debug_getRawBlock", |_, view, args| {
+        let block = existing(&view, args.required()?)?;
+        Ok(Bytes::from(alloy_rlp::encode(block.sealed_block())))
+    });
+    heavy(module, "debug_getRawReceipts", |rpc, view, args| {
+        raw_receipts(rpc, &view, args.required()?)
+    });
+    heavy(module, "debug_getRawTransaction", |rpc, view, args| {
+        raw_transaction(rpc, &view, hash(args)?)
+    });
+    quick(module, "debug_getBadBlocks", |rpc, _| {
+        Ok(rpc.node.bad_blocks().iter().map(|block| BadBlock::new(block)).collect::<Vec<_>>())
+    });
+    heavy(module, "debug_getRawBlockAccessList", |rpc, view, args| {
+        raw_access_list(rpc, &view, args.required()?)
+    });
+}
+
+/// A block that was refused.
+#[derive(Clone, Debug, Serialize)]
+struct BadBlock {
+    block: RpcBlock,
+    hash: B256,
+    rlp: Bytes,
+}
+
+impl BadBlock {
+    fn new(block: &RecoveredBlock) -> Self {
+        let rlp = alloy_rlp::encode(block.sealed_block()).into();
+        Self { block: convert::block(block, true), hash: block.hash(), rlp }
+    }
+}
+
+/// The receipts of a block, each as EIP-2718 encodes it, with its bloom.
+fn raw_receipts(rpc: &RpcContext, view: &View, id: BlockId) -> RpcResult<Vec<Bytes>> {
+    let block = existing(view, id)?;
+    let hash = block.hash();
+    let pruned = || RpcError::Rejected(format!("the receipts of block {hash} are not kept"));
+    let receipts = view.receipts(&hash)?.ok_or_else(pruned)?;
+    let roots = intermediate_roots(rpc, view, &block)?;
+    let encoded = receipts.iter().enumerate().map(|(index, receipt)| {
+        match roots.as_ref().and_then(|roots| roots.get(index)) {
+            Some(root) => before_byzantium(receipt, *root),
+            None => receipt.with_bloom_ref().encoded_2718(),
+        }
+    });
+    Ok(encoded.map(Bytes::from).collect())
+}
+
+/// A receipt with the state root that it holds in place of a status.
+fn before_byzantium(receipt: &Receipt, root: B256) -> Vec<u8> {
+    let with_root = EnvelopeReceipt {
+        status: Eip658Value::PostState(root),
+        cumulative_gas_used: receipt.cumulative_gas_used,
+        logs: receipt.logs.clone(),
+    };
+    ReceiptEnvelope::Legacy(with_root.with_bloom()).encoded_2718()
+}
+
+/// A transaction of the chain or the pool; empty if there is none, as in geth.
+fn raw_transaction(rpc: &RpcContext, view: &View, hash: B256) -> RpcResult<Bytes> {
+    if let Some(found) = view.transaction(&hash)? {
+        return Ok(found.transaction.encoded_2718().into());
+    }
+    let waiting = rpc.pool.as_ref().and_then(|pool| pool.get(&hash));
+    Ok(waiting.map_or_else(Bytes::new, |waiting| waiting.transaction.encoded_2718().into()))
+}
+
+/// The block access list (EIP-7928), which blocks do not carry: the block is executed again.
+fn raw_access_list(rpc: &RpcContext, view: &View, id: BlockId) -> RpcResult<Bytes> {
+    let block = existing(view, id)?;
+    let none = || RpcError::Rejected(format!("block {} has no access list", block.number));
+    block.header().block_access_list_hash.ok_or_else(none)?;
+    let state = view.state(&block.parent_hash)?;
+    let spec = rpc.live.spec().for_header(block.header());
+    let outcome =
+        execute_block(&spec, &block, state.input()).map_err(crate::call::block_failure)?;
+    let list = outcome.access_list.ok_or_else(none)?;
+    let mut encoded = Vec::new();
+    list.encode(&mut encoded);
+    Ok(encoded.into())
+}

@@ -1,0 +1,70 @@
+//! Traces of past transactions.
+
+use super::{hash, replay::Which, tracer::trace_block};
+use crate::{Args, RpcContext, RpcError, RpcResult, args::heavy, context::ResolveBlock};
+use alloy_eips::{BlockId, BlockNumberOrTag};
+use alloy_primitives::{B256, Bytes};
+use alloy_rlp::Decodable;
+use alloy_rpc_types_trace::geth::{GethDebugTracingOptions, GethTrace, TraceResult};
+use jsonrpsee::RpcModule;
+use reth_primitives_traits::Block as _;
+use retrie_chainspec::primitives::{Block, RecoveredBlock};
+use retrie_engine::View;
+use std::sync::Arc;
+
+pub(super) fn register(module: &mut RpcModule<RpcContext>) {
+    heavy(module, "debug_traceTransaction", |rpc, view, args| trace_transaction(rpc, &view, args));
+    heavy(module, "debug_traceBlockByNumber", |rpc, view, args| {
+        let block = existing(&view, args.required::<BlockNumberOrTag>()?.into())?;
+        trace_all(rpc, &view, &block, args)
+    });
+    heavy(module, "debug_traceBlockByHash", |rpc, view, args| {
+        let block = existing(&view, args.required::<B256>()?.into())?;
+        trace_all(rpc, &view, &block, args)
+    });
+    heavy(module, "debug_traceBlock", |rpc, view, args| {
+        let block = decode(args.required()?)?;
+        trace_all(rpc, &view, &block, args)
+    });
+}
+
+/// The block with its senders; an error if there is none.
+pub(crate) fn existing(view: &View, id: BlockId) -> RpcResult<Arc<RecoveredBlock>> {
+    let header = view.resolve(id)?;
+    view.block(&header.hash())?.ok_or_else(|| RpcError::Rejected("block not found".into()))
+}
+
+/// A block that need not be known; its parent must be.
+fn decode(bytes: Bytes) -> RpcResult<RecoveredBlock> {
+    let invalid = |reason: String| RpcError::InvalidParams(format!("invalid block: {reason}"));
+    let mut rest = bytes.as_ref();
+    let block = Block::decode(&mut rest).map_err(|error| invalid(error.to_string()))?;
+    if !rest.is_empty() {
+        return Err(invalid(format!("{} bytes follow it", rest.len())));
+    }
+    block.try_into_recovered().map_err(|error| invalid(error.to_string()))
+}
+
+fn trace_all(
+    rpc: &RpcContext,
+    view: &View,
+    block: &RecoveredBlock,
+    args: &mut Args<'_>,
+) -> RpcResult<Vec<TraceResult>> {
+    let options: GethDebugTracingOptions = args.optional()?.unwrap_or_default();
+    trace_block(rpc, view, block, Which::All, options)
+}
+
+fn trace_transaction(rpc: &RpcContext, view: &View, args: &mut Args<'_>) -> RpcResult<GethTrace> {
+    let hash = hash(args)?;
+    let options: GethDebugTracingOptions = args.optional()?.unwrap_or_default();
+    let not_found = || RpcError::Rejected("transaction not found".into());
+    let found = view.transaction(&hash)?.ok_or_else(not_found)?;
+    let block = view.block(&found.block.hash)?.ok_or_else(not_found)?;
+    let which = Which::Only(found.index as usize);
+    match trace_block(rpc, view, &block, which, options)?.pop() {
+        Some(TraceResult::Success { result, .. }) => Ok(result),
+        Some(TraceResult::Error { error, .. }) => Err(RpcError::Rejected(error)),
+        None => Err(not_found()),
+    }
+}

@@ -1,0 +1,133 @@
+//! `debug_executionWitness`: all that is needed to execute a block and to compute its state root,
+//! without a state.
+
+use super::trace_past::existing;
+use crate::{RpcContext, RpcError, RpcResult, args::heavy, call::block_failure};
+use alloy_eips::{BlockId, BlockNumberOrTag};
+use alloy_primitives::{Address, B256, Bytes};
+use alloy_rpc_types_debug::ExecutionWitness;
+use jsonrpsee::RpcModule;
+use parking_lot::Mutex;
+use retrie_chainspec::primitives::{RecoveredBlock, SealedHeader};
+use retrie_engine::{BlockState, View};
+use retrie_execution::{
+    AccessRecorder, BlockHashes, CodeReader, ExecutionInput, RecordedAccesses, execute_block,
+};
+use retrie_state::{StateDelta, StateError, StateKey};
+use std::collections::{BTreeMap, BTreeSet};
+
+pub(super) fn register(module: &mut RpcModule<RpcContext>) {
+    heavy(module, "debug_executionWitness", |rpc, view, args| {
+        let block = existing(&view, args.required::<BlockNumberOrTag>()?.into())?;
+        witness(rpc, &view, &block)
+    });
+    heavy(module, "debug_executionWitnessByBlockHash", |rpc, view, args| {
+        let block = existing(&view, BlockId::from(args.required::<B256>()?))?;
+        witness(rpc, &view, &block)
+    });
+}
+
+/// What a block reads besides keys: codes and ancestors. It goes past the cache of codes, which
+/// would hide reads.
+struct Reads<'a> {
+    state: &'a BlockState,
+    codes: Mutex<BTreeMap<B256, Bytes>>,
+    oldest: Mutex<Option<u64>>,
+}
+
+impl CodeReader for Reads<'_> {
+    fn code(&self, hash: &B256) -> Result<Option<Bytes>, StateError> {
+        let code = CodeReader::code(self.state, hash)?;
+        if let Some(code) = &code {
+            self.codes.lock().insert(*hash, code.clone());
+        }
+        Ok(code)
+    }
+}
+
+impl BlockHashes for Reads<'_> {
+    fn block_hash(&self, number: u64) -> Result<Option<B256>, StateError> {
+        let mut oldest = self.oldest.lock();
+        *oldest = Some(oldest.map_or(number, |oldest| oldest.min(number)));
+        self.state.block_hash(number)
+    }
+}
+
+fn witness(rpc: &RpcContext, view: &View, block: &RecoveredBlock) -> RpcResult<ExecutionWitness> {
+    let backend = rpc.live.chain().state().backend();
+    if backend.account_proofs().is_none() {
+        return Err(RpcError::Rejected(format!(
+            "backend {} has no witnesses of Ethereum's trie",
+            backend.identity().name
+        )));
+    }
+    if block.number == 0 {
+        return Err(RpcError::Rejected("genesis has no witness".into()));
+    }
+    let state = view.state(&block.parent_hash)?;
+    let spec = rpc.live.spec().for_header(block.header());
+    let recorder = AccessRecorder::new(&state);
+    let reads = Reads { state: &state, codes: Mutex::default(), oldest: Mutex::default() };
+    let input = ExecutionInput::new(&recorder, &reads, &reads);
+    let outcome = execute_block(&spec, block, input).map_err(block_failure)?;
+    let accesses = recorder.into_accesses();
+    let parent = state.header();
+    let oldest = reads.oldest.into_inner().unwrap_or(parent.number);
+    Ok(ExecutionWitness {
+        state: nodes(view, parent, &accesses, &outcome.delta)?,
+        codes: reads.codes.into_inner().into_values().collect(),
+        keys: preimages(&accesses),
+        headers: headers(view, parent, oldest)?,
+    })
+}
+
+/// The trie nodes on the way to every key that is read or changed, and those that removals need.
+fn nodes(
+    view: &View,
+    parent: &SealedHeader,
+    accesses: &RecordedAccesses,
+    delta: &StateDelta,
+) -> RpcResult<Vec<Bytes>> {
+    let mut keys: BTreeMap<Address, BTreeSet<B256>> = BTreeMap::new();
+    let changed = delta.changes().iter().map(|change| &change.key);
+    for key in accesses.values.keys().chain(changed) {
+        let slots = keys.entry(*key.address()).or_default();
+        if let StateKey::Slot(_, slot) = key {
+            slots.insert(*slot);
+        }
+    }
+    let mut nodes = BTreeSet::new();
+    for (address, slots) in keys {
+        let slots: Vec<B256> = slots.into_iter().collect();
+        let found = view.account_nodes(&parent.hash(), &address, &slots)?;
+        nodes.extend(found.account);
+        nodes.extend(found.storage.into_iter().flatten());
+    }
+    let removed = delta.changes().iter().filter(|change| change.next.is_none());
+    let removed: Vec<StateKey> = removed.map(|change| change.key).collect();
+    nodes.extend(view.merge_nodes(&parent.hash(), &removed)?);
+    Ok(nodes.into_iter().collect())
+}
+
+/// Addresses and slots, as they are before they are hashed.
+fn preimages(accesses: &RecordedAccesses) -> Vec<Bytes> {
+    let bytes = |key: &StateKey| match key {
+        StateKey::Account(address) => Bytes::copy_from_slice(address.as_slice()),
+        StateKey::Slot(_, slot) => Bytes::copy_from_slice(slot.as_slice()),
+    };
+    let unique: BTreeSet<Bytes> = accesses.values.keys().map(bytes).collect();
+    unique.into_iter().collect()
+}
+
+/// Headers from the oldest ancestor that was asked for to the parent.
+fn headers(view: &View, parent: &SealedHeader, oldest: u64) -> RpcResult<Vec<Bytes>> {
+    let mut headers = vec![Bytes::from(alloy_rlp::encode(parent.header()))];
+    let mut at = parent.clone();
+    while at.number > oldest {
+        let missing = || RpcError::Rejected(format!("header {} is not kept", at.number - 1));
+        at = view.header(&at.parent_hash)?.ok_or_else(missing)?;
+        headers.push(alloy_rlp::encode(at.header()).into());
+    }
+    headers.reverse();
+    Ok(headers)
+}

@@ -1,0 +1,168 @@
+//! The namespace `engine`, which consensus clients call on the authenticated port.
+
+use crate::{Args, RpcError, RpcResult};
+use alloy_primitives::{B256, Bytes, U64};
+use jsonrpsee::{Methods, RpcModule};
+use retrie_engine::{CAPABILITIES, EngineApi, EngineApiError};
+use serde::{Deserialize, Serialize};
+use std::{borrow::Cow, future::Future, sync::Arc};
+
+impl From<EngineApiError> for RpcError {
+    fn from(error: EngineApiError) -> Self {
+        Self::Coded { code: error.code(), message: error.to_string() }
+    }
+}
+
+/// The methods of the Engine API, for [`Servers::start`](crate::server::Servers::start).
+pub fn engine_methods(api: EngineApi) -> Methods {
+    let mut module = RpcModule::new(api);
+    let own = &mut module;
+    call(own, "engine_exchangeCapabilities", |_, args| {
+        args.required::<Vec<String>>()?;
+        Ok(async { Ok(CAPABILITIES.to_vec()) })
+    });
+    call(own, "engine_getClientVersionV1", |_, args| {
+        args.required::<ClientVersion>()?;
+        Ok(async { Ok(vec![THIS_CLIENT]) })
+    });
+    new_payload(own);
+    forkchoice_updated(own);
+    get_payload(own);
+    bodies_and_blobs(own);
+    module.into()
+}
+
+/// A method of the API: takes its parameters, then runs.
+fn call<T, F>(
+    module: &mut RpcModule<EngineApi>,
+    name: &'static str,
+    method: impl Fn(Arc<EngineApi>, &mut Args<'_>) -> RpcResult<F> + Clone + Send + Sync + 'static,
+) where
+    T: Serialize + Clone + Send + 'static,
+    F: Future<Output = Result<T, EngineApiError>> + Send,
+{
+    let registered = module.register_async_method(name, move |params, api, _| {
+        let taken = Args::new(&params).and_then(|mut args| {
+            let running = method(api, &mut args)?;
+            args.end().map(|()| running)
+        });
+        async move { RpcResult::<T>::Ok(taken?.await?) }
+    });
+    registered.expect("a namespace names each of its methods once");
+}
+
+fn new_payload(own: &mut RpcModule<EngineApi>) {
+    call(own, "engine_newPayloadV1", |api, args| {
+        let payload = args.required()?;
+        Ok(async move { api.new_payload_v1(payload).await })
+    });
+    call(own, "engine_newPayloadV2", |api, args| {
+        let payload = args.required()?;
+        Ok(async move { api.new_payload_v2(payload).await })
+    });
+    call(own, "engine_newPayloadV3", |api, args| {
+        let (payload, hashes, root) = (args.required()?, args.required()?, args.required()?);
+        Ok(async move { api.new_payload_v3(payload, hashes, root).await })
+    });
+    call(own, "engine_newPayloadV4", |api, args| {
+        let (payload, hashes, root) = (args.required()?, args.required()?, args.required()?);
+        let requests: Vec<Bytes> = args.required()?;
+        Ok(async move { api.new_payload_v4(payload, hashes, root, requests).await })
+    });
+    call(own, "engine_newPayloadV5", |api, args| {
+        let (payload, hashes, root) = (args.required()?, args.required()?, args.required()?);
+        let requests: Vec<Bytes> = args.required()?;
+        Ok(async move { api.new_payload_v5(payload, hashes, root, requests).await })
+    });
+}
+
+fn forkchoice_updated(own: &mut RpcModule<EngineApi>) {
+    let names = [
+        "engine_forkchoiceUpdatedV1",
+        "engine_forkchoiceUpdatedV2",
+        "engine_forkchoiceUpdatedV3",
+        "engine_forkchoiceUpdatedV4",
+    ];
+    for (version, name) in (1..).zip(names) {
+        call(own, name, move |api, args| {
+            let (state, attributes) = (args.required()?, args.optional()?);
+            Ok(async move { api.fork_choice_updated(version, state, attributes).await })
+        });
+    }
+}
+
+fn get_payload(own: &mut RpcModule<EngineApi>) {
+    call(own, "engine_getPayloadV1", |api, args| {
+        let id = args.required()?;
+        Ok(async move { api.get_payload_v1(id).await })
+    });
+    call(own, "engine_getPayloadV2", |api, args| {
+        let id = args.required()?;
+        Ok(async move { api.get_payload_v2(id).await })
+    });
+    call(own, "engine_getPayloadV3", |api, args| {
+        let id = args.required()?;
+        Ok(async move { api.get_payload_v3(id).await })
+    });
+    call(own, "engine_getPayloadV4", |api, args| {
+        let id = args.required()?;
+        Ok(async move { api.get_payload_v4(id).await })
+    });
+    call(own, "engine_getPayloadV5", |api, args| {
+        let id = args.required()?;
+        Ok(async move { api.get_payload_v5(id).await })
+    });
+    call(own, "engine_getPayloadV6", |api, args| {
+        let id = args.required()?;
+        Ok(async move { api.get_payload_v6(id).await })
+    });
+}
+
+fn bodies_and_blobs(own: &mut RpcModule<EngineApi>) {
+    call(own, "engine_getPayloadBodiesByHashV1", |api, args| {
+        let hashes = args.required()?;
+        Ok(async move { api.bodies_by_hash(hashes).await })
+    });
+    call(own, "engine_getPayloadBodiesByHashV2", |api, args| {
+        let hashes = args.required()?;
+        Ok(async move { api.bodies_by_hash_v2(hashes).await })
+    });
+    call(own, "engine_getPayloadBodiesByRangeV1", |api, args| {
+        let (start, count) = (args.required::<U64>()?, args.required::<U64>()?);
+        Ok(async move { api.bodies_by_range(start.to(), count.to()).await })
+    });
+    call(own, "engine_getPayloadBodiesByRangeV2", |api, args| {
+        let (start, count) = (args.required::<U64>()?, args.required::<U64>()?);
+        Ok(async move { api.bodies_by_range_v2(start.to(), count.to()).await })
+    });
+    call(own, "engine_getBlobsV1", |api, args| {
+        let hashes: Vec<B256> = args.required()?;
+        Ok(async move { api.blobs_v1(&hashes) })
+    });
+    call(own, "engine_getBlobsV2", |api, args| {
+        let hashes: Vec<B256> = args.required()?;
+        Ok(async move { api.blobs_v2(&hashes) })
+    });
+    call(own, "engine_getBlobsV3", |api, args| {
+        let hashes: Vec<B256> = args.required()?;
+        Ok(async move { api.blobs_v3(&hashes) })
+    });
+}
+
+/// A client as `engine_getClientVersionV1` names it.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+struct ClientVersion {
+    /// Two letters; clients that have none agreed upon choose their own.
+    code: Cow<'static, str>,
+    name: Cow<'static, str>,
+    version: Cow<'static, str>,
+    /// First four bytes of the commit; zero where a build does not know it.
+    commit: Cow<'static, str>,
+}
+
+const THIS_CLIENT: ClientVersion = ClientVersion {
+    code: Cow::Borrowed("RI"),
+    name: Cow::Borrowed("retrie"),
+    version: Cow::Borrowed(concat!("v", env!("CARGO_PKG_VERSION"))),
+    commit: Cow::Borrowed("0x00000000"),
+};

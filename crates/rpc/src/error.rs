@@ -1,0 +1,111 @@
+//! Errors as they go over the wire: codes of the specification, words of geth.
+
+use alloy_primitives::Bytes;
+use jsonrpsee::types::{ErrorObjectOwned, error::INTERNAL_ERROR_CODE};
+use retrie_db::DbError;
+use retrie_engine::pool::PoolError;
+use retrie_pipeline::PipelineError;
+use retrie_state::StateError;
+
+/// What a method returns.
+pub type RpcResult<T> = Result<T, RpcError>;
+
+/// Why a request was not answered.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RpcError {
+    /// A block that nobody knows.
+    #[error("header not found")]
+    HeaderNotFound,
+    /// A block named by a tag that has none yet.
+    #[error("{0} block not found")]
+    NoSuchTag(&'static str),
+    /// A block that was asked for as canonical and is not (EIP-1898).
+    #[error("hash is not currently canonical")]
+    NotCanonical,
+    /// A filter that was never installed, was uninstalled, or has expired.
+    #[error("filter not found")]
+    FilterNotFound,
+    /// Parameters that make no sense.
+    #[error("{0}")]
+    InvalidParams(String),
+    /// A request that cannot be served, as geth words it.
+    #[error("{0}")]
+    Rejected(String),
+    /// An execution that was reverted, with what it returned.
+    #[error("{message}")]
+    Reverted {
+        /// `execution reverted`, and the reason if there is one.
+        message: String,
+        /// Return data.
+        output: Bytes,
+    },
+    /// An error with a code of its own.
+    #[error("{message}")]
+    Coded {
+        /// JSON-RPC code.
+        code: i32,
+        /// What is wrong.
+        message: String,
+    },
+    /// The chain, the state or the database failed, or does not have what was asked for.
+    #[error(transparent)]
+    Chain(#[from] PipelineError),
+    /// Something that must not happen.
+    #[error("internal error: {0}")]
+    Internal(String),
+}
+
+impl From<DbError> for RpcError {
+    fn from(error: DbError) -> Self {
+        Self::Chain(error.into())
+    }
+}
+
+impl From<StateError> for RpcError {
+    fn from(error: StateError) -> Self {
+        Self::Chain(error.into())
+    }
+}
+
+impl From<PoolError> for RpcError {
+    fn from(error: PoolError) -> Self {
+        Self::Rejected(error.to_string())
+    }
+}
+
+impl RpcError {
+    /// Code of a request that was understood and cannot be served.
+    pub const SERVER: i32 = -32000;
+    /// Code of a method that does not exist.
+    pub const METHOD_NOT_FOUND: i32 = -32601;
+    /// Code of parameters that make no sense.
+    pub const INVALID_PARAMS: i32 = -32602;
+    /// Code of an execution that was reverted.
+    pub const REVERTED: i32 = 3;
+
+    fn code(&self) -> i32 {
+        match self {
+            Self::InvalidParams(_) => Self::INVALID_PARAMS,
+            Self::Reverted { .. } => Self::REVERTED,
+            Self::Coded { code, .. } => *code,
+            Self::Internal(_) => INTERNAL_ERROR_CODE,
+            Self::HeaderNotFound
+            | Self::NoSuchTag(_)
+            | Self::NotCanonical
+            | Self::FilterNotFound
+            | Self::Rejected(_)
+            | Self::Chain(_) => Self::SERVER,
+        }
+    }
+}
+
+impl From<RpcError> for ErrorObjectOwned {
+    fn from(error: RpcError) -> Self {
+        let data = match &error {
+            RpcError::Reverted { output, .. } => Some(output.clone()),
+            _ => None,
+        };
+        Self::owned(error.code(), error.to_string(), data)
+    }
+}

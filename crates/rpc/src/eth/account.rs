@@ -1,0 +1,126 @@
+//! What an account has: balance, nonce, code, storage.
+
+use crate::{
+    Args, RpcContext, RpcError, RpcResult,
+    args::{quick, read},
+    context::ResolveBlock,
+};
+use alloy_eips::{BlockId, BlockNumberOrTag};
+use alloy_primitives::{Address, B256, Bytes, KECCAK256_EMPTY, U64, U256};
+use alloy_serde::JsonStorageKey;
+use jsonrpsee::RpcModule;
+use retrie_engine::BlockState;
+use retrie_state::{Account, StateReader};
+use serde::{Deserialize, Deserializer, de};
+use std::collections::BTreeMap;
+
+/// Most slots that one request may ask for.
+const MAX_SLOTS: usize = 1024;
+
+pub(super) fn register(module: &mut RpcModule<RpcContext>) {
+    quick(module, "eth_getBalance", |rpc, args| {
+        let (address, state) = address_and_state(rpc, args)?;
+        Ok(account(&state, &address)?.balance)
+    });
+    quick(module, "eth_getTransactionCount", transaction_count);
+    quick(module, "eth_getCode", |rpc, args| {
+        let (address, state) = address_and_state(rpc, args)?;
+        code(&state, &account(&state, &address)?)
+    });
+    quick(module, "eth_getStorageAt", |rpc, args| {
+        let (address, StorageKey(key)) = (args.required()?, args.required()?);
+        let state = state(rpc, args)?;
+        Ok(B256::from(state.slot(&address, &key.as_b256())?))
+    });
+    read(module, "eth_getStorageValues", |_, view, args| {
+        let wanted: BTreeMap<Address, Vec<StorageKey>> = args.required()?;
+        let count: usize = wanted.values().map(Vec::len).sum();
+        match count {
+            0 => return Err(RpcError::InvalidParams("empty request".into())),
+            1..=MAX_SLOTS => {}
+            _ => {
+                let message = format!("too many slots (max {MAX_SLOTS})");
+                return Err(RpcError::InvalidParams(message));
+            }
+        }
+        let state = view.state_at(block_or_latest(args)?)?;
+        let values = |(address, keys): (Address, Vec<StorageKey>)| {
+            let value = |key: &StorageKey| state.slot(&address, &key.0.as_b256()).map(B256::from);
+            let values: Vec<B256> = keys.iter().map(value).collect::<Result<_, _>>()?;
+            Ok((address, values))
+        };
+        wanted.into_iter().map(values).collect::<RpcResult<BTreeMap<_, _>>>()
+    });
+    quick(module, "eth_getAccountInfo", |rpc, args| {
+        let (address, state) = address_and_state(rpc, args)?;
+        let account = account(&state, &address)?;
+        let code = code(&state, &account)?;
+        Ok(alloy_rpc_types_eth::AccountInfo {
+            balance: account.balance,
+            nonce: account.nonce,
+            code,
+        })
+    });
+}
+
+/// The block named by the next parameter, the head if there is none.
+pub(super) fn block_or_latest(args: &mut Args<'_>) -> RpcResult<BlockId> {
+    Ok(args.optional()?.unwrap_or(BlockId::Number(BlockNumberOrTag::Latest)))
+}
+
+fn state(rpc: &RpcContext, args: &mut Args<'_>) -> RpcResult<BlockState> {
+    rpc.view()?.state_at(block_or_latest(args)?)
+}
+
+fn address_and_state(rpc: &RpcContext, args: &mut Args<'_>) -> RpcResult<(Address, BlockState)> {
+    Ok((args.required()?, state(rpc, args)?))
+}
+
+/// The account at `address`, empty if there is none.
+pub(super) fn account(state: &BlockState, address: &Address) -> RpcResult<Account> {
+    Ok(state.account(address)?.unwrap_or_default())
+}
+
+fn code(state: &BlockState, account: &Account) -> RpcResult<Bytes> {
+    let hash = account.code_hash;
+    if hash == KECCAK256_EMPTY {
+        return Ok(Bytes::new());
+    }
+    let lost = || RpcError::Internal(format!("the code {hash} of an account is missing"));
+    state.view().code(&hash)?.ok_or_else(lost)
+}
+
+fn transaction_count(rpc: &RpcContext, args: &mut Args<'_>) -> RpcResult<U64> {
+    let address = args.required()?;
+    let block = block_or_latest(args)?;
+    if block == BlockId::Number(BlockNumberOrTag::Pending)
+        && let Some(pool) = &rpc.pool
+        && let Some(nonce) = pool.nonce(&address)
+    {
+        return Ok(U64::from(nonce));
+    }
+    Ok(U64::from(account(&rpc.view()?.state_at(block)?, &address)?.nonce))
+}
+
+/// A slot as requests name it: hexadecimal, at most 32 bytes, leading zeros or not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct StorageKey(pub(super) JsonStorageKey);
+
+impl<'de> Deserialize<'de> for StorageKey {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = <std::borrow::Cow<'de, str>>::deserialize(deserializer)?;
+        let digits = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")).unwrap_or(&text);
+        if digits.len() > 64 {
+            let message = format!("storage key too long (want at most 32 bytes): {text:?}");
+            return Err(de::Error::custom(message));
+        }
+        if digits.is_empty() {
+            return Ok(Self(JsonStorageKey::Number(U256::ZERO)));
+        }
+        let key = U256::from_str_radix(digits, 16)
+            .map_err(|_| de::Error::custom(format!("unable to decode storage key: {text:?}")))?;
+        // Echoed as it came: in full if it came in full.
+        let is_full = digits.len() == 64;
+        Ok(Self(if is_full { B256::from(key).into() } else { JsonStorageKey::Number(key) }))
+    }
+}

@@ -1,0 +1,114 @@
+//! Blocks and headers.
+
+use super::convert::{self, RpcBlock};
+use crate::{
+    Args, RpcContext, RpcError, RpcResult,
+    args::{quick, read},
+    context::ResolveBlock,
+};
+use alloy_eips::{BlockId, BlockNumberOrTag};
+use alloy_primitives::U64;
+use alloy_rpc_types_eth::{Header, SyncInfo, SyncStatus};
+use jsonrpsee::RpcModule;
+use retrie_chainspec::primitives::{RecoveredBlock, SealedHeader};
+use retrie_engine::View;
+use std::sync::Arc;
+
+pub(super) fn register(module: &mut RpcModule<RpcContext>) {
+    quick(module, "eth_chainId", |rpc, _| Ok(U64::from(rpc.live.spec().chain_id())));
+    quick(module, "eth_blockNumber", |rpc, _| Ok(U64::from(rpc.live.head().number)));
+    quick(module, "eth_syncing", |rpc, _| Ok(syncing(rpc)));
+
+    read(module, "eth_getBlockByHash", |_, view, args| block(&view, by_hash(args)?, args));
+    read(module, "eth_getBlockByNumber", |_, view, args| block(&view, by_number(args)?, args));
+    quick(module, "eth_getHeaderByHash", |rpc, args| header(rpc, by_hash(args)?));
+    quick(module, "eth_getHeaderByNumber", |rpc, args| header(rpc, by_number(args)?));
+
+    read(module, "eth_getBlockTransactionCountByHash", |_, view, args| {
+        count(&view, by_hash(args)?, |block| block.body().transactions.len())
+    });
+    read(module, "eth_getBlockTransactionCountByNumber", |_, view, args| {
+        count(&view, by_number(args)?, |block| block.body().transactions.len())
+    });
+    read(module, "eth_getUncleCountByBlockHash", |_, view, args| {
+        count(&view, by_hash(args)?, |block| block.body().ommers.len())
+    });
+    read(module, "eth_getUncleCountByBlockNumber", |_, view, args| {
+        count(&view, by_number(args)?, |block| block.body().ommers.len())
+    });
+    read(module, "eth_getUncleByBlockHashAndIndex", |_, view, args| {
+        ommer(&view, by_hash(args)?, args)
+    });
+    read(module, "eth_getUncleByBlockNumberAndIndex", |_, view, args| {
+        ommer(&view, by_number(args)?, args)
+    });
+}
+
+/// `false`, or how far the node has come.
+pub(super) fn syncing(rpc: &RpcContext) -> SyncStatus {
+    match rpc.node.syncing() {
+        None => SyncStatus::None,
+        Some(progress) => SyncStatus::Info(Box::new(SyncInfo {
+            starting_block: progress.starting.try_into().unwrap_or_default(),
+            current_block: progress.current.try_into().unwrap_or_default(),
+            highest_block: progress.highest.try_into().unwrap_or_default(),
+            ..SyncInfo::default()
+        })),
+    }
+}
+
+/// A block named by its hash.
+pub(super) fn by_hash(args: &mut Args<'_>) -> RpcResult<BlockId> {
+    Ok(BlockId::from(args.hash()?))
+}
+
+/// A block named by its number or a tag.
+pub(super) fn by_number(args: &mut Args<'_>) -> RpcResult<BlockId> {
+    Ok(BlockId::Number(args.required::<BlockNumberOrTag>()?))
+}
+
+/// The block, `None` if there is none.
+pub(super) fn find(view: &View, id: BlockId) -> RpcResult<Option<Arc<RecoveredBlock>>> {
+    match find_header(view, id)? {
+        Some(header) => Ok(view.block(&header.hash())?),
+        None => Ok(None),
+    }
+}
+
+/// Header of the block. A tag that stands for no block yet is an error, as in geth.
+pub(super) fn find_header(view: &View, id: BlockId) -> RpcResult<Option<SealedHeader>> {
+    let found = view.find(id)?;
+    match id {
+        BlockId::Number(BlockNumberOrTag::Safe) if found.is_none() => {
+            Err(RpcError::NoSuchTag("safe"))
+        }
+        BlockId::Number(BlockNumberOrTag::Finalized) if found.is_none() => {
+            Err(RpcError::NoSuchTag("finalized"))
+        }
+        _ => Ok(found),
+    }
+}
+
+fn block(view: &View, id: BlockId, args: &mut Args<'_>) -> RpcResult<Option<RpcBlock>> {
+    let is_full = args.optional()?.unwrap_or(false);
+    Ok(find(view, id)?.map(|block| convert::block(&block, is_full)))
+}
+
+fn header(rpc: &RpcContext, id: BlockId) -> RpcResult<Option<Header>> {
+    Ok(find_header(&rpc.view()?, id)?.map(|header| convert::header(&header, None)))
+}
+
+fn count(
+    view: &View,
+    id: BlockId,
+    of: impl FnOnce(&RecoveredBlock) -> usize,
+) -> RpcResult<Option<U64>> {
+    Ok(find(view, id)?.map(|block| U64::from(of(&block))))
+}
+
+fn ommer(view: &View, id: BlockId, args: &mut Args<'_>) -> RpcResult<Option<RpcBlock>> {
+    let index: U64 = args.required()?;
+    let Some(block) = find(view, id)? else { return Ok(None) };
+    let ommer = block.body().ommers.get(index.to::<usize>());
+    Ok(ommer.map(|ommer| convert::ommer(&SealedHeader::seal_slow(ommer.clone()))))
+}

@@ -1,0 +1,244 @@
+//! Fees: what recent blocks took, and what the next one may take.
+
+use crate::{
+    Args, RpcContext, RpcError, RpcResult,
+    args::{quick, read},
+    context::ResolveBlock,
+};
+use alloy_consensus::{BlockHeader, Transaction as _};
+use alloy_eips::{BlockId, BlockNumberOrTag};
+use alloy_primitives::{B256, U64, U128, U256};
+use alloy_rpc_types_eth::FeeHistory;
+use jsonrpsee::RpcModule;
+use parking_lot::Mutex;
+use retrie_chainspec::{
+    ChainSpec,
+    primitives::{Header, SealedHeader},
+};
+use retrie_engine::View;
+use serde::{Deserialize, Deserializer, de};
+use std::{borrow::Cow, sync::Arc};
+
+/// Most blocks of one fee history.
+const MAX_BLOCKS: u64 = 1024;
+/// Most percentiles of one fee history.
+const MAX_PERCENTILES: usize = 100;
+/// Blocks that a suggestion looks at.
+const SAMPLED_BLOCKS: usize = 20;
+/// Transactions that it takes from each: those with the lowest tips.
+const SAMPLED_TRANSACTIONS: usize = 3;
+/// Which of the tips it takes, in percent.
+const SAMPLED_PERCENTILE: usize = 60;
+/// Tips below this are no bids, in wei.
+const IGNORED_TIP: u128 = 2;
+/// Largest suggestion, in wei.
+const MAX_TIP: u128 = 500_000_000_000;
+/// Suggestion for a chain without transactions, in wei.
+const DEFAULT_TIP: u128 = 1_000_000;
+
+pub(super) fn register(module: &mut RpcModule<RpcContext>) {
+    read(module, "eth_gasPrice", |rpc, view, _| {
+        let base_fee = view.head().base_fee_per_gas.unwrap_or_default();
+        Ok(U256::from(tip(rpc, &view)?) + U256::from(base_fee))
+    });
+    read(module, "eth_maxPriorityFeePerGas", |rpc, view, _| tip(rpc, &view).map(U128::from));
+    quick(module, "eth_baseFee", |rpc, _| {
+        let next = next_base_fee(rpc.live.spec(), &rpc.live.head())?;
+        Ok(next.map(U64::from))
+    });
+    quick(module, "eth_blobBaseFee", |rpc, _| {
+        Ok(blob_fee(rpc.live.spec(), &rpc.live.head()).map(U128::from))
+    });
+    read(module, "eth_feeHistory", |_, view, args| fee_history(&view, args));
+}
+
+/// Base fee of the child of `parent`; `None` before London.
+fn next_base_fee(spec: &ChainSpec, parent: &SealedHeader) -> RpcResult<Option<u64>> {
+    retrie_consensus::next_base_fee(spec, parent)
+        .map_err(|error| RpcError::Internal(error.to_string()))
+}
+
+/// Blob base fee of a block; `None` before Cancun.
+fn blob_fee(spec: &ChainSpec, header: &Header) -> Option<u128> {
+    header.blob_fee(spec.blob_params_at_timestamp(header.timestamp)?)
+}
+
+/// Blob base fee of the child of `parent` if it came at the same time.
+fn next_blob_fee(spec: &ChainSpec, parent: &Header) -> Option<u128> {
+    parent.next_block_blob_fee(spec.blob_params_at_timestamp(parent.timestamp)?)
+}
+
+/// The last suggestion, which holds as long as its block is the head.
+#[derive(Debug, Default)]
+pub(super) struct Tips(Mutex<Option<(B256, u128)>>);
+
+/// A tip in wei with which a transaction will probably be included soon: a percentile of the lowest
+/// tips that recent blocks took.
+fn tip(rpc: &RpcContext, view: &View) -> RpcResult<u128> {
+    let head = view.head().hash();
+    let mut last = rpc.shared.tips.0.lock();
+    if let Some((block, tip)) = *last
+        && block == head
+    {
+        return Ok(tip);
+    }
+    let before = last.map_or(DEFAULT_TIP, |(_, tip)| tip);
+    let mut tips = Vec::new();
+    let mut at = Some(head);
+    let mut sampled = 0;
+    // Blocks without bids say nothing; others are looked at in their place, but not without end.
+    while let Some(hash) = at
+        && sampled < 2 * SAMPLED_BLOCKS
+        && tips.len() < SAMPLED_BLOCKS * SAMPLED_TRANSACTIONS
+    {
+        let Some(block) = view.block(&hash)? else { break };
+        let mut bids: Vec<u128> = block
+            .transactions_with_sender()
+            .filter(|(sender, _)| **sender != block.beneficiary())
+            .filter_map(|(_, one)| one.effective_tip_per_gas(block.base_fee_per_gas().unwrap_or(0)))
+            .filter(|tip| *tip >= IGNORED_TIP)
+            .collect();
+        bids.sort_unstable();
+        bids.truncate(SAMPLED_TRANSACTIONS);
+        // An empty block says that there was room for anybody.
+        if bids.is_empty() && sampled < SAMPLED_BLOCKS {
+            bids.push(before);
+        }
+        tips.append(&mut bids);
+        sampled += 1;
+        at = (block.number() > 0).then(|| block.parent_hash());
+    }
+    tips.sort_unstable();
+    let at = tips.len().saturating_sub(1) * SAMPLED_PERCENTILE / 100;
+    let suggestion = tips.get(at).copied().unwrap_or(before).min(MAX_TIP);
+    *last = Some((head, suggestion));
+    Ok(suggestion)
+}
+
+/// A number as `0x10`, `"16"` or `16`.
+struct HexOrDecimal(u64);
+
+impl<'de> Deserialize<'de> for HexOrDecimal {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(untagged)]
+        enum Form<'a> {
+            Number(u64),
+            #[serde(borrow)]
+            Text(Cow<'a, str>),
+        }
+        match Form::deserialize(deserializer)? {
+            Form::Number(number) => Ok(Self(number)),
+            Form::Text(text) => {
+                let number = match text.strip_prefix("0x") {
+                    Some(digits) => u64::from_str_radix(digits, 16),
+                    None => text.parse(),
+                };
+                number.map(Self).map_err(|_| de::Error::custom(format!("invalid number {text:?}")))
+            }
+        }
+    }
+}
+
+fn fee_history(view: &View, args: &mut Args<'_>) -> RpcResult<FeeHistory> {
+    let HexOrDecimal(count) = args.required()?;
+    let newest: BlockNumberOrTag = args.required()?;
+    let percentiles: Vec<f64> = args.optional()?.unwrap_or_default();
+    check_percentiles(&percentiles)?;
+    let head = view.head().number;
+    if let BlockNumberOrTag::Number(number) = newest
+        && number > head
+    {
+        let message = format!("request beyond head block: requested {number}, head {head}");
+        return Err(RpcError::Rejected(message));
+    }
+    let newest = view.resolve(BlockId::Number(newest))?.number;
+    let count = count.min(MAX_BLOCKS).min(newest.saturating_add(1));
+    if count == 0 {
+        return Ok(FeeHistory::default());
+    }
+    let spec = view.live().spec().clone();
+    let oldest = newest + 1 - count;
+    let mut history = FeeHistory { oldest_block: oldest, ..FeeHistory::default() };
+    let mut rewards = Vec::new();
+    let mut last = None;
+    for number in oldest..=newest {
+        let header = view.header_by_number(number)?.ok_or(RpcError::HeaderNotFound)?;
+        history.base_fee_per_gas.push(header.base_fee_per_gas.unwrap_or_default().into());
+        history.gas_used_ratio.push(ratio(header.gas_used, header.gas_limit));
+        history.base_fee_per_blob_gas.push(blob_fee(&spec, &header).unwrap_or_default());
+        let most_blob_gas = spec
+            .blob_params_at_timestamp(header.timestamp)
+            .map_or(0, |params| params.max_blob_gas_per_block());
+        let blob_gas = header.blob_gas_used.unwrap_or_default();
+        history.blob_gas_used_ratio.push(ratio(blob_gas, most_blob_gas));
+        if !percentiles.is_empty() {
+            rewards.push(block_rewards(view, &header, &percentiles)?);
+        }
+        last = Some(header);
+    }
+    if let Some(last) = last {
+        let base_fee = next_base_fee(&spec, &last)?;
+        history.base_fee_per_gas.push(base_fee.unwrap_or_default().into());
+        history.base_fee_per_blob_gas.push(next_blob_fee(&spec, &last).unwrap_or_default());
+    }
+    history.reward = (!percentiles.is_empty()).then_some(rewards);
+    Ok(history)
+}
+
+fn check_percentiles(percentiles: &[f64]) -> RpcResult<()> {
+    let invalid = |what| Err(RpcError::InvalidParams(format!("invalid reward percentile: {what}")));
+    if percentiles.len() > MAX_PERCENTILES {
+        return invalid(format!("over the query limit {MAX_PERCENTILES}"));
+    }
+    if let Some(wrong) = percentiles.iter().find(|one| !(0.0..=100.0).contains(*one)) {
+        return invalid(wrong.to_string());
+    }
+    match percentiles.windows(2).position(|pair| pair[0] >= pair[1]) {
+        Some(at) => {
+            let (before, after) = (percentiles[at], percentiles[at + 1]);
+            invalid(format!("#{at}:{before} >= #{}:{after}", at + 1))
+        }
+        None => Ok(()),
+    }
+}
+
+fn ratio(used: u64, limit: u64) -> f64 {
+    if limit == 0 { 0.0 } else { used as f64 / limit as f64 }
+}
+
+/// The tips at these percentiles of the gas of one block, lowest first.
+fn block_rewards(view: &View, header: &SealedHeader, percentiles: &[f64]) -> RpcResult<Vec<u128>> {
+    let hash = header.hash();
+    let Some(block) = view.block(&hash)? else { return Err(RpcError::HeaderNotFound) };
+    if block.body().transactions.is_empty() {
+        return Ok(vec![0; percentiles.len()]);
+    }
+    let pruned = || RpcError::Rejected(format!("the receipts of block {hash} are not kept"));
+    let receipts: Arc<Vec<_>> = view.receipts(&hash)?.ok_or_else(pruned)?;
+    let base_fee = header.base_fee_per_gas.unwrap_or_default();
+    let mut gas_before = 0;
+    let mut tips: Vec<(u128, u64)> = block
+        .body()
+        .transactions
+        .iter()
+        .zip(receipts.iter())
+        .map(|(transaction, receipt)| {
+            let gas = receipt.cumulative_gas_used.saturating_sub(gas_before);
+            gas_before = receipt.cumulative_gas_used;
+            (transaction.effective_tip_per_gas(base_fee).unwrap_or_default(), gas)
+        })
+        .collect();
+    tips.sort_unstable_by_key(|(tip, _)| *tip);
+    let mut at = 0;
+    let mut gas = tips.first().map_or(0, |(_, gas)| *gas);
+    let reward = |percentile: &f64| {
+        let threshold = (header.gas_used as f64 * percentile / 100.0) as u64;
+        while gas < threshold && at + 1 < tips.len() {
+            at += 1;
+            gas += tips[at].1;
+        }
+        tips.get(at).map_or(0, |(tip, _)| *tip)
+    };
+    Ok(percentiles.iter().map(reward).collect())
+}

@@ -1,0 +1,167 @@
+//! Logs: searching blocks for them.
+
+use super::convert::{self, LogPosition};
+use crate::{RpcContext, RpcError, RpcResult, args::heavy, context::ResolveBlock};
+use alloy_eips::{BlockId, BlockNumberOrTag};
+use alloy_rpc_types_eth::{Filter, FilterBlockOption, Log};
+use jsonrpsee::RpcModule;
+use retrie_chainspec::primitives::SealedHeader;
+use retrie_engine::View;
+use retrie_pipeline::BlockWithReceipts;
+use std::ops::RangeInclusive;
+
+/// Most addresses of one filter.
+const MAX_ADDRESSES: usize = 1000;
+/// Most alternatives of one topic.
+const MAX_TOPICS: usize = 1000;
+
+pub(super) fn register(module: &mut RpcModule<RpcContext>) {
+    heavy(module, "eth_getLogs", |rpc, view, args| search(rpc, &view, &args.required()?));
+}
+
+/// Refuses filters that nobody needs but those who want to cost time.
+pub(super) fn check(filter: &Filter) -> RpcResult<()> {
+    let topics = filter.topics.iter().map(|topic| topic.len()).max().unwrap_or_default();
+    if filter.address.len() > MAX_ADDRESSES || topics > MAX_TOPICS {
+        return Err(RpcError::InvalidParams("exceed max addresses or search position".into()));
+    }
+    Ok(())
+}
+
+/// All logs of canonical blocks, or of one named by its hash, that match.
+pub(super) fn search(rpc: &RpcContext, view: &View, filter: &Filter) -> RpcResult<Vec<Log>> {
+    check(filter)?;
+    let mut found = Found::new(rpc);
+    match filter.block_option {
+        FilterBlockOption::AtBlockHash(hash) => {
+            let unknown = || RpcError::Rejected("unknown block".into());
+            let header = view.header(&hash)?.ok_or_else(unknown)?;
+            found.search_block(view, filter, &header)?;
+        }
+        FilterBlockOption::Range { from_block, to_block } => {
+            let range = range(view, from_block, to_block)?;
+            found.search_range(view, filter, range)?;
+        }
+    }
+    Ok(found.logs)
+}
+
+/// The canonical blocks that a filter names.
+fn range(
+    view: &View,
+    from: Option<BlockNumberOrTag>,
+    to: Option<BlockNumberOrTag>,
+) -> RpcResult<RangeInclusive<u64>> {
+    let head = view.head().number;
+    let number = |tag: Option<BlockNumberOrTag>| match tag.unwrap_or_default() {
+        BlockNumberOrTag::Number(number) => Ok(number),
+        BlockNumberOrTag::Latest | BlockNumberOrTag::Pending => Ok(head),
+        tag => view.resolve(BlockId::Number(tag)).map(|header| header.number),
+    };
+    let (from, to) = (number(from)?, number(to)?);
+    if from > to {
+        return Err(RpcError::InvalidParams("invalid block range params".into()));
+    }
+    if to > head {
+        let message = "block range extends beyond current head block";
+        return Err(RpcError::InvalidParams(message.into()));
+    }
+    Ok(from..=to)
+}
+
+/// Logs that were found so far, within the limits of an answer.
+#[derive(Debug)]
+pub(super) struct Found {
+    pub(super) logs: Vec<Log>,
+    most_logs: usize,
+    most_blocks: u64,
+}
+
+impl Found {
+    pub(super) fn new(rpc: &RpcContext) -> Self {
+        let most = |limit: u64| if limit == 0 { u64::MAX } else { limit };
+        Self {
+            logs: Vec::new(),
+            most_logs: most(rpc.limits.max_logs_per_response as u64) as usize,
+            most_blocks: most(rpc.limits.max_blocks_per_filter),
+        }
+    }
+
+    /// Adds the matching logs of canonical blocks.
+    pub(super) fn search_range(
+        &mut self,
+        view: &View,
+        filter: &Filter,
+        range: RangeInclusive<u64>,
+    ) -> RpcResult<()> {
+        let blocks = range.end().saturating_sub(*range.start()).saturating_add(1);
+        if blocks > self.most_blocks {
+            return Err(RpcError::InvalidParams(format!(
+                "query exceeds max block range {}",
+                self.most_blocks
+            )));
+        }
+        for number in range {
+            let header = view.header_by_number(number)?.ok_or(RpcError::HeaderNotFound)?;
+            self.search_block(view, filter, &header)?;
+        }
+        Ok(())
+    }
+
+    fn search_block(
+        &mut self,
+        view: &View,
+        filter: &Filter,
+        header: &SealedHeader,
+    ) -> RpcResult<()> {
+        if !filter.matches_bloom(header.logs_bloom) {
+            return Ok(());
+        }
+        let hash = header.hash();
+        let pruned = || RpcError::Rejected(format!("the receipts of block {hash} are not kept"));
+        let block = view.block_with_receipts(&hash)?.ok_or_else(pruned)?;
+        self.add(&block, filter, false)
+    }
+
+    /// Adds the matching logs of one block.
+    pub(super) fn add(
+        &mut self,
+        block: &BlockWithReceipts,
+        filter: &Filter,
+        is_removed: bool,
+    ) -> RpcResult<()> {
+        let is_first = self.logs.is_empty();
+        matching(block, filter, is_removed, |log| self.logs.push(log));
+        // The logs of a single block can be asked for in no smaller parts.
+        if self.logs.len() > self.most_logs && !is_first {
+            return Err(RpcError::InvalidParams(format!(
+                "query exceeds max results {}, retry with fewer blocks",
+                self.most_logs
+            )));
+        }
+        Ok(())
+    }
+}
+
+/// Gives the matching logs of one block to `found`.
+pub(super) fn matching(
+    block: &BlockWithReceipts,
+    filter: &Filter,
+    is_removed: bool,
+    mut found: impl FnMut(Log),
+) {
+    let header = block.block.sealed_header();
+    let transactions = &block.block.body().transactions;
+    let mut index = 0;
+    for (at, (transaction, receipt)) in transactions.iter().zip(block.receipts.iter()).enumerate() {
+        for log in &receipt.logs {
+            if filter.matches(log) {
+                let transaction = *transaction.tx_hash();
+                let position =
+                    LogPosition { transaction, transaction_index: at, index, is_removed };
+                found(convert::log(log.clone(), header, position));
+            }
+            index += 1;
+        }
+    }
+}

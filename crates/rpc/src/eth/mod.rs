@@ -1,0 +1,51 @@
+//! The namespace `eth`: blocks, transactions, receipts, state, fees, logs and subscriptions.
+//!
+//! One file per kind of question. What is needed between requests is in [`Shared`].
+
+mod account;
+mod block;
+mod capabilities;
+mod config;
+pub(crate) mod convert;
+mod fee;
+mod filters;
+mod logs;
+mod proof;
+mod receipt;
+mod send;
+mod subscribe;
+mod transaction;
+
+pub(crate) use convert::pool_transaction;
+pub(crate) use receipt::intermediate_roots;
+
+use crate::RpcContext;
+use jsonrpsee::{Methods, RpcModule};
+
+/// What methods of `eth` keep between requests, whatever transport these come by.
+#[derive(Debug, Default)]
+pub(crate) struct Shared {
+    filters: filters::Filters,
+    tips: fee::Tips,
+    pub(crate) proofs: proof::Permits,
+    roots: receipt::IntermediateRoots,
+}
+
+/// The methods of this namespace.
+pub(crate) fn methods(context: &RpcContext) -> Methods {
+    let mut module = RpcModule::new(context.clone());
+    account::register(&mut module);
+    block::register(&mut module);
+    capabilities::register(&mut module);
+    config::register(&mut module);
+    fee::register(&mut module);
+    filters::register(&mut module);
+    logs::register(&mut module);
+    proof::register(&mut module);
+    receipt::register(&mut module);
+    send::register(&mut module);
+    subscribe::register(&mut module);
+    transaction::register(&mut module);
+    crate::call::register(&mut module);
+    module.into()
+}

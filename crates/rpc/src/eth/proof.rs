@@ -1,0 +1,86 @@
+//! Proofs of accounts and slots in the form of EIP-1186.
+
+use super::account::{StorageKey, account, block_or_latest};
+use crate::{RpcContext, RpcError, RpcResult, args::read, context::ResolveBlock};
+use alloy_primitives::{Address, B256};
+use alloy_rpc_types_eth::{EIP1186AccountProofResponse, EIP1186StorageProof};
+use jsonrpsee::RpcModule;
+use retrie_engine::View;
+use retrie_state::StateReader;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Most slots that one request may ask for, as in geth.
+const MAX_SLOTS: usize = 1024;
+
+pub(super) fn register(module: &mut RpcModule<RpcContext>) {
+    read(module, "eth_getProof", |rpc, view, args| {
+        let (address, keys) = (args.required()?, args.required::<Vec<StorageKey>>()?);
+        let id = block_or_latest(args)?;
+        if keys.len() > MAX_SLOTS {
+            let message = format!("too many keys: {} (max {MAX_SLOTS})", keys.len());
+            return Err(RpcError::InvalidParams(message));
+        }
+        let _permit = rpc.shared.proofs.acquire(rpc.limits.proof_permits)?;
+        prove(&view, address, &keys, view.resolve(id)?.hash())
+    });
+}
+
+/// How many proofs are being built.
+#[derive(Debug, Default)]
+pub(crate) struct Permits(AtomicUsize);
+
+/// One of them.
+#[derive(Debug)]
+pub(crate) struct Permit<'a>(&'a AtomicUsize);
+
+impl Permits {
+    /// Leave to build a proof, unless `most` are being built.
+    pub(crate) fn acquire(&self, most: usize) -> RpcResult<Permit<'_>> {
+        let add = |now| (now < most.max(1)).then_some(now + 1);
+        let added = self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, add);
+        match added {
+            Ok(_) => Ok(Permit(&self.0)),
+            Err(_) => Err(RpcError::Rejected(format!(
+                "{most} proofs are being built; try again, or raise --rpc.proof-permits"
+            ))),
+        }
+    }
+}
+
+impl Drop for Permit<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+fn prove(
+    view: &View,
+    address: Address,
+    keys: &[StorageKey],
+    block: B256,
+) -> RpcResult<EIP1186AccountProofResponse> {
+    let backend = view.live().chain().state().backend();
+    if backend.account_proofs().is_none() {
+        return Err(RpcError::Rejected(format!(
+            "backend {} has no proofs in the form of EIP-1186; ask state_getProof for its own",
+            backend.identity().name
+        )));
+    }
+    let slots: Vec<B256> = keys.iter().map(|StorageKey(key)| key.as_b256()).collect();
+    let nodes = view.account_nodes(&block, &address, &slots)?;
+    let state = view.state(&block)?;
+    let account = account(&state, &address)?;
+    let proven = keys.iter().zip(&slots).zip(nodes.storage);
+    let slot = |((StorageKey(key), slot), proof): ((&StorageKey, &B256), _)| {
+        Ok(EIP1186StorageProof { key: *key, value: state.slot(&address, slot)?, proof })
+    };
+    Ok(EIP1186AccountProofResponse {
+        address,
+        balance: account.balance,
+        code_hash: account.code_hash,
+        nonce: account.nonce,
+        storage_hash: nodes.storage_root,
+        account_proof: nodes.account,
+        storage_proof: proven.map(slot).collect::<RpcResult<_>>()?,
+    })
+}

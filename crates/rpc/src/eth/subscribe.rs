@@ -1,0 +1,169 @@
+//! Subscriptions, over WebSocket and IPC.
+
+use super::{block::syncing, convert, logs};
+use crate::{Args, RpcContext, RpcError, RpcResult};
+use alloy_rpc_types_eth::{
+    Filter, SyncStatus,
+    pubsub::{PubSubSyncStatus, SyncStatusMetadata},
+};
+use jsonrpsee::{
+    PendingSubscriptionSink, RpcModule, SubscriptionSink,
+    core::{SubscriptionError, to_json_raw_value},
+    types::Params,
+};
+use retrie_engine::pool::PoolTransaction;
+use retrie_pipeline::HeadChange;
+use serde::Serialize;
+use std::{sync::Arc, time::Duration};
+use tokio::sync::broadcast::{Receiver, error::RecvError};
+
+/// How long a message may wait for a client that does not read.
+const SEND_TIMEOUT: Duration = Duration::from_secs(10);
+/// How often subscribers of `syncing` are told of changes.
+const SYNCING_INTERVAL: Duration = Duration::from_secs(1);
+
+pub(super) fn register(module: &mut RpcModule<RpcContext>) {
+    let registered = module.register_subscription(
+        "eth_subscribe",
+        "eth_subscription",
+        "eth_unsubscribe",
+        |params, pending, rpc, _| async move { serve(&rpc, params, pending).await },
+    );
+    registered.expect("a namespace names each of its methods once");
+}
+
+/// What a client wants to hear of.
+enum Topic {
+    NewHeads(Receiver<Arc<HeadChange>>),
+    Logs(Receiver<Arc<HeadChange>>, Box<Filter>),
+    Transactions { incoming: Receiver<Arc<PoolTransaction>>, is_full: bool },
+    Syncing,
+}
+
+impl Topic {
+    fn new(rpc: &RpcContext, params: &Params<'_>) -> RpcResult<Self> {
+        let mut args = Args::new(params)?;
+        let kind: String = args.required()?;
+        let topic = match kind.as_str() {
+            "newHeads" => Self::NewHeads(rpc.live.subscribe()),
+            "logs" => {
+                let filter: Box<Filter> = args.optional()?.unwrap_or_default();
+                logs::check(&filter)?;
+                Self::Logs(rpc.live.subscribe(), filter)
+            }
+            "newPendingTransactions" => {
+                let is_full = args.optional()?.unwrap_or(false);
+                Self::Transactions { incoming: rpc.pool()?.subscribe(), is_full }
+            }
+            "syncing" => Self::Syncing,
+            _ => {
+                let message = format!("no {kind:?} subscription in eth namespace");
+                return Err(RpcError::Coded { code: RpcError::METHOD_NOT_FOUND, message });
+            }
+        };
+        args.end().map(|()| topic)
+    }
+}
+
+async fn serve(
+    rpc: &RpcContext,
+    params: Params<'static>,
+    pending: PendingSubscriptionSink,
+) -> Result<(), SubscriptionError> {
+    let topic = match Topic::new(rpc, &params) {
+        Ok(topic) => topic,
+        Err(error) => {
+            pending.reject(error).await;
+            return Ok(());
+        }
+    };
+    let sink = pending.accept().await?;
+    match topic {
+        Topic::NewHeads(mut changes) => {
+            while let Some(change) = next(&sink, &mut changes).await? {
+                for block in &change.committed {
+                    send(&sink, &convert::header(block.block.sealed_header(), None)).await?;
+                }
+            }
+        }
+        Topic::Logs(mut changes, filter) => {
+            while let Some(change) = next(&sink, &mut changes).await? {
+                for log in logs_of(&change, &filter) {
+                    send(&sink, &log).await?;
+                }
+            }
+        }
+        Topic::Transactions { mut incoming, is_full } => {
+            while let Some(transaction) = next(&sink, &mut incoming).await? {
+                if is_full {
+                    send(&sink, &convert::pool_transaction(&transaction)).await?;
+                } else {
+                    send(&sink, transaction.hash()).await?;
+                }
+            }
+        }
+        Topic::Syncing => tell_syncing(rpc, &sink).await?,
+    }
+    Ok(())
+}
+
+/// The next event; `None` when the client or the node has gone. A client that is so slow that
+/// events were lost is told so, and has to subscribe again.
+async fn next<T: Clone>(
+    sink: &SubscriptionSink,
+    events: &mut Receiver<T>,
+) -> Result<Option<T>, SubscriptionError> {
+    tokio::select! {
+        () = sink.closed() => Ok(None),
+        event = events.recv() => match event {
+            Ok(event) => Ok(Some(event)),
+            Err(RecvError::Closed) => Ok(None),
+            Err(RecvError::Lagged(lost)) => {
+                Err(format!("{lost} events were lost, as they were not read in time").into())
+            }
+        },
+    }
+}
+
+async fn send(sink: &SubscriptionSink, message: &impl Serialize) -> Result<(), SubscriptionError> {
+    sink.send_timeout(to_json_raw_value(message)?, SEND_TIMEOUT).await?;
+    Ok(())
+}
+
+/// Matching logs of blocks that went, the latest first, then of blocks that came.
+fn logs_of(change: &HeadChange, filter: &Filter) -> Vec<alloy_rpc_types_eth::Log> {
+    let mut found = Vec::new();
+    for block in &change.reverted {
+        logs::matching(block, filter, true, |log| found.push(log));
+    }
+    found.reverse();
+    for block in &change.committed {
+        logs::matching(block, filter, false, |log| found.push(log));
+    }
+    found
+}
+
+/// Tells when the node falls behind, how it comes on, and when it is in sync.
+async fn tell_syncing(rpc: &RpcContext, sink: &SubscriptionSink) -> Result<(), SubscriptionError> {
+    let mut last = None;
+    let mut ticks = tokio::time::interval(SYNCING_INTERVAL);
+    loop {
+        tokio::select! {
+            () = sink.closed() => return Ok(()),
+            _ = ticks.tick() => {}
+        }
+        let status = match syncing(rpc) {
+            SyncStatus::None => PubSubSyncStatus::Simple(false),
+            SyncStatus::Info(info) => PubSubSyncStatus::Detailed(SyncStatusMetadata {
+                syncing: true,
+                starting_block: info.starting_block.saturating_to(),
+                current_block: info.current_block.saturating_to(),
+                highest_block: Some(info.highest_block.saturating_to()),
+            }),
+        };
+        if last != Some(status) {
+            send(sink, &status).await?;
+            last = Some(status);
+        }
+    }
+}

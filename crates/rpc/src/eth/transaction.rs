@@ -1,0 +1,71 @@
+//! Transactions, mined and waiting.
+
+use super::{
+    block::{by_hash, by_number, find},
+    convert::{self, RpcTransaction},
+};
+use crate::{
+    Args, RpcContext, RpcResult,
+    args::{quick, read},
+};
+use alloy_eips::{BlockId, eip2718::Encodable2718};
+use alloy_primitives::{B256, Bytes, U64};
+use jsonrpsee::RpcModule;
+use retrie_engine::{View, pool::PoolTransaction};
+
+pub(super) fn register(module: &mut RpcModule<RpcContext>) {
+    quick(module, "eth_getTransactionByHash", |rpc, args| by_own_hash(rpc, &args.hash()?));
+    read(module, "eth_getTransactionByBlockHashAndIndex", |_, view, args| {
+        by_index(&view, by_hash(args)?, args)
+    });
+    read(module, "eth_getTransactionByBlockNumberAndIndex", |_, view, args| {
+        by_index(&view, by_number(args)?, args)
+    });
+    quick(module, "eth_getRawTransactionByHash", |rpc, args| raw(rpc, &args.hash()?));
+    read(module, "eth_getRawTransactionByBlockHashAndIndex", |_, view, args| {
+        raw_by_index(&view, by_hash(args)?, args)
+    });
+    read(module, "eth_getRawTransactionByBlockNumberAndIndex", |_, view, args| {
+        raw_by_index(&view, by_number(args)?, args)
+    });
+}
+
+fn by_own_hash(rpc: &RpcContext, hash: &B256) -> RpcResult<Option<RpcTransaction>> {
+    let view = rpc.view()?;
+    if let Some(found) = view.transaction(hash)?
+        && let Some(header) = view.header(&found.block.hash)?
+    {
+        let index = found.index as usize;
+        let mined = convert::mined_transaction(found.transaction, found.sender, &header, index);
+        return Ok(Some(mined));
+    }
+    let waiting = rpc.pool.as_ref().and_then(|pool| pool.get(hash));
+    Ok(waiting.map(|waiting| convert::pool_transaction(&waiting)))
+}
+
+fn by_index(view: &View, id: BlockId, args: &mut Args<'_>) -> RpcResult<Option<RpcTransaction>> {
+    let index: U64 = args.required()?;
+    let block = find(view, id)?;
+    Ok(block.and_then(|block| convert::transaction(&block, index.to())))
+}
+
+/// The EIP-2718 encoding; with its sidecar if it waits and has blobs, as it was sent.
+fn raw(rpc: &RpcContext, hash: &B256) -> RpcResult<Option<Bytes>> {
+    if let Some(found) = rpc.view()?.transaction(hash)? {
+        return Ok(Some(found.transaction.encoded_2718().into()));
+    }
+    let waiting = rpc.pool.as_ref().and_then(|pool| pool.get(hash));
+    Ok(waiting.map(|waiting| raw_waiting(&waiting)))
+}
+
+fn raw_waiting(waiting: &PoolTransaction) -> Bytes {
+    let pooled = waiting.to_pooled().map(|pooled| pooled.encoded_2718());
+    pooled.unwrap_or_else(|| waiting.transaction.encoded_2718()).into()
+}
+
+fn raw_by_index(view: &View, id: BlockId, args: &mut Args<'_>) -> RpcResult<Option<Bytes>> {
+    let index: U64 = args.required()?;
+    let Some(block) = find(view, id)? else { return Ok(None) };
+    let found = block.body().transactions.get(index.to::<usize>());
+    Ok(found.map(|transaction| transaction.encoded_2718().into()))
+}

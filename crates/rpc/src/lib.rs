@@ -1,0 +1,40 @@
+//! JSON-RPC: the namespaces of an execution client, over HTTP, WebSocket and IPC.
+//!
+//! ```text
+//!  HTTP, WebSocket ---.                            .--> eth, net, web3, txpool, admin, state, debug, trace
+//!  IPC --------------- server -- Methods of the ---+
+//!  auth port (JWT) ---'  limits   chosen [Namespace]s '--> View of the live chain, pool
+//! ```
+//!
+//! Every method takes a [`View`](retrie_engine::View) of the live chain at its start and answers
+//! from that alone, so that an answer never mixes two moments.
+//!
+//! # Vocabulary
+//! * **namespace**: the methods whose names start alike. Each is one module with one function that
+//!   registers them; [`build_methods`] puts the chosen ones together.
+//! * **context** ([`RpcContext`]): what every method has at hand: chain, pool, limits.
+//! * **quick, read, heavy**: quick methods read a few rows and are answered on the server's own
+//!   threads. The others get threads that may block: those that read whole blocks, and those that
+//!   execute or walk over many, of which only so many run at once.
+
+mod admin;
+mod args;
+mod call;
+mod context;
+mod debug;
+mod engine;
+mod error;
+mod eth;
+mod namespace;
+mod net;
+pub mod server;
+mod state;
+mod trace;
+mod txpool;
+mod web3;
+
+pub use args::Args;
+pub use context::{Limits, NodeStatus, RpcContext, SyncProgress};
+pub use engine::engine_methods;
+pub use error::{RpcError, RpcResult};
+pub use namespace::{Namespace, UnknownNamespace, build_methods};

@@ -1,0 +1,14 @@
+//! The namespace `net`.
+
+use crate::{RpcContext, args::quick};
+use alloy_primitives::U64;
+use jsonrpsee::{Methods, RpcModule};
+
+/// The methods of this namespace.
+pub(crate) fn methods(context: &RpcContext) -> Methods {
+    let mut module = RpcModule::new(context.clone());
+    quick(&mut module, "net_version", |rpc, _| Ok(rpc.live.spec().chain_id().to_string()));
+    quick(&mut module, "net_listening", |rpc, _| Ok(rpc.node.is_listening()));
+    quick(&mut module, "net_peerCount", |rpc, _| Ok(U64::from(rpc.node.peers())));
+    module.into()
+}

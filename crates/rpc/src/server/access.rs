@@ -1,0 +1,135 @@
+//! Who may ask: names under which the server answers, and pages that may connect.
+
+use super::ServerError;
+use http::{HeaderMap, HeaderValue, Method, Uri, header};
+use std::net::IpAddr;
+use tower_http::cors::{AllowOrigin, CorsLayer};
+
+/// The names in the header `Host` under which a server answers. A page that has its own name point
+/// to 127.0.0.1 (DNS rebinding) is refused by them.
+#[derive(Clone, Debug)]
+pub(super) struct Hosts(Option<Vec<String>>);
+
+impl Hosts {
+    /// These names; all if `*` is among them.
+    pub(super) fn new(names: &[String]) -> Self {
+        let any = names.iter().any(|name| name.trim() == "*");
+        Self((!any).then(|| names.iter().map(|name| name.trim().to_lowercase()).collect()))
+    }
+
+    pub(super) const fn any() -> Self {
+        Self(None)
+    }
+
+    /// Addresses are answered, as is a request without a name.
+    pub(super) fn allow(&self, headers: &HeaderMap) -> bool {
+        let Some(names) = &self.0 else { return true };
+        let Some(host) = headers.get(header::HOST) else { return true };
+        let Ok(host) = host.to_str() else { return false };
+        let name = without_port(host.trim()).to_lowercase();
+        let address = name.trim_start_matches('[').trim_end_matches(']');
+        name.is_empty() || address.parse::<IpAddr>().is_ok() || names.contains(&name)
+    }
+}
+
+fn without_port(host: &str) -> &str {
+    match host.rsplit_once(':') {
+        Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => {
+            // Not within an IPv6 address.
+            if name.contains(':') && !name.ends_with(']') { host } else { name }
+        }
+        _ => host,
+    }
+}
+
+/// The origins whose pages may open WebSockets.
+#[derive(Clone, Debug)]
+pub(super) struct Origins(Option<Vec<String>>);
+
+impl Origins {
+    /// These; pages of this machine if there are none, all if `*` is among them.
+    pub(super) fn new(origins: &[String]) -> Self {
+        let any = origins.iter().any(|origin| origin.trim() == "*");
+        Self((!any).then(|| origins.iter().map(|origin| origin.trim().to_lowercase()).collect()))
+    }
+
+    pub(super) const fn any() -> Self {
+        Self(None)
+    }
+
+    /// What is no browser sends no origin.
+    pub(super) fn allow(&self, headers: &HeaderMap) -> bool {
+        let (Some(allowed), Some(origin)) = (&self.0, headers.get(header::ORIGIN)) else {
+            return true;
+        };
+        let Ok(origin) = origin.to_str() else { return false };
+        let origin = origin.trim().to_lowercase();
+        let uri: Option<Uri> = origin.parse().ok();
+        let host = uri.as_ref().and_then(Uri::host).unwrap_or_default();
+        if allowed.is_empty() {
+            return host == "localhost";
+        }
+        allowed.iter().any(|one| *one == origin || *one == host)
+    }
+}
+
+/// What lets pages of these origins read answers; `None` without any.
+pub(super) fn cors(origins: &[String]) -> Result<Option<CorsLayer>, ServerError> {
+    if origins.is_empty() {
+        return Ok(None);
+    }
+    let origin = if origins.iter().any(|origin| origin.trim() == "*") {
+        AllowOrigin::any()
+    } else {
+        let value = |origin: &String| {
+            let value = HeaderValue::from_str(origin.trim());
+            value.map_err(|_| ServerError::Origin(origin.clone()))
+        };
+        AllowOrigin::list(origins.iter().map(value).collect::<Result<Vec<_>, _>>()?)
+    };
+    let layer = CorsLayer::new()
+        .allow_methods([Method::GET, Method::POST])
+        .allow_origin(origin)
+        .allow_headers(tower_http::cors::Any);
+    Ok(Some(layer))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(name: header::HeaderName, value: &str) -> HeaderMap {
+        [(name, HeaderValue::from_str(value).unwrap())].into_iter().collect()
+    }
+
+    fn names(names: &[&str]) -> Vec<String> {
+        names.iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn hosts_are_names_of_the_list_and_addresses() {
+        let hosts = Hosts::new(&names(&["localhost", "Node.example"]));
+        for good in ["localhost", "LOCALHOST:8545", "node.example:1", "127.0.0.1:8545", "[::1]:80"]
+        {
+            assert!(hosts.allow(&headers(header::HOST, good)), "{good}");
+        }
+        for bad in ["evil.example", "localhost.evil.example:8545", "xlocalhost"] {
+            assert!(!hosts.allow(&headers(header::HOST, bad)), "{bad}");
+        }
+        assert!(hosts.allow(&HeaderMap::new()));
+        assert!(Hosts::new(&names(&["*"])).allow(&headers(header::HOST, "evil.example")));
+    }
+
+    #[test]
+    fn origins_are_those_of_the_list_or_of_this_machine() {
+        let own = Origins::new(&[]);
+        assert!(own.allow(&HeaderMap::new()));
+        assert!(own.allow(&headers(header::ORIGIN, "http://localhost:3000")));
+        assert!(!own.allow(&headers(header::ORIGIN, "https://evil.example")));
+        let listed = Origins::new(&names(&["https://good.example", "other.example"]));
+        assert!(listed.allow(&headers(header::ORIGIN, "https://good.example")));
+        assert!(listed.allow(&headers(header::ORIGIN, "http://other.example:8080")));
+        assert!(!listed.allow(&headers(header::ORIGIN, "http://good.example.evil.example")));
+        assert!(!listed.allow(&headers(header::ORIGIN, "http://localhost")));
+    }
+}

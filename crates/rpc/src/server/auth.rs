@@ -1,0 +1,124 @@
+//! Tokens of consensus clients: JSON web tokens, signed with HMAC-SHA256 under a shared secret
+//! (execution-apis, `engine/authentication.md`; RFC 7519, RFC 7515).
+
+use alloy_rpc_types_engine::JwtSecret;
+use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD as BASE64};
+use hmac::{Hmac, KeyInit, Mac};
+use http::{HeaderMap, header};
+use serde::Deserialize;
+use sha2::Sha256;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Seconds that the clocks of the two sides may differ.
+const MAX_DRIFT: u64 = 60;
+
+/// Why a request is not authentic, as told to the client.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Unauthorized {
+    #[error("missing token: send the header Authorization: Bearer TOKEN")]
+    Missing,
+    #[error("malformed token")]
+    Malformed,
+    #[error("the token is not signed with HS256")]
+    Algorithm,
+    #[error("the token's signature is wrong: check that both sides have the same secret")]
+    Signature,
+    #[error("stale token: it was issued at {iat}, it is {now}; check the clocks")]
+    Stale { iat: u64, now: u64 },
+}
+
+#[derive(Deserialize)]
+struct TokenHeader {
+    alg: String,
+}
+
+#[derive(Deserialize)]
+struct TokenClaims {
+    iat: u64,
+    exp: Option<u64>,
+}
+
+/// A token under `secret` that says it was issued at a time, in seconds since 1970: what a consensus
+/// client sends after `Authorization: Bearer `.
+pub fn sign_token(secret: &JwtSecret, issued_at: u64) -> String {
+    let header = BASE64.encode(r#"{"alg":"HS256","typ":"JWT"}"#);
+    let claims = BASE64.encode(format!(r#"{{"iat":{issued_at}}}"#));
+    let message = format!("{header}.{claims}");
+    let signature = BASE64.encode(mac(secret, &message).finalize().into_bytes());
+    format!("{message}.{signature}")
+}
+
+/// Whether the request carries a token under `secret` that was issued within the last minute.
+pub(super) fn check(secret: &JwtSecret, headers: &HeaderMap) -> Result<(), Unauthorized> {
+    let header = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
+    let (scheme, token) =
+        header.and_then(|header| header.split_once(' ')).ok_or(Unauthorized::Missing)?;
+    if !scheme.eq_ignore_ascii_case("bearer") {
+        return Err(Unauthorized::Missing);
+    }
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    check_token(secret, token.trim(), now)
+}
+
+fn check_token(secret: &JwtSecret, token: &str, now: u64) -> Result<(), Unauthorized> {
+    let (message, signature) = token.rsplit_once('.').ok_or(Unauthorized::Malformed)?;
+    let (header, claims) = message.split_once('.').ok_or(Unauthorized::Malformed)?;
+    let header: TokenHeader = part(header)?;
+    if header.alg != "HS256" {
+        return Err(Unauthorized::Algorithm);
+    }
+    let signature = BASE64.decode(signature).map_err(|_| Unauthorized::Malformed)?;
+    mac(secret, message).verify_slice(&signature).map_err(|_| Unauthorized::Signature)?;
+    let TokenClaims { iat, exp } = part(claims)?;
+    if iat.abs_diff(now) > MAX_DRIFT || exp.is_some_and(|exp| exp < now) {
+        return Err(Unauthorized::Stale { iat, now });
+    }
+    Ok(())
+}
+
+fn part<T: for<'de> Deserialize<'de>>(part: &str) -> Result<T, Unauthorized> {
+    let json = BASE64.decode(part).map_err(|_| Unauthorized::Malformed)?;
+    serde_json::from_slice(&json).map_err(|_| Unauthorized::Malformed)
+}
+
+fn mac(secret: &JwtSecret, message: &str) -> Hmac<Sha256> {
+    let mut mac =
+        Hmac::<Sha256>::new_from_slice(secret.as_bytes()).expect("HMAC takes keys of any length");
+    mac.update(message.as_bytes());
+    mac
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Made by Python's `hmac` under 32 bytes of 0x11.
+    const TOKEN: &str = "eyJhbGciOiJIUzI1NiIsInR5cCI6IkpXVCJ9.eyJpYXQiOjE3MDAwMDAwMDB9.Hb09lNHg9IiC1UttHzXRW1voUqjM97m4oEuKWkSux5g";
+    const ISSUED: u64 = 1_700_000_000;
+
+    fn secret() -> JwtSecret {
+        JwtSecret::from_hex("11".repeat(32)).unwrap()
+    }
+
+    #[test]
+    fn tokens_are_those_of_other_implementations() {
+        assert_eq!(sign_token(&secret(), ISSUED), TOKEN);
+        assert_eq!(check_token(&secret(), TOKEN, ISSUED + 60), Ok(()));
+        let stale = Unauthorized::Stale { iat: ISSUED, now: ISSUED + 61 };
+        assert_eq!(check_token(&secret(), TOKEN, ISSUED + 61), Err(stale));
+    }
+
+    #[test]
+    fn every_changed_character_is_noticed() {
+        for at in 0..TOKEN.len() - 1 {
+            let mut changed = TOKEN.as_bytes().to_vec();
+            changed[at] = if changed[at] == b'A' { b'B' } else { b'A' };
+            let changed = String::from_utf8(changed).unwrap();
+            assert!(check_token(&secret(), &changed, ISSUED).is_err(), "{changed}");
+        }
+        // A header that asks for no signature at all.
+        let none =
+            format!("{}.{}.", BASE64.encode(r#"{"alg":"none"}"#), BASE64.encode(r#"{"iat":1}"#));
+        assert_eq!(check_token(&secret(), &none, 1), Err(Unauthorized::Algorithm));
+    }
+}

@@ -1,0 +1,198 @@
+//! The namespace `state`: the state store and its own proofs, whatever backend keeps it.
+
+use crate::{
+    Args, RpcContext, RpcError, RpcResult,
+    args::{quick, read},
+    context::ResolveBlock,
+};
+use alloy_eips::{BlockId, BlockNumberOrTag};
+use alloy_primitives::{Address, B256, U64};
+use alloy_serde::JsonStorageKey;
+use jsonrpsee::{Methods, RpcModule};
+use retrie_engine::View;
+use retrie_light_client::StateProofResponse;
+use retrie_pipeline::PipelineError;
+use retrie_state::{ProofError, StateError, StateProof, StateReader};
+use serde::Serialize;
+
+/// Most slots that one request may ask for.
+const MAX_SLOTS: usize = 1024;
+
+/// The answer of `state_backend`.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct BackendInfo {
+    /// Name as in `--state-backend`.
+    backend: &'static str,
+    /// Version of its format and of its proofs.
+    version: u32,
+    /// Name of the hash function under its root.
+    hash: &'static str,
+    /// Digest of its parameters; zero if it has none.
+    params: B256,
+    /// Whether it proves values.
+    proofs: bool,
+    /// Whether it proves absence.
+    absence_proofs: bool,
+    /// Whether its root is the one in Ethereum's headers.
+    ethereum_root: bool,
+    /// Whether its root follows from the state alone, not from its history.
+    state_determined_root: bool,
+    /// Whether it keeps the state of every block itself.
+    history: bool,
+    /// The part of proofs that this node keeps, for backends whose proofs can be spread.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    shard: Option<String>,
+}
+
+/// The answer of `state_getRoot`.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct RootInfo {
+    backend: &'static str,
+    block: U64,
+    block_hash: B256,
+    root: B256,
+}
+
+/// The methods of this namespace.
+pub(crate) fn methods(context: &RpcContext) -> Methods {
+    let mut module = RpcModule::new(context.clone());
+    quick(&mut module, "state_backend", |rpc, _| Ok(backend(rpc)));
+    quick(&mut module, "state_getRoot", |rpc, args| {
+        let view = rpc.view()?;
+        let header = view.resolve(block_or_latest(args)?)?;
+        let block_hash = header.hash();
+        let backend = rpc.live.chain().state().identity().name;
+        let unknown =
+            || RpcError::Rejected(format!("backend {backend} has no root of block {block_hash}"));
+        let root = view.state_root(&block_hash)?.ok_or_else(unknown)?;
+        Ok(RootInfo { backend, block: U64::from(header.number), block_hash, root })
+    });
+    read(&mut module, "state_getProof", |rpc, view, args| prove(rpc, &view, args));
+    read(&mut module, "state_getProofPart", |_, view, args| {
+        let Wanted { address, slots, id } = Wanted::of(args)?;
+        let block = view.resolve(id)?.hash();
+        let keys = StateProofResponse::keys_of(address, slots);
+        Ok(view.prove_part(&block, &keys)?.bytes)
+    });
+    quick(&mut module, "state_proofShard", |rpc, _| {
+        let backend = rpc.live.chain().state().backend();
+        let unsupported = || unsupported(rpc, "proof shards");
+        Ok(backend.proof_shards().ok_or_else(unsupported)?.shard())
+    });
+    quick(&mut module, "state_getProvenance", |rpc, args| -> RpcResult<()> {
+        let _: (Address, Option<JsonStorageKey>) = (args.required()?, args.optional()?);
+        let _: (BlockNumberOrTag, BlockNumberOrTag) = (args.required()?, args.required()?);
+        Err(unsupported(rpc, "provenance queries"))
+    });
+    module.into()
+}
+
+fn block_or_latest(args: &mut Args<'_>) -> RpcResult<BlockId> {
+    Ok(args.optional()?.unwrap_or(BlockId::Number(BlockNumberOrTag::Latest)))
+}
+
+fn unsupported(rpc: &RpcContext, what: &'static str) -> RpcError {
+    let backend = rpc.live.chain().state().identity().name;
+    StateError::Unsupported { backend, what }.into()
+}
+
+fn backend(rpc: &RpcContext) -> BackendInfo {
+    let backend = rpc.live.chain().state().backend();
+    let (identity, can) = (backend.identity(), backend.capabilities());
+    BackendInfo {
+        backend: identity.name,
+        version: identity.version,
+        hash: identity.hash.name(),
+        params: identity.params,
+        proofs: can.proofs,
+        absence_proofs: can.absence_proofs,
+        ethereum_root: can.ethereum_root,
+        state_determined_root: can.state_determined_root,
+        history: can.history,
+        shard: backend.proof_shards().map(|shards| shards.shard()),
+    }
+}
+
+/// What a proof is asked of.
+struct Wanted {
+    address: Address,
+    slots: Vec<B256>,
+    id: BlockId,
+}
+
+impl Wanted {
+    fn of(args: &mut Args<'_>) -> RpcResult<Self> {
+        let address = args.required()?;
+        let slots = args.optional::<Vec<JsonStorageKey>>()?.unwrap_or_default();
+        let slots: Vec<B256> = slots.iter().map(JsonStorageKey::as_b256).collect();
+        let id = block_or_latest(args)?;
+        if slots.len() > MAX_SLOTS {
+            let message = format!("too many slots: {} (max {MAX_SLOTS})", slots.len());
+            return Err(RpcError::InvalidParams(message));
+        }
+        Ok(Self { address, slots, id })
+    }
+}
+
+fn prove(rpc: &RpcContext, view: &View, args: &mut Args<'_>) -> RpcResult<StateProofResponse> {
+    let Wanted { address, slots, id } = Wanted::of(args)?;
+    let _permit = rpc.shared.proofs.acquire(rpc.limits.proof_permits)?;
+    let block = view.resolve(id)?.hash();
+    let state = view.state(&block)?;
+    let keys = StateProofResponse::keys_of(address, slots.iter().copied());
+    let proof = match view.prove(&block, &keys) {
+        Err(PipelineError::State(outside @ StateError::OutsideShard { .. }))
+            if !rpc.proof_peers.is_empty() =>
+        {
+            gather(rpc, view, address, &slots, &block)?.ok_or(outside)?
+        }
+        proof => proof?,
+    };
+    let value = |slot: B256| Ok((slot, state.slot(&address, &slot)?));
+    let values = slots.into_iter().map(value).collect::<Result<Vec<_>, StateError>>()?;
+    Ok(StateProofResponse::new(proof, address, state.account(&address)?, values))
+}
+
+/// Puts a proof together from what this node and its peers have; `None` if that is not all. The
+/// answer of a peer counts only if the whole verifies.
+fn gather(
+    rpc: &RpcContext,
+    view: &View,
+    address: Address,
+    slots: &[B256],
+    block: &B256,
+) -> RpcResult<Option<StateProof>> {
+    let backend = rpc.live.chain().state().backend();
+    let Some(shards) = backend.proof_shards() else { return Ok(None) };
+    let keys = StateProofResponse::keys_of(address, slots.iter().copied());
+    let own = view.prove_part(block, &keys)?;
+    let mut parts = vec![own.bytes.clone()];
+    for peer in &*rpc.proof_peers {
+        match peer.proof_part(address, slots, *block) {
+            Ok(part) => parts.push(part),
+            Err(error) => {
+                tracing::debug!(%error, "a peer has no part of the proof");
+                continue;
+            }
+        }
+        let whole = match shards.combine(&parts) {
+            Ok(whole) => whole,
+            Err(ProofError::Missing { .. }) => continue,
+            Err(error) => {
+                tracing::warn!(peer = peer.endpoint(), %error, "a peer's part does not fit");
+                parts.pop();
+                continue;
+            }
+        };
+        match backend.verify(own.root, &keys, &whole) {
+            Ok(_) => return Ok(Some(StateProof { bytes: whole, ..own })),
+            Err(error) => {
+                tracing::warn!(peer = peer.endpoint(), %error, "a peer's part is wrong");
+                parts.pop();
+            }
+        }
+    }
+    Ok(None)
+}

@@ -1,0 +1,106 @@
+//! Calls that never happened, traced.
+
+use super::replay::{TraceTypes, inspector, results};
+use crate::{
+    Args, RpcContext, RpcError, RpcResult,
+    args::heavy,
+    call::{
+        CallRules, TransactFailure, apply_block_overrides, apply_state_overrides, header_of_call,
+        prepare, simulation,
+    },
+    context::ResolveBlock,
+};
+use alloy_consensus::transaction::SignerRecoverable;
+use alloy_eips::{BlockId, eip2718::Decodable2718};
+use alloy_evm::FromRecoveredTx;
+use alloy_primitives::Bytes;
+use alloy_rpc_types_eth::{BlockOverrides, TransactionRequest, state::StateOverride};
+use alloy_rpc_types_trace::parity::TraceResults;
+use jsonrpsee::RpcModule;
+use retrie_chainspec::primitives::Transaction;
+use retrie_engine::View;
+use retrie_execution::Simulation;
+use revm::context::TxEnv;
+
+pub(super) fn register(module: &mut RpcModule<RpcContext>) {
+    heavy(module, "trace_call", |rpc, view, args| call(rpc, &view, args));
+    heavy(module, "trace_callMany", |rpc, view, args| call_many(rpc, &view, args));
+    heavy(module, "trace_rawTransaction", |rpc, view, args| raw_transaction(rpc, &view, args));
+}
+
+/// `trace_call(call, types, block, stateOverrides, blockOverrides)`.
+fn call(rpc: &RpcContext, view: &View, args: &mut Args<'_>) -> RpcResult<TraceResults> {
+    let request: TransactionRequest = args.required()?;
+    let types: TraceTypes = args.required()?;
+    let block: BlockId = args.optional()?.unwrap_or_default();
+    let accounts: Option<StateOverride> = args.optional()?;
+    let overrides: BlockOverrides = args.optional()?.unwrap_or_default();
+
+    let state = view.state_at(block)?;
+    let header = header_of_call(state.header(), Some(&overrides))?;
+    let spec = rpc.live.spec().for_header(&header);
+    let mut simulation = simulation(rpc, &spec, &header, &state)?;
+    apply_block_overrides(&mut simulation, &overrides)?;
+    if let Some(accounts) = accounts {
+        apply_state_overrides(&mut simulation, accounts)?;
+    }
+    traced_request(rpc, &mut simulation, request, &types)
+}
+
+/// `trace_callMany([[call, types], ...], block)`: calls that see each other's changes.
+fn call_many(rpc: &RpcContext, view: &View, args: &mut Args<'_>) -> RpcResult<Vec<TraceResults>> {
+    let calls: Vec<(TransactionRequest, TraceTypes)> = args.required()?;
+    let block: BlockId = args.optional()?.unwrap_or_default();
+    let state = view.state_at(block)?;
+    let spec = rpc.live.spec().for_header(state.header());
+    let mut simulation = simulation(rpc, &spec, state.header(), &state)?;
+    let traced = |(request, types)| traced_request(rpc, &mut simulation, request, &types);
+    calls.into_iter().map(traced).collect()
+}
+
+/// `trace_rawTransaction(bytes, types, block)`: a signed transaction, as if it came next.
+fn raw_transaction(rpc: &RpcContext, view: &View, args: &mut Args<'_>) -> RpcResult<TraceResults> {
+    let bytes: Bytes = args.required()?;
+    let types: TraceTypes = args.required()?;
+    let block: BlockId = args.optional()?.unwrap_or_default();
+    let invalid =
+        |reason: String| RpcError::InvalidParams(format!("invalid transaction: {reason}"));
+    let transaction =
+        Transaction::decode_2718_exact(&bytes).map_err(|error| invalid(error.to_string()))?;
+    let sender = transaction.recover_signer().map_err(|error| invalid(error.to_string()))?;
+
+    let state = view.state_at(block)?;
+    let spec = rpc.live.spec().for_header(state.header());
+    let mut simulation = simulation(rpc, &spec, state.header(), &state)?;
+    traced(rpc, &mut simulation, TxEnv::from_recovered_tx(&transaction, sender), &types)
+}
+
+fn traced_request(
+    rpc: &RpcContext,
+    simulation: &mut Simulation<'_>,
+    request: TransactionRequest,
+    types: &TraceTypes,
+) -> RpcResult<TraceResults> {
+    let block_env = simulation.env().block_env.clone();
+    let tx = prepare(simulation, request, CallRules::Call, rpc.limits.gas_cap)?;
+    let answer = traced(rpc, simulation, tx, types)?;
+    simulation.env_mut().block_env = block_env;
+    Ok(answer)
+}
+
+/// Traces an execution; what comes after it sees its changes.
+fn traced(
+    rpc: &RpcContext,
+    simulation: &mut Simulation<'_>,
+    tx: TxEnv,
+    types: &TraceTypes,
+) -> RpcResult<TraceResults> {
+    let mut inspector = inspector(types);
+    let base_fee = simulation.env().block_env.basefee;
+    let outcome = simulation.inspect(tx.clone(), &mut inspector).map_err(|error| {
+        TransactFailure::new(error, &tx, base_fee, rpc.limits.evm_timeout).in_call()
+    })?;
+    let answer = results(inspector, &outcome, types, simulation)?;
+    simulation.commit(outcome.state).map_err(TransactFailure::database)?;
+    Ok(answer)
+}

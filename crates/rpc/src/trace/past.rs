@@ -1,0 +1,81 @@
+//! Traces of past blocks and transactions, with where they stand.
+
+use super::rewards::rewards;
+use crate::{
+    RpcContext, RpcResult,
+    args::heavy,
+    context::ResolveBlock,
+    debug::replay::{Replayed, Which, replay},
+};
+use alloy_consensus::transaction::TransactionInfo;
+use alloy_eips::BlockId;
+use alloy_primitives::{B256, U64};
+use alloy_rpc_types_trace::parity::LocalizedTransactionTrace;
+use jsonrpsee::RpcModule;
+use retrie_chainspec::primitives::RecoveredBlock;
+use retrie_engine::View;
+use revm_inspectors::tracing::{TracingInspector, TracingInspectorConfig};
+
+pub(super) fn register(module: &mut RpcModule<RpcContext>) {
+    heavy(module, "trace_block", |rpc, view, args| {
+        let Some(header) = view.find(args.required::<BlockId>()?)? else { return Ok(None) };
+        let Some(block) = view.block(&header.hash())? else { return Ok(None) };
+        of_block(rpc, &view, &block).map(Some)
+    });
+    heavy(module, "trace_transaction", |rpc, view, args| {
+        of_transaction(rpc, &view, args.required()?)
+    });
+    heavy(module, "trace_get", |rpc, view, args| {
+        let (hash, indices): (B256, Vec<U64>) = (args.required()?, args.required()?);
+        // The index of a trace in its transaction; a longer path names none.
+        let [index] = indices[..] else { return Ok(None) };
+        let traces = of_transaction(rpc, &view, hash)?;
+        Ok(traces.and_then(|traces| traces.into_iter().nth(index.saturating_to())))
+    });
+}
+
+/// Traces of all transactions of a block, in their order, and its rewards.
+pub(super) fn of_block(
+    rpc: &RpcContext,
+    view: &View,
+    block: &RecoveredBlock,
+) -> RpcResult<Vec<LocalizedTransactionTrace>> {
+    if block.number == 0 {
+        return Ok(Vec::new());
+    }
+    let traces = traces(rpc, view, block, Which::All)?;
+    let rewards = rewards(&rpc.live.spec().for_header(block.header()), block);
+    Ok(traces.into_iter().flatten().chain(rewards).collect())
+}
+
+fn of_transaction(
+    rpc: &RpcContext,
+    view: &View,
+    hash: B256,
+) -> RpcResult<Option<Vec<LocalizedTransactionTrace>>> {
+    let Some(found) = view.transaction(&hash)? else { return Ok(None) };
+    let Some(block) = view.block(&found.block.hash)? else { return Ok(None) };
+    Ok(traces(rpc, view, &block, Which::Only(found.index as usize))?.pop())
+}
+
+fn traces(
+    rpc: &RpcContext,
+    view: &View,
+    block: &RecoveredBlock,
+    which: Which,
+) -> RpcResult<Vec<Vec<LocalizedTransactionTrace>>> {
+    let config = TracingInspectorConfig::default_parity();
+    let inspector = || Ok(TracingInspector::new(config));
+    replay(rpc, view, block, which, rpc.limits.evm_timeout, inspector, |replayed| {
+        let Replayed { index, inspector, .. } = replayed;
+        let info = TransactionInfo {
+            hash: Some(*block.body().transactions[index].hash()),
+            index: Some(index as u64),
+            block_hash: Some(block.hash()),
+            block_number: Some(block.number),
+            base_fee: block.base_fee_per_gas,
+            block_timestamp: Some(block.timestamp),
+        };
+        Ok(inspector.into_parity_builder().into_localized_transaction_traces(info))
+    })
+}

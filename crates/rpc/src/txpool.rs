@@ -1,0 +1,61 @@
+//! The namespace `txpool`: what waits for a block.
+
+use crate::{RpcContext, args::quick, eth::pool_transaction};
+use alloy_consensus::Transaction as _;
+use alloy_primitives::Address;
+use alloy_rpc_types_eth::Transaction;
+use alloy_rpc_types_txpool::{
+    TxpoolContent, TxpoolContentFrom, TxpoolInspect, TxpoolInspectSummary, TxpoolStatus,
+};
+use jsonrpsee::{Methods, RpcModule};
+use retrie_chainspec::primitives::Transaction as ChainTransaction;
+use retrie_engine::pool::{ByNonce, PoolTransaction, SenderContent};
+use std::collections::BTreeMap;
+
+/// The methods of this namespace.
+pub(crate) fn methods(context: &RpcContext) -> Methods {
+    let mut module = RpcModule::new(context.clone());
+    quick(&mut module, "txpool_status", |rpc, _| {
+        let status = rpc.pool()?.status();
+        Ok(TxpoolStatus { pending: status.pending as u64, queued: status.queued as u64 })
+    });
+    quick(&mut module, "txpool_content", |rpc, _| {
+        let content = rpc.pool()?.content();
+        let all = |of: BTreeMap<Address, ByNonce>| by_sender(of, pool_transaction);
+        Ok(TxpoolContent { pending: all(content.pending), queued: all(content.queued) })
+    });
+    quick(&mut module, "txpool_contentFrom", |rpc, args| {
+        let SenderContent { pending, queued } = rpc.pool()?.content_from(&args.required()?);
+        Ok(TxpoolContentFrom::<Transaction<ChainTransaction>> {
+            pending: by_nonce(pending, pool_transaction),
+            queued: by_nonce(queued, pool_transaction),
+        })
+    });
+    quick(&mut module, "txpool_inspect", |rpc, _| {
+        let content = rpc.pool()?.content();
+        let all = |of: BTreeMap<Address, ByNonce>| by_sender(of, summary);
+        Ok(TxpoolInspect { pending: all(content.pending), queued: all(content.queued) })
+    });
+    module.into()
+}
+
+fn summary(waiting: &PoolTransaction) -> TxpoolInspectSummary {
+    let transaction = waiting.transaction.inner();
+    TxpoolInspectSummary {
+        to: transaction.to(),
+        value: transaction.value(),
+        gas: transaction.gas_limit(),
+        gas_price: transaction.max_fee_per_gas(),
+    }
+}
+
+fn by_nonce<T>(of: ByNonce, show: impl Fn(&PoolTransaction) -> T) -> BTreeMap<String, T> {
+    of.into_iter().map(|(nonce, one)| (nonce.to_string(), show(&one))).collect()
+}
+
+fn by_sender<T>(
+    of: BTreeMap<Address, ByNonce>,
+    show: impl Fn(&PoolTransaction) -> T + Copy,
+) -> BTreeMap<Address, BTreeMap<String, T>> {
+    of.into_iter().map(|(sender, one)| (sender, by_nonce(one, show))).collect()
+}

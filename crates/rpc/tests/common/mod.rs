@@ -1,0 +1,311 @@
+//! What the tests share: nodes on test chains, and clients of their servers.
+#![allow(dead_code, unreachable_pub, missing_docs)]
+
+use alloy_eips::eip2718::Encodable2718;
+use alloy_primitives::{Address, B256, Bytes};
+use alloy_rpc_types_engine::{ForkchoiceState, PayloadStatusEnum};
+use http_body_util::BodyExt;
+use hyper_util::rt::TokioIo;
+use jsonrpsee::Methods;
+use retrie_chainspec::{ChainSpec, primitives::Block};
+use retrie_db::{OpenOptions, StateRootMode, SyncMode};
+use retrie_engine::{
+    Engine, EngineConfig, LiveChain, PoolMaintainer,
+    pool::{Pool, PoolConfig},
+};
+use retrie_pipeline::{
+    Chain, ChainOptions, ImportOptions, import, prepare,
+    testkit::{Call, Rules, TestChain, Wallet, signed},
+};
+use retrie_rpc::{
+    Namespace, RpcContext, build_methods,
+    server::{ConnectionLimits, HttpConfig, ServerConfig, Servers, WsConfig},
+};
+use retrie_sources::BlockSource;
+use retrie_state::{Backend, StoreOptions};
+use retrie_storage_lvmt::{Lvmt, Params, ProofShard};
+use retrie_storage_mpt::{Mpt, MptArchive, TrieHash};
+use retrie_storage_raw::Raw;
+use retrie_telemetry::Metrics;
+use serde_json::{Value, json};
+use soketto::handshake::{Client, ServerResponse, client::Header};
+use std::{
+    cell::OnceCell,
+    net::SocketAddr,
+    ops::ControlFlow,
+    path::Path,
+    sync::{Arc, atomic::AtomicBool},
+};
+use tempfile::TempDir;
+use tokio::net::TcpStream;
+use tokio_util::compat::{Compat, TokioAsyncReadCompatExt};
+
+/// A test chain whose headers carry Ethereum's roots.
+pub fn test_chain(rules: Rules) -> TestChain {
+    TestChain::new(rules, Arc::new(Mpt::default()))
+}
+
+pub fn mpt() -> Arc<dyn Backend> {
+    Arc::new(Mpt::default())
+}
+
+pub fn raw() -> Arc<dyn Backend> {
+    Arc::new(Raw)
+}
+
+pub fn lvmt() -> Arc<dyn Backend> {
+    let params = Params::insecure_dev(3, true, &|_, _, _| ControlFlow::Continue(())).unwrap();
+    Arc::new(Lvmt::new(Arc::new(params), ProofShard::All).unwrap())
+}
+
+/// One of each kind.
+pub fn backends() -> Vec<Arc<dyn Backend>> {
+    vec![mpt(), Arc::new(MptArchive::new(TrieHash::Keccak256)), raw(), lvmt()]
+}
+
+/// A running node without servers.
+pub struct Node {
+    pub engine: Engine,
+    pub pool: Pool,
+    pub maintainer: PoolMaintainer,
+    pub rpc: RpcContext,
+    pub dir: TempDir,
+    methods: OnceCell<Methods>,
+}
+
+impl Node {
+    pub fn new(spec: &Arc<ChainSpec>, backend: Arc<dyn Backend>) -> Self {
+        Self::with_file(spec, backend, None)
+    }
+
+    /// A node that has imported a file of blocks.
+    pub fn with_file(
+        spec: &Arc<ChainSpec>,
+        backend: Arc<dyn Backend>,
+        blocks: Option<&Path>,
+    ) -> Self {
+        let dir = TempDir::new().unwrap();
+        let root_mode = match backend.capabilities().ethereum_root {
+            true => StateRootMode::Header,
+            false => StateRootMode::Shadow,
+        };
+        let chain = Chain::open(ChainOptions {
+            spec: spec.clone(),
+            backend,
+            referee: None,
+            root_mode,
+            datadir: dir.path().join("data"),
+            db: OpenOptions {
+                map_limit: 1 << 30,
+                growth_step: 1 << 20,
+                sync: SyncMode::NoSync,
+                ..OpenOptions::default()
+            },
+            store: StoreOptions::default(),
+        })
+        .unwrap();
+        let metrics = Metrics::new().unwrap();
+        if let Some(file) = blocks {
+            let sources = vec![BlockSource::open(file).unwrap()];
+            let (options, stop) = (ImportOptions::default(), AtomicBool::new(false));
+            let all = 0..=u64::MAX;
+            import(&chain, sources, all, options, &metrics, &stop, &mut |_| {})
+                .unwrap()
+                .end
+                .unwrap();
+        }
+        let engine = Engine::start(Arc::new(chain), EngineConfig::default(), metrics).unwrap();
+        let live = engine.handle().live().clone();
+        let pool = Pool::new(PoolConfig::default(), spec.clone());
+        let maintainer = PoolMaintainer::start(&live, pool.clone()).unwrap();
+        let rpc = RpcContext::new(live, 4).with_pool(pool.clone());
+        Self { engine, pool, maintainer, rpc, dir, methods: OnceCell::new() }
+    }
+
+    pub fn live(&self) -> &LiveChain {
+        self.engine.handle().live()
+    }
+
+    /// Gives blocks to the engine, as a consensus client does.
+    pub async fn add(&self, blocks: &[Block]) {
+        for block in blocks {
+            let prepared = prepare(self.live().spec(), block.clone()).unwrap();
+            let status = self.engine.handle().new_block(prepared).await.unwrap();
+            assert!(
+                matches!(status.status, PayloadStatusEnum::Valid | PayloadStatusEnum::Accepted),
+                "{status:?}"
+            );
+        }
+    }
+
+    /// Makes a block the head, safe and final if told.
+    pub async fn set_head(&mut self, head: B256, safe: B256, finalized: B256) {
+        let state = ForkchoiceState {
+            head_block_hash: head,
+            safe_block_hash: safe,
+            finalized_block_hash: finalized,
+        };
+        let outcome = self.engine.handle().forkchoice(state).await.unwrap();
+        assert_eq!(outcome.status.status, PayloadStatusEnum::Valid);
+        self.maintainer.wait_for(head).await;
+    }
+}
+
+impl Node {
+    /// Servers on free ports of loopback, with all namespaces.
+    pub fn config(&self) -> ServerConfig {
+        let free = "127.0.0.1:0".parse().unwrap();
+        ServerConfig {
+            http: Some(HttpConfig {
+                addr: free,
+                apis: Namespace::ALL.into(),
+                ..HttpConfig::default()
+            }),
+            ws: Some(WsConfig { addr: free, apis: Namespace::ALL.into(), ..WsConfig::default() }),
+            auth: None,
+            ipc: None,
+            limits: ConnectionLimits::default(),
+        }
+    }
+
+    pub async fn serve(&self, config: &ServerConfig) -> Servers {
+        Servers::start(config, &self.rpc, Methods::new()).await.unwrap()
+    }
+
+    /// The result of a call; panics on an error.
+    pub async fn call(&self, method: &str, params: Value) -> Value {
+        let answer = self.ask(method, params).await;
+        assert!(answer.get("error").is_none(), "{method}: {answer}");
+        answer["result"].clone()
+    }
+
+    /// The code and message of a call that fails.
+    pub async fn fail(&self, method: &str, params: Value) -> (i64, String) {
+        let answer = self.ask(method, params).await;
+        let error = answer.get("error").unwrap_or_else(|| panic!("{method}: {answer}"));
+        (error["code"].as_i64().unwrap(), error["message"].as_str().unwrap().into())
+    }
+
+    async fn ask(&self, method: &str, params: Value) -> Value {
+        let methods = self.methods.get_or_init(|| build_methods(&self.rpc, &Namespace::ALL));
+        let request = request(method, params).to_string();
+        let (answer, _) = methods.raw_json_request(&request, 1).await.unwrap();
+        serde_json::from_str(answer.get()).unwrap()
+    }
+}
+
+/// What an HTTP server answered.
+#[derive(Debug)]
+pub struct Answer {
+    pub status: u16,
+    pub headers: http::HeaderMap,
+    pub body: String,
+}
+
+impl Answer {
+    pub fn json(&self) -> Value {
+        serde_json::from_str(&self.body).unwrap_or_else(|_| panic!("{self:?}"))
+    }
+
+    pub fn error(&self) -> (i64, String) {
+        let error = &self.json()["error"];
+        (error["code"].as_i64().unwrap(), error["message"].as_str().unwrap().into())
+    }
+}
+
+/// Sends one HTTP request on a connection of its own.
+pub async fn http(
+    addr: SocketAddr,
+    method: &str,
+    path: &str,
+    headers: &[(&str, &str)],
+    body: &str,
+) -> Answer {
+    let stream = TcpStream::connect(addr).await.unwrap();
+    let (mut client, connection) =
+        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.unwrap();
+    tokio::spawn(connection);
+    let mut request = http::Request::builder().method(method).uri(path);
+    if !headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("host")) {
+        request = request.header("host", addr.to_string());
+    }
+    for (name, value) in headers {
+        request = request.header(*name, *value);
+    }
+    let request = request.body(body.to_string()).unwrap();
+    let answer = client.send_request(request).await.unwrap();
+    let (parts, body) = answer.into_parts();
+    let body = body.collect().await.unwrap().to_bytes();
+    Answer {
+        status: parts.status.as_u16(),
+        headers: parts.headers,
+        body: String::from_utf8(body.to_vec()).unwrap(),
+    }
+}
+
+/// Posts JSON.
+pub async fn post(addr: SocketAddr, body: &str) -> Answer {
+    http(addr, "POST", "/", &[("content-type", "application/json")], body).await
+}
+
+/// A WebSocket client.
+pub struct Ws {
+    sender: soketto::Sender<Compat<TcpStream>>,
+    receiver: soketto::Receiver<Compat<TcpStream>>,
+}
+
+impl Ws {
+    /// Connects; the status of the refusal if it is refused.
+    pub async fn connect(addr: SocketAddr, headers: &[(&str, &str)]) -> Result<Self, u16> {
+        let stream = TcpStream::connect(addr).await.unwrap();
+        let host = addr.to_string();
+        let mut client = Client::new(stream.compat(), &host, "/");
+        let headers: Vec<_> =
+            headers.iter().map(|(name, value)| Header { name, value: value.as_bytes() }).collect();
+        client.set_headers(&headers);
+        match client.handshake().await.unwrap() {
+            ServerResponse::Accepted { .. } => {}
+            ServerResponse::Rejected { status_code } => return Err(status_code),
+            other => panic!("{other:?}"),
+        }
+        let (sender, receiver) = client.into_builder().finish();
+        Ok(Self { sender, receiver })
+    }
+
+    pub async fn send(&mut self, message: &str) {
+        self.sender.send_text(message).await.unwrap();
+        self.sender.flush().await.unwrap();
+    }
+
+    /// The next message.
+    pub async fn next(&mut self) -> Value {
+        let mut data = Vec::new();
+        self.receiver.receive_data(&mut data).await.unwrap();
+        serde_json::from_slice(&data).unwrap()
+    }
+
+    /// The answer to a call; no notifications may be due.
+    pub async fn call(&mut self, method: &str, params: Value) -> Value {
+        self.send(&request(method, params).to_string()).await;
+        self.next().await
+    }
+
+    /// The next notification of a subscription.
+    pub async fn event(&mut self, subscription: &Value) -> Value {
+        let message = self.next().await;
+        assert_eq!(message["method"], "eth_subscription", "{message}");
+        assert_eq!(&message["params"]["subscription"], subscription, "{message}");
+        message["params"]["result"].clone()
+    }
+}
+
+/// A transfer that a wallet of the test-kit has signed for the block after genesis, in hexadecimal.
+pub fn signed_transfer(wallet: u8, nonce: u64) -> Bytes {
+    let call = Call::transfer(wallet, Address::with_last_byte(0xaa), 1000 + nonce);
+    signed(&Wallet::new(wallet), &call, nonce, Some(1_000_000_000)).encoded_2718().into()
+}
+
+/// A request in JSON.
+pub fn request(method: &str, params: Value) -> Value {
+    json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params })
+}

@@ -1,0 +1,170 @@
+//! Logs, and filters over reorganisations.
+
+use crate::common::{Node, backends, mpt, signed_transfer, test_chain};
+use alloy_primitives::{B256, U256};
+use retrie_pipeline::testkit::{Call, GENESIS_CONTRACT, Plan, Rules, TestChain};
+use retrie_rpc::{Limits, RpcContext};
+use serde_json::{Value, json};
+use std::time::Duration;
+
+/// Stores one value in a slot of the contract of genesis, which logs it.
+fn store(wallet: u8, slot: u64) -> Plan {
+    Plan::new([Call::store(wallet, GENESIS_CONTRACT, slot, 7)])
+}
+
+/// Genesis, a branch of two blocks and one of three, all of them with one log but the second of
+/// the longer.
+fn two_branches(chain: &mut TestChain) -> ([B256; 2], [B256; 3]) {
+    let genesis = chain.genesis();
+    let a1 = chain.extend(genesis, store(1, 1));
+    let a2 = chain.extend(a1, store(1, 2));
+    let b1 = chain.extend(genesis, store(2, 3).after(13));
+    let b2 = chain.extend(b1, Plan::new([]));
+    let b3 = chain.extend(b2, store(2, 4));
+    ([a1, a2], [b1, b2, b3])
+}
+
+fn blocks_of(logs: &Value) -> Vec<(Value, bool)> {
+    let log = |log: &Value| (log["blockHash"].clone(), log["removed"].as_bool().unwrap());
+    logs.as_array().unwrap().iter().map(log).collect()
+}
+
+#[tokio::test]
+async fn filters_tell_what_came_and_what_was_taken_back() {
+    for backend in backends() {
+        let name = backend.identity().name;
+        let mut chain = test_chain(Rules::Cancun);
+        let mut node = Node::new(&chain.spec, backend);
+        let genesis = chain.genesis();
+        let ([a1, a2], [b1, b2, b3]) = two_branches(&mut chain);
+        node.add(&chain.path(genesis, a2)).await;
+        node.add(&chain.path(genesis, b3)).await;
+        let heads = node.call("eth_newBlockFilter", json!([])).await;
+        let logs = node.call("eth_newFilter", json!([{ "address": GENESIS_CONTRACT }])).await;
+        let late = node.call("eth_newFilter", json!([{ "fromBlock": "0x3" }])).await;
+        let changes = async |id: &Value| node.call("eth_getFilterChanges", json!([id])).await;
+        assert_eq!(changes(&heads).await, json!([]));
+
+        let mut engine = NodeHead(&node);
+        engine.set(a2).await;
+        assert_eq!(changes(&heads).await, json!([a1, a2]), "{name}");
+        assert_eq!(changes(&heads).await, json!([]), "each is told once");
+        assert_eq!(blocks_of(&changes(&logs).await), [(json!(a1), false), (json!(a2), false)]);
+        engine.set(b3).await;
+        assert_eq!(changes(&heads).await, json!([b1, b2, b3]), "{name}");
+        let expected =
+            [(json!(a2), true), (json!(a1), true), (json!(b1), false), (json!(b3), false)];
+        assert_eq!(blocks_of(&changes(&logs).await), expected, "{name}");
+        assert_eq!(blocks_of(&changes(&late).await), [(json!(b3), false)], "{name}");
+        let all = node.call("eth_getFilterLogs", json!([late])).await;
+        assert_eq!(blocks_of(&all), [(json!(b3), false)]);
+
+        assert_eq!(node.call("eth_uninstallFilter", json!([heads])).await, true);
+        assert_eq!(node.call("eth_uninstallFilter", json!([heads])).await, false);
+        let gone = node.fail("eth_getFilterChanges", json!([heads])).await;
+        assert_eq!(gone, (-32000, "filter not found".into()));
+        node.set_head(b3, B256::ZERO, B256::ZERO).await;
+    }
+}
+
+/// Moves the head without waiting for the pool.
+struct NodeHead<'a>(&'a Node);
+
+impl NodeHead<'_> {
+    async fn set(&mut self, head: B256) {
+        let state = alloy_rpc_types_engine::ForkchoiceState {
+            head_block_hash: head,
+            safe_block_hash: B256::ZERO,
+            finalized_block_hash: B256::ZERO,
+        };
+        self.0.engine.handle().forkchoice(state).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn logs_are_found_by_address_topic_and_block() {
+    let mut chain = test_chain(Rules::Cancun);
+    let mut node = Node::new(&chain.spec, mpt());
+    let genesis = chain.genesis();
+    let ([a1, _], [b1, b2, b3]) = two_branches(&mut chain);
+    node.add(&chain.path(genesis, a1)).await;
+    node.add(&chain.path(genesis, b3)).await;
+    node.set_head(b3, B256::ZERO, B256::ZERO).await;
+    let search = async |filter: Value| blocks_of(&node.call("eth_getLogs", json!([filter])).await);
+    let found = |blocks: &[B256]| -> Vec<(Value, bool)> {
+        blocks.iter().map(|block| (json!(block), false)).collect()
+    };
+    let all = json!({ "fromBlock": "earliest", "toBlock": "latest" });
+    assert_eq!(search(all).await, found(&[b1, b3]));
+    assert_eq!(search(json!({})).await, found(&[b3]), "the latest block alone");
+    assert_eq!(search(json!({ "blockHash": b1 })).await, found(&[b1]));
+    assert_eq!(search(json!({ "blockHash": a1 })).await, found(&[a1]), "side blocks too");
+    assert_eq!(search(json!({ "blockHash": b2 })).await, []);
+    let topic = |slot: u64| json!(B256::from(U256::from(slot)));
+    let topics =
+        async |topics: Value| search(json!({ "fromBlock": "0x0", "topics": topics })).await;
+    assert_eq!(topics(json!([topic(3)])).await, found(&[b1]));
+    assert_eq!(topics(json!([[topic(3), topic(4)]])).await, found(&[b1, b3]));
+    assert_eq!(topics(json!([null])).await, found(&[b1, b3]));
+    assert_eq!(topics(json!([topic(9)])).await, []);
+    let other = json!({ "fromBlock": "0x0", "address": B256::repeat_byte(1).to_string()[..42] });
+    assert_eq!(search(other).await, []);
+
+    for (filter, words) in [
+        (json!({ "fromBlock": "0x2", "toBlock": "0x1" }), "invalid block range params"),
+        (json!({ "fromBlock": "0x1", "toBlock": "0x9" }), "beyond current head block"),
+        (json!({ "blockHash": b1, "fromBlock": "0x1" }), "blockHash"),
+    ] {
+        let (code, message) = node.fail("eth_getLogs", json!([filter])).await;
+        assert_eq!(code, -32602, "{message}");
+        assert!(message.to_lowercase().contains(&words.to_lowercase()), "{message}");
+    }
+    let unknown = json!([{ "blockHash": B256::repeat_byte(9) }]);
+    assert_eq!(node.fail("eth_getLogs", unknown).await, (-32000, "unknown block".into()));
+}
+
+#[tokio::test]
+async fn searches_and_filters_have_limits() {
+    let mut chain = test_chain(Rules::Cancun);
+    let mut node = Node::new(&chain.spec, mpt());
+    let limits = Limits {
+        max_blocks_per_filter: 3,
+        max_logs_per_response: 1,
+        filter_lifetime: Duration::ZERO,
+        ..Limits::default()
+    };
+    node.rpc = RpcContext::clone(&node.rpc).with_limits(limits);
+    let genesis = chain.genesis();
+    let (_, [_, _, b3]) = two_branches(&mut chain);
+    node.add(&chain.path(genesis, b3)).await;
+    node.set_head(b3, B256::ZERO, B256::ZERO).await;
+    let range = |from: &str| json!([{ "fromBlock": from }]);
+    let (code, words) = node.fail("eth_getLogs", range("0x0")).await;
+    assert_eq!((code, &*words), (-32602, "query exceeds max block range 3"));
+    let (code, words) = node.fail("eth_getLogs", range("0x1")).await;
+    assert_eq!(code, -32602);
+    assert!(words.contains("query exceeds max results 1"), "{words}");
+    node.call("eth_getLogs", range("0x2")).await;
+    let addresses: Vec<_> =
+        (0..1001u64).map(|n| alloy_primitives::Address::from_word(U256::from(n).into())).collect();
+    assert_eq!(node.fail("eth_getLogs", json!([{ "address": addresses }])).await.0, -32602);
+
+    let first = node.call("eth_newBlockFilter", json!([])).await;
+    node.call("eth_newBlockFilter", json!([])).await;
+    let expired = node.fail("eth_getFilterChanges", json!([first])).await;
+    assert_eq!(expired.1, "filter not found");
+}
+
+#[tokio::test]
+async fn filters_tell_of_transactions_that_wait() {
+    let chain = test_chain(Rules::Cancun);
+    let mut node = Node::new(&chain.spec, mpt());
+    node.set_head(chain.genesis(), B256::ZERO, B256::ZERO).await;
+    let hashes = node.call("eth_newPendingTransactionFilter", json!([])).await;
+    let full = node.call("eth_newPendingTransactionFilter", json!([true])).await;
+    let hash = node.call("eth_sendRawTransaction", json!([signed_transfer(0, 0)])).await;
+    let changes = async |id: &Value| node.call("eth_getFilterChanges", json!([id])).await;
+    assert_eq!(changes(&hashes).await, json!([hash]));
+    assert_eq!(changes(&hashes).await, json!([]));
+    assert_eq!(changes(&full).await[0]["hash"], hash);
+}

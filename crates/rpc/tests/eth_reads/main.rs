@@ -1,0 +1,11 @@
+//! The namespaces that read, on chains of the test-kit and several backends.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod blocks;
+mod fees;
+mod filters;
+mod proofs;
+mod send;
+mod state;

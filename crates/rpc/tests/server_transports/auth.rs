@@ -1,0 +1,113 @@
+//! The port of consensus clients: who is let in, and what is served there.
+
+use crate::common::{Node, Ws, http, mpt, request, test_chain};
+use alloy_rpc_types_engine::JwtSecret;
+use retrie_engine::{BuilderConfig, EngineApi, PayloadBuilder};
+use retrie_pipeline::testkit::Rules;
+use retrie_rpc::{
+    engine_methods,
+    server::{AuthConfig, ServerConfig, Servers, sign_token},
+};
+use serde_json::{Value, json};
+use std::{
+    net::SocketAddr,
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+async fn serve(node: &Node, secret: JwtSecret) -> (Servers, SocketAddr) {
+    let auth = AuthConfig { addr: "127.0.0.1:0".parse().unwrap(), ..AuthConfig::new(secret) };
+    let config = ServerConfig { auth: Some(auth), ..ServerConfig::default() };
+    let payloads =
+        PayloadBuilder::new(node.live().clone(), node.pool.clone(), BuilderConfig::default());
+    let api = EngineApi::new(node.engine.handle().clone(), payloads, node.pool.clone());
+    let servers = Servers::start(&config, &node.rpc, engine_methods(api)).await.unwrap();
+    let addr = servers.auth_addr().unwrap();
+    (servers, addr)
+}
+
+/// A token that was issued so many seconds from now.
+fn token(secret: &JwtSecret, seconds: i64) -> String {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
+    format!("Bearer {}", sign_token(secret, now.saturating_add_signed(seconds)))
+}
+
+#[tokio::test]
+async fn only_fresh_tokens_under_the_secret_are_let_in() {
+    let node = Node::new(&test_chain(Rules::Cancun).spec, mpt());
+    let secret = JwtSecret::random();
+    let (_servers, addr) = serve(&node, secret).await;
+    let body = request("eth_chainId", json!([])).to_string();
+    let ask = async |authorization: Option<&str>| {
+        let mut headers = vec![("content-type", "application/json")];
+        headers.extend(authorization.map(|value| ("authorization", value)));
+        http(addr, "POST", "/", &headers, &body).await
+    };
+    for seconds in [0, -50, 50] {
+        let answer = ask(Some(&token(&secret, seconds))).await;
+        assert_eq!(answer.status, 200, "{seconds}: {}", answer.body);
+        assert_eq!(answer.json()["result"], "0x1ca3");
+    }
+    let good = token(&secret, 0);
+    let unsigned = good.rsplit_once('.').unwrap().0;
+    for bad in [
+        token(&secret, -70),
+        token(&secret, 70),
+        token(&JwtSecret::random(), 0),
+        "Bearer nonsense".into(),
+        "Bearer".into(),
+        good.replace("Bearer", "Basic"),
+        unsigned.into(),
+    ] {
+        let answer = ask(Some(&bad)).await;
+        assert_eq!(answer.status, 401, "{bad}");
+        assert!(answer.body.contains("token"), "a reason: {}", answer.body);
+    }
+    let answer = ask(None).await;
+    assert_eq!(answer.status, 401);
+    assert!(answer.body.starts_with("missing token"));
+}
+
+#[tokio::test]
+async fn websockets_need_a_token_too() {
+    let node = Node::new(&test_chain(Rules::Cancun).spec, mpt());
+    let secret = JwtSecret::random();
+    let (_servers, addr) = serve(&node, secret).await;
+    assert_eq!(Ws::connect(addr, &[]).await.err(), Some(401));
+    let bad = token(&JwtSecret::random(), 0);
+    assert_eq!(Ws::connect(addr, &[("authorization", &bad)]).await.err(), Some(401));
+    let good = token(&secret, 0);
+    let mut ws = Ws::connect(addr, &[("authorization", &good)]).await.unwrap();
+    assert_eq!(ws.call("eth_blockNumber", json!([])).await["result"], "0x0");
+}
+
+#[tokio::test]
+async fn consensus_clients_find_engine_and_eth_and_nothing_else() {
+    let node = Node::new(&test_chain(Rules::Cancun).spec, mpt());
+    let secret = JwtSecret::random();
+    let (_servers, addr) = serve(&node, secret).await;
+    let ask = async |method: &str, params: Value| -> Value {
+        let body = request(method, params).to_string();
+        let headers =
+            [("content-type", "application/json"), ("authorization", &*token(&secret, 0))];
+        http(addr, "POST", "/", &headers, &body).await.json()
+    };
+    let capabilities = ask("engine_exchangeCapabilities", json!([[]])).await;
+    let served: Vec<String> = serde_json::from_value(capabilities["result"].clone()).unwrap();
+    assert!(served.contains(&"engine_newPayloadV4".into()));
+    for method in &served {
+        let answer = ask(method, json!([])).await;
+        // Parameters are missing, but the method is there.
+        assert_eq!(answer["error"]["code"], -32602, "{method}: {answer}");
+    }
+    let head = node.live().head().hash();
+    let state = json!({ "headBlockHash": head, "safeBlockHash": head, "finalizedBlockHash": head });
+    let updated = ask("engine_forkchoiceUpdatedV3", json!([state, null])).await;
+    assert_eq!(updated["result"]["payloadStatus"]["status"], "VALID", "{updated}");
+    let identity = json!([{ "code": "LH", "name": "a", "version": "b", "commit": "0x00000000" }]);
+    let version = ask("engine_getClientVersionV1", identity).await;
+    assert_eq!(version["result"][0]["name"], "retrie");
+    assert_eq!(ask("eth_syncing", json!([])).await["result"], false);
+    assert_eq!(ask("admin_nodeInfo", json!([])).await["error"]["code"], -32601);
+    let unknown = ask("engine_getPayloadV3", json!(["0x0000000000000001"])).await;
+    assert_eq!(unknown["error"]["code"], -38001, "{unknown}");
+}

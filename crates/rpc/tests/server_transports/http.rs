@@ -1,0 +1,260 @@
+//! HTTP: what is answered, what is refused, and in which words.
+
+use crate::common::{Answer, Node, Ws, http, mpt, post, request, test_chain};
+use retrie_pipeline::testkit::Rules;
+use retrie_rpc::{
+    Namespace, NodeStatus, SyncProgress,
+    server::{ConnectionLimits, ServerConfig, ServerError, Servers, WsConfig},
+};
+use serde_json::{Value, json};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+    time::timeout,
+};
+
+const JSON: (&str, &str) = ("content-type", "application/json");
+
+fn node() -> Node {
+    Node::new(&test_chain(Rules::Cancun).spec, mpt())
+}
+
+fn only_http(node: &Node) -> ServerConfig {
+    ServerConfig { ws: None, ..node.config() }
+}
+
+async fn served(node: &Node, config: &ServerConfig) -> (Servers, SocketAddr) {
+    let servers = node.serve(config).await;
+    let addr = servers.http_addr().unwrap();
+    (servers, addr)
+}
+
+#[tokio::test]
+async fn requests_are_answered_and_health_is_told() {
+    let node = node();
+    let (servers, addr) = served(&node, &only_http(&node)).await;
+    assert!(addr.ip().is_loopback());
+    let answer = post(addr, &request("eth_chainId", json!([])).to_string()).await;
+    assert_eq!((answer.status, &answer.json()["result"]), (200, &json!("0x1ca3")));
+    let answer = post(addr, r#"{"jsonrpc":"2.0","id":"a","method":"web3_clientVersion"}"#).await;
+    assert_eq!(answer.json()["id"], "a");
+    assert!(answer.json()["result"].as_str().unwrap().starts_with("retrie/v"));
+    let health = http(addr, "GET", "/health", &[], "").await;
+    assert_eq!((health.status, health.json()), (200, json!({ "syncing": false, "head": 0 })));
+    servers.stop().await;
+    assert!(TcpStream::connect(addr).await.is_err(), "the port is free again");
+}
+
+#[tokio::test]
+async fn a_node_that_is_behind_is_not_healthy() {
+    struct Behind;
+    impl NodeStatus for Behind {
+        fn syncing(&self) -> Option<SyncProgress> {
+            Some(SyncProgress { starting: 1, current: 2, highest: 16 })
+        }
+    }
+    let mut node = node();
+    node.rpc = node.rpc.clone().with_node(Arc::new(Behind));
+    let (_servers, addr) = served(&node, &only_http(&node)).await;
+    assert_eq!(http(addr, "GET", "/health", &[], "").await.status, 503);
+    let answer = post(addr, &request("eth_syncing", json!([])).to_string()).await.json();
+    assert_eq!(answer["result"]["highestBlock"], "0x10");
+}
+
+#[tokio::test]
+async fn what_is_wrong_with_a_request_is_told_by_its_code() {
+    let node = node();
+    let (_servers, addr) = served(&node, &only_http(&node)).await;
+    let call = |method: &str, params: Value| request(method, params).to_string();
+    let cases = [
+        (call("eth_nope", json!([])), -32601, "the method eth_nope does not exist"),
+        ("hello".into(), -32700, ""),
+        (r#"{"jsonrpc":"2.0","id":1,"method":"#.into(), -32700, ""),
+        (r#"{"jsonrpc":"2.0","id":1}"#.into(), -32600, ""),
+        (r#"{"jsonrpc":"1.0","id":1,"method":"eth_chainId"}"#.into(), -32600, ""),
+        (call("eth_getBalance", json!([])), -32602, "missing value for required argument 0"),
+        (call("eth_getBalance", json!([null])), -32602, "missing value for required argument 0"),
+        (call("eth_getBalance", json!(["0x12"])), -32602, "invalid argument 0"),
+        (call("eth_getBalance", json!([[], "latest"])), -32602, "invalid argument 0"),
+        (call("eth_getBalance", json!({ "a": 1 })), -32602, "non-array args"),
+        (call("eth_chainId", json!([1])), -32602, "too many arguments, want at most 0"),
+        (call("eth_getBlockByNumber", json!(["2"])), -32602, "invalid argument 0"),
+        (call("eth_subscribe", json!(["newHeads"])), -32001, "notifications not supported"),
+    ];
+    for (body, code, words) in cases {
+        let (got, message) = post(addr, &body).await.error();
+        assert_eq!(got, code, "{body}: {message}");
+        assert!(message.contains(words), "{body}: {message}");
+    }
+    assert_eq!(http(addr, "PUT", "/", &[JSON], "{}").await.status, 405);
+    assert_eq!(http(addr, "POST", "/", &[("content-type", "text/plain")], "{}").await.status, 415);
+}
+
+#[tokio::test]
+async fn batches_are_answered_in_order_within_their_limits() {
+    let node = node();
+    let limits = ConnectionLimits {
+        max_batch_size: 3,
+        max_request_size: 1000,
+        max_response_size: 500,
+        ..ConnectionLimits::default()
+    };
+    let (_servers, addr) = served(&node, &ServerConfig { limits, ..only_http(&node) }).await;
+    let call = |id: u64, method: &str| json!({ "jsonrpc": "2.0", "id": id, "method": method });
+    let batch = json!([call(1, "eth_chainId"), call(2, "eth_nope"), 3]);
+    let answers = post(addr, &batch.to_string()).await.json();
+    assert_eq!((&answers[0]["id"], &answers[0]["result"]), (&json!(1), &json!("0x1ca3")));
+    assert_eq!((&answers[1]["id"], &answers[1]["error"]["code"]), (&json!(2), &json!(-32601)));
+    assert_eq!(answers[2]["error"]["code"], -32600);
+    assert_eq!(answers.as_array().unwrap().len(), 3);
+
+    let notification = r#"[{"jsonrpc":"2.0","method":"eth_chainId"}]"#;
+    assert_eq!(post(addr, notification).await.json(), Value::Null);
+    assert_eq!(post(addr, "[]").await.error().0, -32600);
+    let many = json!(vec![call(1, "eth_chainId"); 4]);
+    assert!(post(addr, &many.to_string()).await.json()["error"].is_object());
+    let block = json!({ "jsonrpc": "2.0", "id": 1, "method": "eth_getBlockByNumber",
+        "params": ["0x0", false] });
+    let large = post(addr, &block.to_string()).await;
+    assert!(large.json()["error"].is_object(), "a genesis block has more than 500 bytes");
+    let long = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"{}"}}"#, "x".repeat(2000));
+    assert_eq!(post(addr, &long).await.status, 413);
+}
+
+#[tokio::test]
+async fn only_chosen_namespaces_are_served() {
+    let node = node();
+    let mut config = only_http(&node);
+    config.http.as_mut().unwrap().apis = vec![Namespace::Net];
+    let (_servers, addr) = served(&node, &config).await;
+    let ask = async |method| post(addr, &request(method, json!([])).to_string()).await.json();
+    assert_eq!(ask("net_version").await["result"], "7331");
+    assert_eq!(ask("eth_chainId").await["error"]["code"], -32601);
+    assert_eq!(ask("rpc_modules").await["result"], json!({ "net": "1.0", "rpc": "1.0" }));
+}
+
+#[tokio::test]
+async fn pages_of_strangers_are_kept_out() {
+    let node = node();
+    let mut config = only_http(&node);
+    let body = request("eth_chainId", json!([])).to_string();
+    let ask = async |addr, headers: &[(&str, &str)]| -> Answer {
+        let headers: Vec<_> = [&[JSON], headers].concat();
+        http(addr, "POST", "/", &headers, &body).await
+    };
+    let preflight = [
+        ("origin", "https://app.example"),
+        ("access-control-request-method", "POST"),
+        ("access-control-request-headers", "content-type"),
+    ];
+
+    let (_servers, addr) = served(&node, &config).await;
+    assert_eq!(ask(addr, &[("host", "evil.example")]).await.status, 403);
+    assert_eq!(ask(addr, &[("host", "localhost:1")]).await.status, 200);
+    let answer = ask(addr, &[("origin", "https://app.example")]).await;
+    assert!(!answer.headers.contains_key("access-control-allow-origin"));
+
+    let http_config = config.http.as_mut().unwrap();
+    http_config.cors_origins = vec!["https://app.example".into()];
+    http_config.vhosts = vec!["*".into()];
+    let (_servers, addr) = served(&node, &config).await;
+    assert_eq!(ask(addr, &[("host", "evil.example")]).await.status, 200);
+    let answer = ask(addr, &[("origin", "https://app.example")]).await;
+    assert_eq!(answer.headers["access-control-allow-origin"], "https://app.example");
+    let answer = ask(addr, &[("origin", "https://other.example")]).await;
+    assert!(!answer.headers.contains_key("access-control-allow-origin"));
+    let answer = http(addr, "OPTIONS", "/", &preflight, "").await;
+    assert_eq!(answer.status, 200);
+    assert_eq!(answer.headers["access-control-allow-origin"], "https://app.example");
+}
+
+#[tokio::test]
+async fn idle_connections_do_not_keep_others_out() {
+    let node = node();
+    let limits = ConnectionLimits { max_connections: 10, ..ConnectionLimits::default() };
+    let (_servers, addr) = served(&node, &ServerConfig { limits, ..only_http(&node) }).await;
+    let mut idle = Vec::new();
+    for _ in 0..50 {
+        let mut stream = TcpStream::connect(addr).await.unwrap();
+        // Half of them have begun a request that will never end.
+        if idle.len() % 2 == 0 {
+            stream.write_all(b"POST / HTTP/1.1\r\nhost: loc").await.unwrap();
+        }
+        idle.push(stream);
+        let answer = post(addr, &request("eth_blockNumber", json!([])).to_string()).await;
+        assert_eq!(answer.json()["result"], "0x0");
+    }
+    let mut closed = vec![0; 16];
+    assert!(matches!(idle[0].read(&mut closed).await, Ok(0) | Err(_)), "the oldest had to go");
+}
+
+#[tokio::test(start_paused = true)]
+async fn clients_that_stall_are_let_go() {
+    let node = node();
+    let (_servers, addr) = served(&node, &only_http(&node)).await;
+    let beginnings: [&[u8]; 3] = [
+        b"",
+        b"POST / HTTP/1.1\r\nhost: loc",
+        b"POST / HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n\
+          content-length: 100\r\n\r\n{",
+    ];
+    for beginning in beginnings {
+        let mut stream = TcpStream::connect(addr).await.unwrap();
+        stream.write_all(beginning).await.unwrap();
+        let mut rest = Vec::new();
+        // Time goes on by itself here, whenever nobody has anything to do.
+        let closed = timeout(Duration::from_secs(3600), stream.read_to_end(&mut rest)).await;
+        closed.expect("the server ends it").ok();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn clients_that_do_not_read_are_let_go() {
+    let node = node();
+    let (_servers, addr) = served(&node, &only_http(&node)).await;
+    let call = request("eth_getHeaderByNumber", json!(["0x0"]));
+    let batch = json!(vec![call; 1000]).to_string();
+    let size = post(addr, &batch).await.body.len();
+    let (reader, mut writer) = TcpStream::connect(addr).await.unwrap().into_split();
+    let header = format!(
+        "POST / HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n\
+         content-length: {}\r\n\r\n",
+        batch.len()
+    );
+    // More answers than the system keeps for a client.
+    const COUNT: usize = 40;
+    let writing = tokio::spawn(async move {
+        for _ in 0..COUNT {
+            writer.write_all(header.as_bytes()).await?;
+            writer.write_all(batch.as_bytes()).await?;
+        }
+        Ok::<_, std::io::Error>(writer)
+    });
+    let mut reader = reader;
+    tokio::time::sleep(Duration::from_secs(300)).await;
+    let mut rest = Vec::new();
+    let read = timeout(Duration::from_secs(3600), reader.read_to_end(&mut rest)).await;
+    read.expect("the server has ended it").ok();
+    assert!(rest.len() < COUNT * size, "{} of {}", rest.len(), COUNT * size);
+    drop(writing.await);
+}
+
+#[tokio::test]
+async fn http_and_websocket_share_a_port_only_with_the_same_namespaces() {
+    let node = node();
+    let mut config = node.config();
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = free.local_addr().unwrap();
+    drop(free);
+    config.http.as_mut().unwrap().addr = addr;
+    config.ws = Some(WsConfig { addr, apis: vec![Namespace::Eth], ..WsConfig::default() });
+    let refused = Servers::start(&config, &node.rpc, jsonrpsee::Methods::new()).await;
+    assert!(matches!(refused, Err(ServerError::DifferentApis { .. })));
+    config.ws.as_mut().unwrap().apis = Namespace::ALL.into();
+    let (_servers, addr) = served(&node, &config).await;
+    let body = request("eth_chainId", json!([]));
+    assert_eq!(post(addr, &body.to_string()).await.json()["result"], "0x1ca3");
+    let mut ws = Ws::connect(addr, &[]).await.unwrap();
+    assert_eq!(ws.call("eth_chainId", json!([])).await["result"], "0x1ca3");
+}

@@ -1,0 +1,9 @@
+//! The servers: what each transport answers, refuses and survives.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod auth;
+mod http;
+mod ipc;
+mod ws;

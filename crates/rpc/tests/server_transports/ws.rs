@@ -1,0 +1,113 @@
+//! WebSocket: calls and subscriptions, over reorganisations and limits.
+
+use crate::common::{Node, Ws, backends, mpt, test_chain};
+use alloy_primitives::B256;
+use retrie_pipeline::testkit::{Call, GENESIS_CONTRACT, Plan, Rules, Wallet};
+use retrie_rpc::server::{ConnectionLimits, ServerConfig, Servers};
+use serde_json::{Value, json};
+use std::net::SocketAddr;
+
+async fn served(node: &Node, config: &ServerConfig) -> (Servers, SocketAddr) {
+    let servers = node.serve(&ServerConfig { http: None, ..config.clone() }).await;
+    let addr = servers.ws_addr().unwrap();
+    (servers, addr)
+}
+
+async fn subscribe(ws: &mut Ws, params: Value) -> Value {
+    let answer = ws.call("eth_subscribe", params).await;
+    assert!(answer["result"].is_string(), "{answer}");
+    answer["result"].clone()
+}
+
+#[tokio::test]
+async fn subscribers_hear_of_heads_and_logs_and_of_what_a_reorg_takes_back() {
+    for backend in backends() {
+        let name = backend.identity().name;
+        let mut chain = test_chain(Rules::Cancun);
+        let mut node = Node::new(&chain.spec, backend);
+        let (_servers, addr) = served(&node, &node.config()).await;
+        let mut heads = Ws::connect(addr, &[]).await.unwrap();
+        let mut logs = Ws::connect(addr, &[]).await.unwrap();
+        let heads_id = subscribe(&mut heads, json!(["newHeads"])).await;
+        let logs_id = subscribe(&mut logs, json!(["logs", { "address": GENESIS_CONTRACT }])).await;
+
+        let genesis = chain.genesis();
+        let store = |wallet, slot| Plan::new([Call::store(wallet, GENESIS_CONTRACT, slot, 7)]);
+        let a1 = chain.extend(genesis, store(1, 1));
+        let a2 = chain.extend(a1, store(1, 2));
+        let b1 = chain.extend(genesis, store(2, 3).after(13));
+        let b2 = chain.extend(b1, Plan::new([]));
+        let b3 = chain.extend(b2, store(2, 4));
+        for (from, to) in [(genesis, a2), (genesis, b3)] {
+            node.add(&chain.path(from, to)).await;
+        }
+        node.set_head(a2, B256::ZERO, B256::ZERO).await;
+        for block in [a1, a2] {
+            let head = heads.event(&heads_id).await;
+            assert_eq!(head["hash"], json!(block), "{name}");
+            assert_eq!(head["stateRoot"], json!(chain.block(block).header.state_root));
+            let log = logs.event(&logs_id).await;
+            assert_eq!((&log["blockHash"], &log["removed"]), (&json!(block), &json!(false)));
+        }
+        node.set_head(b3, B256::ZERO, B256::ZERO).await;
+        for block in [b1, b2, b3] {
+            assert_eq!(heads.event(&heads_id).await["hash"], json!(block), "{name}");
+        }
+        for (block, removed) in [(a2, true), (a1, true), (b1, false), (b3, false)] {
+            let log = logs.event(&logs_id).await;
+            assert_eq!((&log["blockHash"], &log["removed"]), (&json!(block), &json!(removed)));
+        }
+
+        let answer = heads.call("eth_unsubscribe", json!([heads_id])).await;
+        assert_eq!(answer["result"], true);
+        let answer = heads.call("eth_unsubscribe", json!([heads_id])).await;
+        assert_eq!(answer["result"], false, "it is gone");
+    }
+}
+
+#[tokio::test]
+async fn subscribers_hear_of_transactions_that_wait() {
+    let chain = test_chain(Rules::Cancun);
+    let mut node = Node::new(&chain.spec, mpt());
+    let genesis = chain.genesis();
+    node.set_head(genesis, B256::ZERO, B256::ZERO).await;
+    let (_servers, addr) = served(&node, &node.config()).await;
+    let mut hashes = Ws::connect(addr, &[]).await.unwrap();
+    let mut full = Ws::connect(addr, &[]).await.unwrap();
+    let hashes_id = subscribe(&mut hashes, json!(["newPendingTransactions"])).await;
+    let full_id = subscribe(&mut full, json!(["newPendingTransactions", true])).await;
+    let raw = crate::common::signed_transfer(0, 0);
+    let hash = node.call("eth_sendRawTransaction", json!([raw])).await;
+    assert_eq!(hashes.event(&hashes_id).await, hash);
+    let event = full.event(&full_id).await;
+    assert_eq!((&event["hash"], &event["blockHash"]), (&hash, &Value::Null));
+    let sender = json!(Wallet::new(0).address.to_string().to_lowercase());
+    assert_eq!(event["from"], sender);
+}
+
+#[tokio::test]
+async fn subscriptions_have_limits_and_names() {
+    let node = Node::new(&test_chain(Rules::Cancun).spec, mpt());
+    let limits = ConnectionLimits { max_subscriptions: 2, ..ConnectionLimits::default() };
+    let (servers, addr) = served(&node, &ServerConfig { limits, ..node.config() }).await;
+    let mut ws = Ws::connect(addr, &[]).await.unwrap();
+    let unknown = ws.call("eth_subscribe", json!(["newHats"])).await;
+    assert_eq!(unknown["error"]["code"], -32601, "{unknown}");
+    let bad = ws.call("eth_subscribe", json!(["logs", { "address": 7 }])).await;
+    assert_eq!(bad["error"]["code"], -32602, "{bad}");
+    let syncing = subscribe(&mut ws, json!(["syncing"])).await;
+    assert_eq!(ws.event(&syncing).await, false);
+    subscribe(&mut ws, json!(["newHeads"])).await;
+    let third = ws.call("eth_subscribe", json!(["newHeads"])).await;
+    assert!(third["error"].is_object(), "{third}");
+    let unknown = ws.call("eth_nope", json!([])).await;
+    assert_eq!(unknown["error"]["code"], -32601);
+    ws.send("hello").await;
+    assert_eq!(ws.next().await["error"]["code"], -32700);
+
+    assert_eq!(Ws::connect(addr, &[("origin", "https://evil.example")]).await.err(), Some(403));
+    assert!(Ws::connect(addr, &[("origin", "http://localhost:3000")]).await.is_ok());
+    let post = crate::common::post(addr, "{}").await;
+    assert_eq!(post.status, 403, "there is no HTTP here");
+    servers.stop().await;
+}

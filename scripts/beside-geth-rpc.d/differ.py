@@ -1,0 +1,187 @@
+"""Sends the same requests to both and sorts what differs into kinds."""
+
+import json
+import re
+from collections import Counter
+
+import questions
+from nodekit import differences
+
+BATCH = 20
+LACK = "known lack: "
+# Differences that are known: patterns of method and kind, and why. The kind is the path of a field,
+# or what differs of the error. One that begins with LACK is a lack of retrie, not a choice.
+INTENDED = [
+    # Errors: same code, other words.
+    (".*", r"error.message \(-32602: .*", "wording of what is wrong with a parameter"),
+    (".*", r"error.message .*transaction type not sup.*", "geth also names the type and the sender"),
+    (".*", r"error.message .*max initcode size.*", "geth also names the limit"),
+    (".*", r"error.message .*(invalid opcode|stack underflow).*", "geth also names opcode and stack"),
+    ("eth_createAccessList", r"error.message .*(failed to apply transaction: N err|maxFeePerGas).*",
+     "worded as eth_call words it; geth names a transaction hash that nobody knows"),
+    ("eth_createAccessList", "error", "a failure is worded with its reason, as in eth_call"),
+    ("eth_sendRawTransaction", r"error.message .*(typed transaction too short|rlp:).*", "wording"),
+    (".*", r"error.message .*(header for hash not found|block #N not found).*", "wording"),
+    ("eth_feeHistory", "error.code", "a wrong percentile is a wrong parameter: -32602, not -32000"),
+    ("debug_trace.*", "error.code", "tracers in JavaScript are optional: -32602 names the cargo feature"),
+    # What is lenient here and strict there, or the other way round.
+    ("eth_getBlockByNumber|eth_feeHistory", "error of geth alone .*missing value for required.*",
+     "the last parameter may be left out"),
+    ("eth_getBalance", "error of geth alone .*leading zero.*", "numbers may have leading zeros"),
+    ("eth_getStorageValues", "error of geth alone .*hex string of odd.*", "slots may be short, as in eth_getStorageAt"),
+    ("debug_getRaw.*", r"error of retrie alone \(header not found\)", "an unknown block is an error"),
+    ("eth_getRawTransaction.*", "result", "what is unknown is null, not no bytes"),
+    ("debug_traceCall", r"error of retrie alone \(Response is too big\)", "answers have a limit in bytes"),
+    ("eth_feeHistory", "(gasUsedRatio|oldestBlock|baseFee.*)", "no blocks: an empty list, not null"),
+    # What an account that is not there has.
+    ("eth_getProof", "codeHash|storageHash", "an absent account has the hashes of nothing (EIP-1186)"),
+    ("eth_getLogs", "result", "null matches anything, also a log without that topic, as in reth"),
+    ("eth_config", "last.*", LACK + "the fork before is given as the last one, where null is due"),
+    ("net_listening", "result", "there is no devp2p yet"),
+    ("eth_capabilities", r"stateproofs.*", "mpt proves blocks as far as its retention goes"),
+    ("eth_capabilities", r"logs\.deleteStrategy", "the index of geth ends, logs here go with receipts"),
+    # Traces, as revm-inspectors makes them.
+    ("debug_trace.*", r".*structLogs.*\.(refund|memory|returnData)", "empty fields are there, as in reth"),
+    ("debug_trace.*", r".*structLogs", "`limit` counts steps, as in reth; geth counts bytes"),
+    ("debug_trace.*", r"(.*\.)?KEY\.codeHash|(.*\.)?KEY\.codeHash",
+     LACK + "prestateTracer gives no codeHash"),
+    ("debug_trace.*", r"(.*\.)?pre\.KEY", LACK + "prestateTracer lists a created account in `pre`"),
+    ("debug_trace.*", r"(.*\.)?logs\[\]\.index", LACK + "callTracer counts logs from its transaction on"),
+    ("debug_trace.*", r".*\[\]\.result\.gasUsed", "flatCallTracer: gas of the call alone, as in parity's traces"),
+    ("debug_trace.*", r"\[\](\.result)?\.(error|result)", "flatCallTracer: words of parity's traces"),
+    ("debug_trace.*", r"error of retrie alone \(unexpected config for tracer.*",
+     LACK + "muxTracer takes no configuration for 4byteTracer"),
+    ("debug_trace.*", r".*structLogs\[\]\.error", LACK + "structLogs name an error in revm's words"),
+    ("debug_trace.*", r".*structLogs\[\]\.gasCost", LACK + "structLogs: no cost of what runs out of gas"),
+    # JSON-RPC itself.
+    (r"\(odd requests\)", r"|[1n\"].*|\{\}|\{\"jsonrpc\":\"2.0\"\}", "what is no request at all is a parse error"),
+    (r"\(odd requests\)", r".*\"id\": (1.5|\[1\]|\{\}).*", LACK + "an id that is no id makes a notification"),
+]  # fmt: skip
+
+
+def kind_of(path):
+    """A path without its indices, addresses and hashes."""
+    path = re.sub(r"\[\d+\]", "[]", path)
+    return re.sub(r"0x[0-9a-fA-F]{40,64}|(?<=\.)0x[0-9a-f]+", "KEY", path)
+
+
+def scrubbed(message):
+    """A message without what is particular to one request."""
+    message = re.sub(r"0x[0-9a-fA-F]+|\d+", "N", message)
+    return re.sub(r'"[^"]*"|\[N.*|\(.*', "..", message)[:60]
+
+
+def without_wording(answer):
+    """An answer, or a list of them, with the codes of errors alone."""
+    if isinstance(answer, list):
+        return [without_wording(each) for each in answer]
+    if isinstance(answer, dict) and "error" in answer:
+        return answer | {"error": answer["error"].get("code")}
+    return answer
+
+
+def shown(value, limit=160):
+    text = value if isinstance(value, str) else json.dumps(value, default=repr)
+    return text if len(text) <= limit else f"{text[:limit]}..."
+
+
+class Differ:
+    def __init__(self, geth, retrie):
+        self.geth, self.retrie = geth, retrie
+        self.asked, self.equal, self.kinds = Counter(), Counter(), {}
+
+    def compare(self, stream):
+        batch = []
+        for request in stream:
+            batch.append(request)
+            if len(batch) == BATCH:
+                self.batch(batch)
+                batch = []
+        if batch:
+            self.batch(batch)
+
+    def batch(self, batch):
+        body = [
+            {"jsonrpc": "2.0", "id": number, "method": method, "params": params}
+            for number, (method, params) in enumerate(batch)
+        ]
+        sides = []
+        for rpc in (self.geth, self.retrie):
+            answers = rpc.raw(body)
+            if not isinstance(answers, list):
+                answers = [rpc.raw(each) for each in body]
+            sides.append({answer["id"]: answer for answer in answers})
+        for number, (method, params) in enumerate(batch):
+            self.judge(method, params, *(side.get(number, {}) for side in sides))
+
+    def judge(self, method, params, geth, retrie):
+        self.asked[method] += 1
+        found = list(self.differing(geth, retrie))
+        if not found:
+            self.equal[method] += 1
+        for kind, here, there in found[:20]:
+            self.note(method, kind, params, here, there)
+
+    def differing(self, geth, retrie):
+        """Each difference of two answer objects: its kind, and both values."""
+        if "error" in geth and "error" in retrie:
+            here, there = geth["error"], retrie["error"]
+            if here.get("code") != there.get("code"):
+                yield "error.code", here, there
+            elif here.get("message") != there.get("message"):
+                yield f"error.message ({here['code']}: {scrubbed(here['message'])})", here["message"], there["message"]
+            elif here.get("data") != there.get("data"):
+                yield "error.data", here.get("data"), there.get("data")
+        elif "error" in geth:
+            yield f"error of geth alone ({scrubbed(geth['error']['message'])})", geth["error"], retrie.get("result")
+        elif "error" in retrie:
+            yield f"error of retrie alone ({scrubbed(retrie['error']['message'])})", geth.get("result"), retrie["error"]
+        else:
+            for path, here, there in differences(geth.get("result"), retrie.get("result")):
+                yield kind_of(path) or "result", here, there
+
+    def note(self, method, kind, params, here, there):
+        key = method, kind
+        if key not in self.kinds:
+            self.kinds[key] = {"count": 0, "params": params, "geth": here, "retrie": there}
+        self.kinds[key]["count"] += 1
+
+    def envelopes(self):
+        for text in questions.envelopes():
+            self.asked["(odd requests)"] += 1
+            answers = []
+            for rpc in (self.geth, self.retrie):
+                status, body = rpc.post(text)
+                try:
+                    answer = json.loads(body) if body else None
+                except ValueError:
+                    answer = body.decode(errors="replace").strip()
+                answers.append({"status": status, "body": without_wording(answer)})
+            if answers[0] == answers[1]:
+                self.equal["(odd requests)"] += 1
+            else:
+                self.note("(odd requests)", text[:80], text, *answers)
+
+    def intended(self, method, kind):
+        for names, path, reason in INTENDED:
+            if re.fullmatch(names, method) and re.fullmatch(path, kind):
+                return reason
+        return None
+
+    def report(self):
+        """Prints counts and kinds; returns how many kinds are not known."""
+        print(f"  {'method':<42} {'asked':>7} {'equal':>7}")
+        for method, count in sorted(self.asked.items()):
+            mark = "" if count == self.equal[method] else "  <-"
+            print(f"  {method:<42} {count:>7} {self.equal[method]:>7}{mark}")
+        unmeant = 0
+        for (method, kind), found in sorted(self.kinds.items()):
+            reason = self.intended(method, kind)
+            unmeant += reason is None
+            label = f"known: {reason}" if reason else "DIFFERENT"
+            print(f"  {label}: {method} {kind}, {found['count']} times")
+            if reason is None:
+                print(f"      params {shown(found['params'], 300)}")
+                print(f"      geth   {shown(found['geth'])}")
+                print(f"      retrie {shown(found['retrie'])}")
+        return unmeant

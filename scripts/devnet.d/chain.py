@@ -1,0 +1,298 @@
+"""Blocks as a consensus client knows them: the genesis file, forks, payloads, their hashes, and
+payloads made wrong.
+"""
+
+import copy
+import hashlib
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import rlp
+from eth_hash.auto import keccak
+from trie import HexaryTrie
+
+SLOT_SECONDS = 12
+GWEI, ETHER = 10**9, 10**18
+# The slot at which each fork begins, and the versions of forkchoiceUpdated, getPayload and
+# newPayload from there on. Everything before London is there from the first block.
+FORKS = [
+    ("paris", 0, (1, 1, 1)),
+    ("shanghai", 6, (2, 2, 2)),
+    ("cancun", 14, (3, 3, 3)),
+    ("prague", 26, (3, 4, 4)),
+    ("osaka", 44, (3, 5, 4)),
+    ("bpo1", 60, (3, 5, 4)),
+    ("bpo2", 68, (3, 5, 4)),
+]
+ORDER = [name for name, _, _ in FORKS]
+EMPTY_OMMERS = keccak(rlp.encode([]))
+# JSON-RPC's code for a payload that belongs to another fork.
+UNSUPPORTED_FORK = -38005
+
+
+def genesis_file(path, time, funded, forks_at_genesis):
+    """Writes the genesis file: forks at their slots after `time`, ether for `funded`."""
+    genesis = json.loads((Path(__file__).parent / "genesis.json").read_text())
+    genesis["timestamp"] = hex(time)
+    for name, slot, _ in FORKS[1:]:
+        at = time if forks_at_genesis else time + slot * SLOT_SECONDS
+        genesis["config"][f"{name}Time"] = at
+    for address in funded:
+        genesis["alloc"]["0x" + address.hex()] = {"balance": hex(1_000_000 * ETHER)}
+    path.write_text(json.dumps(genesis, indent=1))
+    return genesis
+
+
+class Schedule:
+    """Which fork is active when."""
+
+    def __init__(self, genesis):
+        self.genesis_time = int(genesis["timestamp"], 16)
+        config = genesis["config"]
+        self.starts = [(name, config.get(f"{name}Time", self.genesis_time)) for name in ORDER]
+        self.versions = {name: versions for name, _, versions in FORKS}
+
+    def time_of(self, slot):
+        return self.genesis_time + slot * SLOT_SECONDS
+
+    def fork(self, timestamp):
+        return [name for name, start in self.starts if start <= timestamp][-1]
+
+
+def since(fork, other):
+    """Whether `fork` is `other` or a later one."""
+    return ORDER.index(fork) >= ORDER.index(other)
+
+
+def data(text):
+    return bytes.fromhex(text.removeprefix("0x"))
+
+
+def number(text):
+    return int(text, 16)
+
+
+def ordered_root(items):
+    """Root of the trie over a list."""
+    trie = HexaryTrie({})
+    for index, item in enumerate(items):
+        trie[rlp.encode(index)] = item
+    return trie.root_hash
+
+
+def requests_hash(requests):
+    """EIP-7685."""
+    hashes = b"".join(hashlib.sha256(data(request)).digest() for request in requests)
+    return hashlib.sha256(hashes).digest()
+
+
+def versioned_hashes(transactions):
+    """The blob hashes that a list of encoded transactions names."""
+    hashes = []
+    for raw in map(data, transactions):
+        if raw[:1] == b"\x03":
+            hashes += rlp.decode(raw[1:])[10]
+    return ["0x" + each.hex() for each in hashes]
+
+
+@dataclass
+class Payload:
+    """What newPayload sends."""
+
+    fork: str
+    fields: dict
+    beacon_root: str = None
+    requests: list = None
+    blob_hashes: list = field(default_factory=list)
+
+    @property
+    def hash(self):
+        return self.fields["blockHash"]
+
+    def params(self):
+        if not since(self.fork, "cancun"):
+            return [self.fields]
+        more = [self.requests] if since(self.fork, "prague") else []
+        return [self.fields, self.blob_hashes, self.beacon_root, *more]
+
+    def computed_hash(self):
+        """The hash that its header has, worked out here."""
+        f = self.fields
+        header = [
+            data(f["parentHash"]), EMPTY_OMMERS, data(f["feeRecipient"]), data(f["stateRoot"]),
+            ordered_root(list(map(data, f["transactions"]))), data(f["receiptsRoot"]),
+            data(f["logsBloom"]), 0, number(f["blockNumber"]), number(f["gasLimit"]),
+            number(f["gasUsed"]), number(f["timestamp"]), data(f["extraData"]),
+            data(f["prevRandao"]), bytes(8), number(f["baseFeePerGas"]),
+        ]  # fmt: skip
+        if since(self.fork, "shanghai"):
+            withdrawals = [
+                rlp.encode([number(w["index"]), number(w["validatorIndex"]), data(w["address"]), number(w["amount"])])
+                for w in f["withdrawals"]
+            ]  # fmt: skip
+            header.append(ordered_root(withdrawals))
+        if since(self.fork, "cancun"):
+            header += [number(f["blobGasUsed"]), number(f["excessBlobGas"]), data(self.beacon_root)]
+        if since(self.fork, "prague"):
+            header.append(requests_hash(self.requests))
+        return "0x" + keccak(rlp.encode(header)).hex()
+
+    def rehashed(self):
+        self.fields["blockHash"] = self.computed_hash()
+        return self
+
+
+@dataclass
+class Block:
+    """A payload in the tree of blocks; genesis has none."""
+
+    hash: str
+    number: int
+    timestamp: int
+    slot: int
+    parent: "Block" = None
+    payload: Payload = None
+    proposer: str = None
+    transactions: list = field(default_factory=list)
+
+    def ancestor(self, number):
+        block = self
+        while block.number > number:
+            block = block.parent
+        return block
+
+    def branch(self, other):
+        """Blocks from behind the last common one with `other` up to this one, oldest first."""
+        mine, theirs, blocks = self, other, []
+        while mine.hash != theirs.hash:
+            if mine.number >= theirs.number:
+                blocks.append(mine)
+                mine = mine.parent
+            else:
+                theirs = theirs.parent
+        return blocks[::-1]
+
+
+# -- wrong payloads --------------------------------------------------------------------------------
+
+
+def flipped(text):
+    """The same bytes but for the lowest bit."""
+    raw = bytearray(data(text))
+    raw[-1] ^= 1
+    return "0x" + raw.hex()
+
+
+def add(key, amount):
+    def change(payload, parent):
+        payload.fields[key] = hex(number(payload.fields[key]) + amount)
+
+    return change
+
+
+def flip(key):
+    def change(payload, parent):
+        payload.fields[key] = flipped(payload.fields[key])
+
+    return change
+
+
+def same_time(payload, parent):
+    payload.fields["timestamp"] = hex(parent.timestamp)
+
+
+def far_gas_limit(payload, parent):
+    limit = number(payload.fields["gasLimit"])
+    payload.fields["gasLimit"] = hex(limit + limit // 500)
+
+
+def long_extra_data(payload, parent):
+    payload.fields["extraData"] = "0x" + "2a" * 33
+
+
+def garbage_transaction(payload, parent):
+    payload.fields["transactions"].append("0x02ff")
+
+
+def dropped_transaction(payload, parent):
+    payload.fields["transactions"].pop()
+    payload.blob_hashes[:] = versioned_hashes(payload.fields["transactions"])
+
+
+def doubled_transaction(payload, parent):
+    payload.fields["transactions"].append(payload.fields["transactions"][0])
+    payload.blob_hashes[:] = versioned_hashes(payload.fields["transactions"])
+
+
+def added_withdrawal(payload, parent):
+    payload.fields["withdrawals"].append(
+        {"index": "0x1", "validatorIndex": "0x1", "address": "0x" + "77" * 20, "amount": "0x1"}
+    )
+
+
+def added_request(payload, parent):
+    payload.requests.insert(0, "0x00" + "11" * 192)
+
+
+def added_blob_hash(payload, parent):
+    payload.blob_hashes.append("0x01" + "22" * 31)
+
+
+def other_beacon_root(payload, parent):
+    payload.beacon_root = flipped(payload.beacon_root)
+
+
+# Name: first fork, whether it needs a transaction, whether the hash is worked out again after the
+# change (else the change itself is what makes it wrong), and the change.
+WRONG = {
+    "state root": ("paris", False, True, flip("stateRoot")),
+    "receipts root": ("paris", False, True, flip("receiptsRoot")),
+    "logs bloom": ("paris", False, True, flip("logsBloom")),
+    "gas used": ("paris", False, True, add("gasUsed", 1)),
+    "gas limit": ("paris", False, True, far_gas_limit),
+    "base fee": ("paris", False, True, add("baseFeePerGas", 1)),
+    "timestamp": ("paris", False, True, same_time),
+    "extra data": ("paris", False, True, long_extra_data),
+    "block hash": ("paris", False, False, flip("blockHash")),
+    "transaction garbage": ("paris", False, True, garbage_transaction),
+    "transaction dropped": ("paris", True, True, dropped_transaction),
+    "transaction doubled": ("paris", True, True, doubled_transaction),
+    "withdrawal added": ("shanghai", False, True, added_withdrawal),
+    "blob gas used": ("cancun", False, True, add("blobGasUsed", 131_072)),
+    "excess blob gas": ("cancun", False, True, add("excessBlobGas", 1)),
+    "blob hash added": ("cancun", False, False, added_blob_hash),
+    "other beacon root": ("cancun", False, False, other_beacon_root),
+    "request added": ("prague", False, True, added_request),
+}  # fmt: skip
+
+
+def wrong_payload(payload, parent, rng, state_roots_checked):
+    """A way to be wrong that fits, by chance, and the payload with it."""
+    fits = [
+        name
+        for name, (fork, needs_transaction, _, _) in WRONG.items()
+        if since(payload.fork, fork)
+        and (payload.fields["transactions"] or not needs_transaction)
+        and (state_roots_checked or name not in ("state root", "withdrawal added"))
+    ]
+    if parent.payload and parent.payload.fork != payload.fork:
+        # The time of its parent lies in another fork, where the method would be wrong first.
+        fits.remove("timestamp")
+    name = rng.choice(fits)
+    _, _, rehash, change = WRONG[name]
+    wrong = copy.deepcopy(payload)
+    change(wrong, parent)
+    if name == "transaction garbage":
+        # No node gets as far as to look at the hash of this one.
+        return name, wrong.rehashed()
+    return name, wrong.rehashed() if rehash else wrong
+
+
+def child_of(payload, seconds):
+    """A payload on top of `payload`, otherwise like it."""
+    child = copy.deepcopy(payload)
+    child.fields["parentHash"] = payload.hash
+    child.fields["blockNumber"] = hex(number(payload.fields["blockNumber"]) + 1)
+    child.fields["timestamp"] = hex(number(payload.fields["timestamp"]) + seconds)
+    return child.rehashed()

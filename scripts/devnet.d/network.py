@@ -1,0 +1,496 @@
+"""The consensus of the devnet: who proposes, what each node is told, and what goes wrong on
+purpose. The first answer that is not as it must be ends the run.
+"""
+
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from chain import Block, Payload, UNSUPPORTED_FORK, child_of, data, number, since, versioned_hashes, wrong_payload
+from nodekit import RpcError
+
+ZERO = "0x" + "00" * 32
+# Blocks between the head and the last finalized one, and the last safe one.
+FINALITY_LAG, SAFE_LAG = 64, 40
+# A transaction that waits so many slots is lost; one that waits so many is sent again.
+LOST_AFTER, AGAIN_AFTER = 150, 5
+
+
+class Disagreement(Exception):
+    """An answer that is not as it must be."""
+
+
+class Network:
+    def __init__(self, nodes, schedule, traffic, rng, options):
+        self.nodes, self.schedule, self.traffic = nodes, schedule, traffic
+        self.rng, self.options = rng, options
+        self.up = list(nodes)
+        self.away = {}
+        self.split = None
+        self.no_finality_until = -1
+        self.slot = 0
+        self.withdrawals = 0
+        self.counts = Counter()
+        self.proposed, self.mined, self.notes = Counter(), Counter(), Counter()
+        self.wrong, self.depths = Counter(), Counter()
+        self.ours = {}
+        genesis = {node.name: self.block_of(node, 0) for node in nodes}
+        self.same("the genesis hash", {name: block["hash"] for name, block in genesis.items()})
+        first = genesis[nodes[0].name]
+        self.genesis = Block(first["hash"], 0, number(first["timestamp"]), 0)
+        self.head = self.safe = self.finalized = self.genesis
+        self.roots_checked = all(self.checks_roots(node) for node in nodes)
+
+    def checks_roots(self, node):
+        return self.options.native or "lvmt" not in node.kind or "+" in node.kind
+
+    # -- what must hold --------------------------------------------------------------------------
+
+    def wrong_answer(self, node, what, wanted, got):
+        raise Disagreement(
+            f"slot {self.slot}, node {node.name}: {what}: expected {wanted}, got {got}"
+        )
+
+    def same(self, what, answers):
+        """`answers` by node name must be equal."""
+        values = list(answers.values())
+        if any(value != values[0] for value in values):
+            lines = "".join(f"\n  {name}: {value}" for name, value in answers.items())
+            raise Disagreement(f"slot {self.slot}: {what} differs:{lines}")
+
+    def engine(self, node, what, method, *params):
+        try:
+            return node.engine.call(method, *params)
+        except RpcError as error:
+            self.wrong_answer(node, what, "an answer", error)
+
+    def block_of(self, node, at):
+        """A block over JSON-RPC, by number or tag, without its transactions' bodies."""
+        at = at if isinstance(at, str) else hex(at)
+        return node.rpc.call("eth_getBlockByNumber", at, False)
+
+    # -- Engine API ------------------------------------------------------------------------------
+
+    def versions(self, timestamp):
+        return self.schedule.versions[self.schedule.fork(timestamp)]
+
+    def state(self, head):
+        safe = self.safe if self.safe.number <= head.number else self.finalized
+        return {
+            "headBlockHash": head.hash,
+            "safeBlockHash": safe.hash if safe.number else ZERO,
+            "finalizedBlockHash": self.finalized.hash if self.finalized.number else ZERO,
+        }
+
+    def forkchoice(self, node, head, attributes=None, wanted="VALID"):
+        """Tells a node its head; returns the payload id."""
+        time_of = number(attributes["timestamp"]) if attributes else head.timestamp
+        method = f"engine_forkchoiceUpdatedV{self.versions(time_of)[0]}"
+        what = f"{method} to block {head.number} {head.hash}"
+        answer = self.engine(node, what, method, self.state(head), attributes)
+        status = answer["payloadStatus"]["status"]
+        if status != wanted:
+            self.wrong_answer(node, what, wanted, answer["payloadStatus"])
+        if attributes and not answer["payloadId"]:
+            self.wrong_answer(node, what, "a payload id", answer)
+        return answer["payloadId"]
+
+    def new_payload(self, node, payload, what, wanted=("VALID",)):
+        """Hands a node a payload; returns its status."""
+        version = self.schedule.versions[payload.fork][2]
+        answer = self.engine(node, what, f"engine_newPayloadV{version}", *payload.params())
+        if answer["status"] not in wanted:
+            self.wrong_answer(node, what, " or ".join(wanted), answer)
+        if answer["status"] == "VALID" and answer["latestValidHash"] != payload.hash:
+            self.wrong_answer(node, what, f"latestValidHash {payload.hash}", answer)
+        return answer
+
+    def deliver(self, node, block, side=False):
+        """A good block. One beside the canonical chain may be put aside unlooked at."""
+        wanted = ("VALID", "ACCEPTED") if side else ("VALID",)
+        what = f"newPayload of block {block.number} {block.hash} by {block.proposer}"
+        status = self.new_payload(node, block.payload, what, wanted)["status"]
+        if side:
+            self.counts[f"side blocks {status}"] += 1
+
+    # -- proposing -------------------------------------------------------------------------------
+
+    def attributes(self, timestamp):
+        rng, fork = self.rng, self.schedule.fork(timestamp)
+        attributes = {
+            "timestamp": hex(timestamp),
+            "prevRandao": "0x" + rng.randbytes(32).hex(),
+            "suggestedFeeRecipient": "0x" + f"{rng.randrange(1, 9):040x}",
+        }
+        if since(fork, "shanghai"):
+            attributes["withdrawals"] = []
+            for _ in range(rng.choice([0, 0, 1, 4, 16])):
+                receiver = rng.choice(self.traffic.senders).address
+                receiver = rng.choice([receiver, rng.randbytes(20)])
+                attributes["withdrawals"].append(
+                    {
+                        "index": hex(self.withdrawals),
+                        "validatorIndex": hex(rng.randrange(2**16)),
+                        "address": "0x" + receiver.hex(),
+                        "amount": hex(rng.choice([1, 10**6, 32 * 10**9])),
+                    }
+                )
+                self.withdrawals += 1
+        if since(fork, "cancun"):
+            attributes["parentBeaconBlockRoot"] = "0x" + rng.randbytes(32).hex()
+        return attributes
+
+    def build(self, node, parent):
+        """A block of this slot by a node, checked here as far as that goes without executing."""
+        timestamp = self.schedule.time_of(self.slot)
+        fork, (_, get, _) = self.schedule.fork(timestamp), self.versions(timestamp)
+        attributes = self.attributes(timestamp)
+        identity = self.forkchoice(node, parent, attributes)
+        time.sleep(self.options.build_time)
+        what = f"getPayloadV{get} on block {parent.number}"
+        answer = self.engine(node, what, f"engine_getPayloadV{get}", identity)
+        fields = answer["executionPayload"] if get > 1 else answer
+        # geth gives null for fields of later forks; a consensus client would not hand these on.
+        fields = {name: value for name, value in fields.items() if value is not None}
+        payload = Payload(
+            fork,
+            fields,
+            attributes.get("parentBeaconBlockRoot"),
+            answer.get("executionRequests") if get > 1 else None,
+            versioned_hashes(fields["transactions"]),
+        )
+        wanted = {
+            "parentHash": parent.hash,
+            "blockNumber": hex(parent.number + 1),
+            "timestamp": attributes["timestamp"],
+            "prevRandao": attributes["prevRandao"],
+            "feeRecipient": attributes["suggestedFeeRecipient"],
+        }
+        if "withdrawals" in attributes:
+            wanted["withdrawals"] = attributes["withdrawals"]
+        for name, value in wanted.items():
+            if fields.get(name) != value:
+                self.wrong_answer(node, f"{what}, {name}", value, fields.get(name))
+        if payload.computed_hash() != payload.hash:
+            self.wrong_answer(node, what, f"block hash {payload.computed_hash()}", payload.hash)
+        if get > 2:
+            self.check_bundle(node, what, fork, payload, answer["blobsBundle"])
+        transactions = [self.traffic.hash_of(raw) for raw in fields["transactions"]]
+        block = Block(
+            payload.hash, parent.number + 1, timestamp, self.slot, parent, payload, node.name, transactions
+        )  # fmt: skip
+        self.proposed[node.name] += 1
+        return block
+
+    def check_bundle(self, node, what, fork, payload, bundle):
+        """The blobs of a payload are those that its transactions name, with as many proofs."""
+        hashes = self.traffic.blobs.named(map(data, bundle["commitments"]))
+        proofs = len(hashes) * (128 if since(fork, "osaka") else 1)
+        if hashes != payload.blob_hashes or len(bundle["blobs"]) != len(hashes):
+            self.wrong_answer(node, f"{what}, blobsBundle", payload.blob_hashes, hashes)
+        if len(bundle["proofs"]) != proofs:
+            self.wrong_answer(node, f"{what}, blobsBundle", f"{proofs} proofs", len(bundle["proofs"]))
+        self.counts["blobs"] += len(hashes)
+
+    def spread(self, block, nodes):
+        """A block becomes the head of these nodes, told in any order."""
+        nodes = self.shuffled(nodes)
+        for node in nodes:
+            self.deliver(node, block)
+        for node in self.shuffled(nodes):
+            self.forkchoice(node, block)
+
+    def shuffled(self, nodes):
+        return self.rng.sample(nodes, len(nodes))
+
+    def move_head(self, block):
+        dropped, added = self.head.branch(block), block.branch(self.head)
+        if dropped:
+            self.depths[len(dropped)] += 1
+        self.traffic.switch(dropped, added, self.ours)
+        self.head = block
+
+    # -- a slot ----------------------------------------------------------------------------------
+
+    def run_slot(self, slot):
+        self.slot = slot
+        began = time.monotonic()
+        self.bring_back()
+        self.send_transactions()
+        if self.split:
+            self.slot_of_a_split()
+        else:
+            self.slot_of_all()
+        self.finalize()
+        self.check_heads()
+        rest = self.options.slot_time - (time.monotonic() - began)
+        if rest > 0:
+            time.sleep(rest)
+
+    def slot_of_all(self):
+        event = self.rng.choices(
+            ["block", "missed", "late", "split", "away"], weights=[80, 7, 5, 4, 4]
+        )[0]
+        quiet = self.slot <= 3 or self.slot > self.options.slots - 2
+        if event == "split" and not quiet and len(self.up) > 1:
+            return self.begin_split()
+        if event == "away" and not quiet and len(self.up) > 1:
+            self.send_away()
+        if event == "missed" and not quiet:
+            self.counts["missed"] += 1
+            return
+        proposer = self.up[self.slot % len(self.up)]
+        if event == "late" and not quiet and len(self.up) > 1:
+            return self.late_block(proposer)
+        block = self.build(proposer, self.head)
+        if self.rng.random() < self.options.wrong:
+            self.send_wrong(block)
+        self.spread(block, self.up)
+        self.move_head(block)
+        if self.rng.random() < self.options.wrong:
+            self.send_wrong(block)
+
+    def late_block(self, proposer):
+        """A proposal that nobody sees until the next one has the same parent."""
+        late = self.build(proposer, self.head)
+        self.slot += 1
+        self.send_transactions()
+        others = [node for node in self.up if node is not proposer]
+        block = self.build(self.rng.choice(others), self.head)
+        self.spread(block, self.up)
+        self.move_head(block)
+        for node in self.shuffled(self.up):
+            self.deliver(node, late, side=True)
+        self.counts["late"] += 1
+
+    # -- two halves that do not hear each other --------------------------------------------------
+
+    def begin_split(self):
+        nodes = self.shuffled(self.up)
+        cut = self.rng.randrange(1, len(nodes))
+        depth = self.rng.choice([1, 1, 2, 3, 5, 8, self.options.max_reorg])
+        depth = min(depth, self.options.slots - 2 - self.slot)
+        self.split = {"until": self.slot + depth, "halves": [nodes[:cut], nodes[cut:]]}
+        self.split["heads"] = [self.head, self.head]
+        self.counts["splits"] += 1
+        self.slot_of_a_split()
+
+    def slot_of_a_split(self):
+        split = self.split
+        for side, half in enumerate(split["halves"]):
+            if self.rng.random() < 0.15:
+                self.counts["missed"] += 1
+                continue
+            block = self.build(half[self.slot % len(half)], split["heads"][side])
+            self.spread(block, half)
+            split["heads"][side] = block
+            if side == 0:
+                self.move_head(block)
+        if self.slot >= split["until"]:
+            self.heal()
+
+    def heal(self):
+        """The halves meet again: the longer chain wins, blocks of the other become side blocks."""
+        heads, halves = self.split["heads"], self.split["halves"]
+        self.split = None
+        winner = 0 if heads[0].number > heads[1].number else 1
+        if heads[0].number == heads[1].number:
+            winner = self.rng.randrange(2)
+        won, lost = heads[winner], heads[1 - winner]
+        for node in self.shuffled(halves[1 - winner]):
+            for block in won.branch(lost):
+                self.deliver(node, block)
+            self.forkchoice(node, won)
+        for node in self.shuffled(halves[winner]):
+            for block in lost.branch(won):
+                self.deliver(node, block, side=True)
+            self.forkchoice(node, won)
+        # As the nodes of the half that lost saw it.
+        if winner == 0 and lost.branch(won):
+            self.depths[len(lost.branch(won))] += 1
+        self.move_head(won)
+
+    # -- nodes that go away ----------------------------------------------------------------------
+
+    def send_away(self):
+        node = self.rng.choice(self.up)
+        # A killed geth has lost its state and waits for peers to get it from (snap sync).
+        manners = ["silent", "stopped"] + ["killed"] * (node.kind != "geth")
+        manner = self.rng.choice(manners)
+        back = min(self.slot + self.rng.randrange(2, 20), self.options.slots - 1)
+        self.up.remove(node)
+        self.away[node.name] = (node, back, manner)
+        self.counts[f"{manner} {node.name}"] += 1
+        if manner != "silent":
+            code = node.stop(kill=manner == "killed")
+            if manner == "stopped" and code != 0:
+                self.wrong_answer(node, "SIGTERM", "exit code 0", code)
+
+    def bring_back(self):
+        for name, (node, back, manner) in list(self.away.items()):
+            if self.slot < back or self.split:
+                continue
+            del self.away[name]
+            if manner != "silent":
+                node.start()
+            self.catch_up(node)
+            self.up.append(node)
+            self.up.sort(key=self.nodes.index)
+            self.resend(self.traffic.old(self.slot, 0), [node])
+
+    def catch_up(self, node):
+        """From whatever block of ours the node stands at to the head, in order."""
+        stands = number(self.block_of(node, "latest")["number"])
+        at = self.head.ancestor(min(stands, self.head.number))
+        while self.block_of(node, at.number)["hash"] != at.hash:
+            at = at.parent
+        missing = self.head.branch(at)
+        if len(missing) > 1:
+            # Without its parent a block cannot be judged.
+            what = f"newPayload of block {self.head.number} before its parent"
+            self.new_payload(node, self.head.payload, what, ("SYNCING", "ACCEPTED", "VALID"))
+        for count, block in enumerate(missing):
+            self.deliver(node, block)
+            if count % 8 == 0 and block.number >= self.finalized.number:
+                self.forkchoice(node, block)
+        self.forkchoice(node, self.head)
+        self.counts["blocks caught up"] += len(missing)
+
+    # -- wrong payloads --------------------------------------------------------------------------
+
+    def send_wrong(self, block):
+        """A payload like that of `block`, but wrong: everybody must see it."""
+        name, wrong = wrong_payload(block.payload, block.parent, self.rng, self.roots_checked)
+        self.wrong[name] += 1
+        what = f"newPayload with another {name} than block {block.number} {block.hash}"
+        answers = {}
+        for node in self.shuffled(self.up):
+            answers[node.name] = self.new_payload(node, wrong, what, ("INVALID",))
+        hashes = {name: answer["latestValidHash"] for name, answer in answers.items()}
+        if len(set(hashes.values())) > 1:
+            self.notes[f"latestValidHash of a wrong {name}: {self.described(hashes, block)}"] += 1
+        # What stands on it is wrong too; a payload whose hash is not its own leaves no trace.
+        if wrong.hash == wrong.computed_hash() and name in ("state root", "gas used", "receipts root"):
+            for node in self.shuffled(self.up):
+                child = child_of(wrong, 12)
+                self.new_payload(node, child, f"child of: {what}", ("INVALID",))
+        self.wrong_version(block)
+
+    def described(self, hashes, block):
+        names = {block.parent.hash: "parent", None: "null", ZERO: "zero"}
+        return ", ".join(f"{node} {names.get(value, value)}" for node, value in sorted(hashes.items()))
+
+    def wrong_version(self, block):
+        """The method of another fork refuses the payload whole."""
+        right = self.schedule.versions[block.payload.fork][2]
+        if right < 3:
+            return
+        other = 3 if right == 4 else 4
+        params = block.payload.params()[:3] + ([[]] if other == 4 else [])
+        codes = {}
+        for node in self.shuffled(self.up):
+            answer = node.engine.ask(f"engine_newPayloadV{other}", *params)
+            codes[node.name] = answer.get("error", {}).get("code")
+        if set(codes.values()) != {UNSUPPORTED_FORK}:
+            raise Disagreement(
+                f"slot {self.slot}: newPayloadV{other} of a payload of {block.payload.fork}: "
+                f"expected error {UNSUPPORTED_FORK} of all, got {codes}"
+            )
+
+    # -- transactions ----------------------------------------------------------------------------
+
+    def send_transactions(self):
+        fork = self.schedule.fork(self.schedule.time_of(self.slot))
+        if self.slot == 1:
+            new = self.traffic.opening(self.slot)
+        else:
+            self.read_authorities()
+            new = self.traffic.some(self.slot, fork, self.options.txs)
+        for each in new:
+            self.ours[each.hash] = each
+        self.resend(self.traffic.old(self.slot, AGAIN_AFTER), self.up)
+        self.resend(new, self.up)
+        lost = self.traffic.old(self.slot, LOST_AFTER)
+        if lost:
+            each = lost[0]
+            raise Disagreement(
+                f"slot {self.slot}: transaction {each.hash} ({each.kind}, nonce {each.nonce}), sent "
+                f"at slot {each.slot}, is in no block yet"
+            )
+        if self.slot > 3 and not self.split and self.rng.random() < 0.5:
+            # Pools go by the rules of the head.
+            self.send_refused(self.schedule.fork(self.head.timestamp))
+
+    def resend(self, transactions, nodes):
+        # Payloads of the next slot are built by the rules of its fork.
+        fork = self.schedule.fork(self.schedule.time_of(self.slot))
+        for each in transactions:
+            for node in self.shuffled(nodes):
+                answer = node.rpc.ask("eth_sendRawTransaction", each.raw(fork, node.kind))
+                if "error" in answer:
+                    message = answer["error"]["message"]
+                    if "already known" not in message and "nonce too low" not in message:
+                        self.notes[f"{node.name} refused a {each.kind}: {message[:60]}"] += 1
+                elif answer["result"] != each.hash:
+                    self.wrong_answer(node, "eth_sendRawTransaction", each.hash, answer)
+
+    def send_refused(self, fork):
+        name, raw = self.traffic.refused(fork)
+        for node in self.up:
+            answer = node.rpc.ask("eth_sendRawTransaction", raw)
+            if "error" not in answer:
+                self.wrong_answer(node, f"a transaction with {name}", "an error", answer)
+        self.counts["transactions refused"] += 1
+
+    def read_authorities(self):
+        """What they delegate to needs their nonces, and blocks decide which of these count."""
+        for each in self.traffic.authorities:
+            address = "0x" + each.address.hex()
+            each.nonce = number(self.up[0].rpc.call("eth_getTransactionCount", address, "latest"))
+
+    # -- finality and heads ----------------------------------------------------------------------
+
+    def finalize(self):
+        if self.split:
+            return
+        if self.slot > self.no_finality_until and self.rng.random() < 0.006:
+            self.no_finality_until = self.slot + self.rng.randrange(40, 120)
+            self.counts["times without finality"] += 1
+        if self.slot <= self.no_finality_until:
+            return
+        final = self.head.ancestor(max(self.head.number - FINALITY_LAG, 0))
+        self.finalized = max(self.finalized, final, key=lambda block: block.number)
+        safe = self.head.ancestor(max(self.head.number - SAFE_LAG, 0))
+        self.safe = max(self.safe, safe, key=lambda block: block.number)
+
+    def check_heads(self):
+        if self.split:
+            return
+        for node in self.up:
+            block = self.block_of(node, "latest")
+            if block["hash"] != self.head.hash:
+                wanted = f"{self.head.number} {self.head.hash}"
+                self.wrong_answer(node, "its head", wanted, f"{number(block['number'])} {block['hash']}")
+
+    def finish(self):
+        """Everybody is back and stands at the head, with the same safe and finalized blocks."""
+        self.slot += 1
+        for name, (node, _, manner) in list(self.away.items()):
+            self.away[name] = (node, self.slot, manner)
+        self.bring_back()
+        for node in self.nodes:
+            self.forkchoice(node, self.head)
+        self.check_heads()
+        for tag, block in [("safe", self.safe), ("finalized", self.finalized)]:
+            if block.number:
+                for node in self.nodes:
+                    got = self.block_of(node, tag)["hash"]
+                    if got != block.hash:
+                        self.wrong_answer(node, f"block `{tag}`", block.hash, got)
+        for block in self.head.branch(self.genesis):
+            for each in block.transactions:
+                kind = self.ours[each].kind if each in self.ours else "unknown"
+                self.mined[kind] += 1

@@ -1,0 +1,311 @@
+"""What the scripts that start nodes have in common: finding the programs, starting and stopping
+nodes of geth and retrie, JSON-RPC, and Python packages that are not part of Python.
+
+A node's kind is `geth`, or `retrie:BACKEND` with `+REFEREE` behind it for a referee, as in
+`retrie:mpt` or `retrie:lvmt+mpt`. Everything listens on loopback, on ports that were free.
+"""
+
+import base64
+import hashlib
+import hmac
+import http.client
+import json
+import os
+import secrets
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import venv
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+GETH = "v1.17.8"
+# Seconds that a node may take to answer its first request, and any other one.
+START_LIMIT, ANSWER_LIMIT = 60, 60
+
+
+def fail(line):
+    sys.exit(f"error: {line}")
+
+
+def find_geth(given):
+    """The program, from --geth, PATH or where `go install` puts it."""
+    places = [given] if given else ["geth", str(Path.home() / "go" / "bin" / "geth")]
+    for place in places:
+        found = shutil.which(place)
+        if found:
+            return found
+    install = f"GOFLAGS=-p=1 go install github.com/ethereum/go-ethereum/cmd/geth@{GETH}"
+    fail(f"there is no geth at {' or '.join(places)}: get it with `{install}`, or give --geth BIN")
+
+
+def find_retrie(given):
+    path = Path(given) if given else ROOT / "target" / "release" / "retrie"
+    if not shutil.which(str(path)):
+        fail(f"there is no retrie at {path}: build it with `cargo build --release -p retrie`")
+    return str(path.resolve())
+
+
+def run(command):
+    """Runs a command that must succeed; returns its output."""
+    command = [str(part) for part in command]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    if done.returncode != 0:
+        last = done.stdout.strip().splitlines()[-12:]
+        fail("\n".join([f"exit code {done.returncode}: {shlex.join(command)}", *last]))
+    return done.stdout
+
+
+def cache_folder(name):
+    """A folder that outlives the script: below $XDG_CACHE_HOME, else ~/.cache."""
+    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    folder = base / "retrie-scripts" / name
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def with_packages(packages):
+    """Goes on in a virtual environment that has these packages of PyPI, made when it is missing."""
+    digest = hashlib.sha256(" ".join([sys.version, *packages]).encode()).hexdigest()[:12]
+    folder = cache_folder(f"python-{digest}")
+    if Path(sys.prefix).resolve() == folder.resolve():
+        return
+    python, done = folder / "bin" / "python", folder / "complete"
+    if not done.exists():
+        print(f"installing {', '.join(packages)} into {folder}", flush=True)
+        venv.create(folder, with_pip=True, clear=True)
+        run([python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *packages])
+        done.touch()
+    sys.stdout.flush()
+    os.execv(python, [str(python), *sys.argv])
+
+
+def free_ports(count):
+    """Ports of loopback that nobody listens on now."""
+    sockets = [socket.socket() for _ in range(count)]
+    for each in sockets:
+        each.bind(("127.0.0.1", 0))
+    ports = [each.getsockname()[1] for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports
+
+
+# -- JSON-RPC --------------------------------------------------------------------------------------
+
+
+class RpcError(Exception):
+    """The error object of an answer."""
+
+    def __init__(self, method, error):
+        self.method, self.code = method, error.get("code")
+        self.message, self.data = error.get("message", ""), error.get("data")
+        super().__init__(f"{method}: {self.code}: {self.message}")
+
+
+def bearer(secret):
+    """A token of the Engine API for this moment; `secret` are 32 bytes."""
+
+    def text(raw):
+        return base64.urlsafe_b64encode(raw).rstrip(b"=")
+
+    head = text(json.dumps({"alg": "HS256", "typ": "JWT"}).encode())
+    body = head + b"." + text(json.dumps({"iat": int(time.time())}).encode())
+    return (body + b"." + text(hmac.new(secret, body, hashlib.sha256).digest())).decode()
+
+
+class Rpc:
+    """JSON-RPC over HTTP; a connection a thread, kept alive."""
+
+    def __init__(self, port, secret=None):
+        self.port, self.secret = port, secret
+        self.local = threading.local()
+
+    def post(self, body):
+        """Status and bytes of the answer to these bytes."""
+        headers = {"Content-Type": "application/json"}
+        if self.secret:
+            headers["Authorization"] = f"Bearer {bearer(self.secret)}"
+        for fresh in (False, True):
+            connection = getattr(self.local, "connection", None)
+            if fresh or connection is None:
+                connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=ANSWER_LIMIT)
+                self.local.connection = connection
+            try:
+                connection.request("POST", "/", body, headers)
+                answer = connection.getresponse()
+                return answer.status, answer.read()
+            except (ConnectionError, http.client.HTTPException):
+                # A connection that was kept may have been closed meanwhile; a new one may not.
+                connection.close()
+                self.local.connection = None
+                if fresh:
+                    raise
+
+    def raw(self, request):
+        """The decoded answer to a request object or a batch of them."""
+        status, body = self.post(json.dumps(request))
+        try:
+            return json.loads(body)
+        except ValueError:
+            raise ConnectionError(f"status {status}: {body[:200]!r}") from None
+
+    def ask(self, method, *params):
+        """The answer object: it has `result` or `error`."""
+        return self.raw({"jsonrpc": "2.0", "id": 1, "method": method, "params": list(params)})
+
+    def call(self, method, *params):
+        answer = self.ask(method, *params)
+        if "error" in answer:
+            raise RpcError(method, answer["error"])
+        return answer["result"]
+
+
+# -- nodes -----------------------------------------------------------------------------------------
+
+
+class Node:
+    """A process that serves a chain. `genesis` is a file; None runs a dev chain (retrie only)."""
+
+    def __init__(self, kind, name, folder, genesis, program, extra=()):
+        self.kind, self.name, self.genesis, self.program = kind, name, genesis, program
+        self.folder = Path(folder) / name
+        self.datadir, self.log = self.folder / "data", self.folder / "log"
+        self.secret_file = self.folder / "jwt.hex"
+        self.folder.mkdir(parents=True)
+        secret = secrets.token_bytes(32)
+        self.secret_file.write_text(secret.hex())
+        self.http_port, self.ws_port, self.auth_port = free_ports(3)
+        self.rpc, self.engine = Rpc(self.http_port), Rpc(self.auth_port, secret)
+        self.extra = [str(flag) for flag in extra]
+        self.process = None
+
+    def start(self):
+        command = [str(part) for part in self.command()]
+        with open(self.log, "ab") as log:
+            log.write(f"$ {shlex.join(command)}\n".encode())
+            log.flush()
+            # A process group of its own: Ctrl-C reaches the script alone, which stops the nodes.
+            self.process = subprocess.Popen(
+                command, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+            )
+        deadline = time.monotonic() + START_LIMIT
+        while True:
+            if self.process.poll() is not None:
+                fail(f"{self.name} ended with {self.process.returncode}:\n{self.last_lines()}")
+            try:
+                self.rpc.call("eth_chainId")
+                if not self.is_dev():
+                    self.engine.call("engine_exchangeCapabilities", [])
+                return self
+            except (OSError, http.client.HTTPException):
+                if time.monotonic() > deadline:
+                    fail(f"{self.name} does not answer {START_LIMIT} s after its start:\n{self.last_lines()}")
+                time.sleep(0.1)
+
+    def stop(self, kill=False):
+        """Ends it; returns the exit code."""
+        if self.process is None or self.process.poll() is not None:
+            return None
+        self.process.send_signal(signal.SIGKILL if kill else signal.SIGTERM)
+        try:
+            return self.process.wait(ANSWER_LIMIT)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+            fail(f"{self.name} has not ended {ANSWER_LIMIT} s after SIGTERM:\n{self.last_lines()}")
+
+    def last_lines(self, count=12):
+        lines = self.log.read_text(errors="replace").splitlines() if self.log.exists() else []
+        return "\n".join(lines[-count:])
+
+    def is_dev(self):
+        return self.genesis is None
+
+
+class Geth(Node):
+    APIS = "eth,net,web3,debug,txpool,admin"
+
+    def command(self):
+        if not self.datadir.exists():
+            scheme = ["--state.scheme", "path"]
+            run([self.program, "init", "--datadir", self.datadir, *scheme, self.genesis])
+        chain_id = json.loads(Path(self.genesis).read_text())["config"]["chainId"]
+        return [
+            self.program, "--datadir", self.datadir, "--networkid", chain_id,
+            "--nodiscover", "--maxpeers", 0, "--port", 0, "--ipcdisable", "--nat", "none",
+            "--syncmode", "full", "--cache", 256,
+            "--http", "--http.port", self.http_port, "--http.api", self.APIS,
+            "--ws", "--ws.port", self.ws_port, "--ws.api", self.APIS,
+            "--authrpc.port", self.auth_port, "--authrpc.jwtsecret", self.secret_file,
+            *self.extra,
+        ]  # fmt: skip
+
+
+class Retrie(Node):
+    APIS = "eth,net,web3,debug,trace,txpool,admin,state"
+    native = False
+
+    def command(self):
+        backend, _, referee = self.kind.removeprefix("retrie:").partition("+")
+        command = [
+            self.program, "node", "--datadir", self.datadir, "--state-backend", backend,
+            "--http", "--http.port", self.http_port, "--http.api", self.APIS,
+            "--ws", "--ws.port", self.ws_port, "--ws.api", self.APIS, "--ipcdisable",
+            "--authrpc.port", self.auth_port, "--authrpc.jwtsecret", self.secret_file,
+        ]  # fmt: skip
+        command += ["--dev"] if self.is_dev() else ["--chain", self.genesis]
+        if referee:
+            command += ["--referee", referee]
+        if self.native:
+            command += ["--state-root", "native"]
+        return command + self.extra
+
+
+def make_node(kind, name, folder, genesis, programs, extra=(), native=False):
+    """`programs` has the paths of `geth` and `retrie`; `extra` are flags of retrie."""
+    if kind == "geth":
+        return Geth(kind, name, folder, genesis, programs["geth"])
+    if kind.startswith("retrie:"):
+        node = Retrie(kind, name, folder, genesis, programs["retrie"], extra)
+        node.native = native
+        return node
+    fail(f"`{kind}` is no kind of node: there are geth and retrie:BACKEND[+REFEREE]")
+
+
+# -- comparing answers -----------------------------------------------------------------------------
+
+
+def differences(one, other, path=""):
+    """Where two decoded answers differ: a list of path, value here, value there. Fields that one
+    side lacks are named as such."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        found = []
+        for key in sorted(one.keys() | other.keys()):
+            here, there = one.get(key, MISSING), other.get(key, MISSING)
+            found += differences(here, there, f"{path}.{key}" if path else key)
+        return found
+    if isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
+        return [
+            each
+            for index, (here, there) in enumerate(zip(one, other))
+            for each in differences(here, there, f"{path}[{index}]")
+        ]
+    # JSON has one kind of number, but true is not 1.
+    same = one == other and isinstance(one, bool) == isinstance(other, bool)
+    return [] if same else [(path, one, other)]
+
+
+class Missing:
+    """A field that is not there."""
+
+    def __repr__(self):
+        return "no such field"
+
+
+MISSING = Missing()
