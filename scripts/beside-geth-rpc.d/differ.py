@@ -37,6 +37,7 @@ INTENDED = [
     ("eth_getProof", "codeHash|storageHash", "an absent account has the hashes of nothing (EIP-1186)"),
     ("eth_getLogs", "result", "null matches anything, also a log without that topic, as in reth"),
     ("eth_config", "last.*", LACK + "the fork before is given as the last one, where null is due"),
+    ("eth_config", r".*DEPOSIT_CONTRACT_ADDRESS", "a genesis that names none has mainnet's, as in reth"),
     ("net_listening", "result", "there is no devp2p yet"),
     ("eth_capabilities", r"stateproofs.*", "mpt proves blocks as far as its retention goes"),
     ("eth_capabilities", r"logs\.deleteStrategy", "the index of geth ends, logs here go with receipts"),

@@ -375,7 +375,7 @@ class Network:
         # What stands on it is wrong too; a payload whose hash is not its own leaves no trace.
         if wrong.hash == wrong.computed_hash() and name in ("state root", "gas used", "receipts root"):
             for node in self.shuffled(self.up):
-                child = child_of(wrong, 12)
+                child = child_of(wrong, 1)
                 self.new_payload(node, child, f"child of: {what}", ("INVALID",))
         self.wrong_version(block)
 
@@ -404,11 +404,11 @@ class Network:
 
     def send_transactions(self):
         fork = self.schedule.fork(self.schedule.time_of(self.slot))
-        if self.slot == 1:
-            new = self.traffic.opening(self.slot)
-        else:
-            self.read_authorities()
-            new = self.traffic.some(self.slot, fork, self.options.txs)
+        self.read_authorities()
+        new = self.traffic.some(self.slot, fork, self.options.txs)
+        # The contracts are compiled for Shanghai and later.
+        if not self.traffic.opened and since(self.schedule.fork(self.head.timestamp), "shanghai"):
+            new += self.traffic.opening(self.slot)
         for each in new:
             self.ours[each.hash] = each
         self.resend(self.traffic.old(self.slot, AGAIN_AFTER), self.up)

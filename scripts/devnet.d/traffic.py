@@ -145,7 +145,7 @@ class Traffic:
         self.poor = account(f"devnet {seed} poor")
         self.blobs = Blobs(rng)
         self.waiting = {}
-        self.sent = Counter()
+        self.sent, self.opened = Counter(), False
         self.token = created_at(self.owner.address, 0)
         self.store = created_at(self.owner.address, 1)
 
@@ -181,6 +181,7 @@ class Traffic:
 
     def opening(self, slot):
         """The first ones: a token and a store, and tokens for everybody."""
+        self.opened = True
         token = contract("Token") + word(64) + word(128) + text_words("Devnet") + text_words("DEV")
         people = [person.address for person in self.senders]
         airdrop = invocation("airdrop(address[],uint256)", 64, 10**24, len(people), *people)
@@ -192,10 +193,10 @@ class Traffic:
 
     def some(self, slot, fork, count):
         """`count` new ones that are valid in this fork, fewer if too many wait already."""
-        kinds = {
-            "transfer": 30, "token": 25, "store": 12, "deploy": 3, "reverts": 4, "out of gas": 3,
-            "bad creation": 2, "selfdestruct": 2, "precompile": 6, "random code": 5,
-        }  # fmt: skip
+        kinds = {"transfer": 30, "bad creation": 2, "selfdestruct": 2, "precompile": 6}
+        kinds |= {"random code": 5}
+        if self.opened:
+            kinds |= {"token": 25, "store": 12, "deploy": 3, "reverts": 4, "out of gas": 3}
         if since(fork, "cancun"):
             kinds |= {"blob": 4}
         if since(fork, "prague"):

@@ -82,9 +82,9 @@ mod bulk;
 #[cfg(feature = "std")]
 mod decode;
 #[cfg(feature = "std")]
-mod node;
-#[cfg(feature = "std")]
 mod merge;
+#[cfg(feature = "std")]
+mod node;
 #[cfg(feature = "std")]
 mod proof;
 #[cfg(feature = "std")]

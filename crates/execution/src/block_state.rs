@@ -72,7 +72,7 @@ struct CachedSlot {
     now: U256,
 }
 
-/// The read the EVM asked for failed; [`BlockState::take_failure`] says why.
+/// The read the EVM asked for failed; `BlockState::take_failure` says why.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error("the state could not be read")]
 pub struct ReadFailed;
@@ -556,7 +556,7 @@ impl DatabaseCommit for BlockState<'_> {
         self.commit_iter(&mut changes.into_iter());
     }
 
-    /// Failures are kept for [`take_failure`](Self::take_failure), as this cannot return them.
+    /// Failures are kept for `take_failure`, as this cannot return them.
     fn commit_iter(&mut self, changes: &mut dyn Iterator<Item = (Address, TouchedAccount)>) {
         for (address, account) in changes {
             self.access_list.commit_one(address, &account);

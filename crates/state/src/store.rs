@@ -377,11 +377,7 @@ impl StateStore {
     ///
     /// # Errors
     /// [`StateError::Unsupported`] if the backend has no [`AccountProofs`](crate::AccountProofs).
-    pub fn merge_nodes(
-        &self,
-        at: At<'_>,
-        removed: &[StateKey],
-    ) -> Result<Vec<Bytes>, StateError> {
+    pub fn merge_nodes(&self, at: At<'_>, removed: &[StateKey]) -> Result<Vec<Bytes>, StateError> {
         let state = self.resolve(at)?;
         account_proofs(&*self.shared.backend)?.merge_nodes(&state.view, &state.cache, removed)
     }

@@ -17,6 +17,7 @@ mod eth_call;
 mod layered;
 mod overrides;
 mod request;
+mod roots;
 mod simulate;
 mod transfers;
 mod words;

@@ -9,6 +9,7 @@ use super::{
     layered::LayeredState,
     overrides::override_header,
     prepare, revert_words,
+    roots::Roots,
     transfers::LogCollector,
     words::{block_failure, codes},
 };
@@ -34,9 +35,8 @@ use retrie_chainspec::primitives::{
     Block, BlockBody, Header, Receipt, RecoveredBlock, SealedHeader, Transaction, Withdrawals,
 };
 use retrie_consensus::{next_base_fee, next_excess_blob_gas};
-use retrie_engine::{BlockState, View};
+use retrie_engine::View;
 use retrie_execution::{BlockEnd, Simulation, TransactError};
-use retrie_state::{At, Proposal, StateDelta};
 use revm::context::{
     TransactionType, TxEnv,
     either::Either,
@@ -509,39 +509,5 @@ fn unsigned(tx: TxEnv) -> Transaction {
         }
         .into_signed(signature)
         .into(),
-    }
-}
-
-/// Roots of the simulated blocks, as long as the store can propose them.
-struct Roots<'a> {
-    base: &'a BlockState,
-    last: Option<Proposal>,
-    is_known: bool,
-}
-
-impl<'a> Roots<'a> {
-    const fn new(base: &'a BlockState) -> Self {
-        Self { base, last: None, is_known: true }
-    }
-
-    fn after(&mut self, delta: &StateDelta) -> RpcResult<B256> {
-        if !self.is_known {
-            return Ok(B256::ZERO);
-        }
-        let view = self.base.view();
-        let session = match &self.last {
-            Some(proposal) => {
-                view.live().chain().state().begin(At::Proposal(proposal)).map_err(Into::into)
-            }
-            None => view.begin(&self.base.header().hash()),
-        };
-        let Ok(session) = session else {
-            self.is_known = false;
-            return Ok(B256::ZERO);
-        };
-        let proposal = session.finish(delta)?;
-        let root = proposal.root();
-        self.last = Some(proposal);
-        Ok(root)
     }
 }
