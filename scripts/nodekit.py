@@ -26,7 +26,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 GETH = "v1.17.8"
 # Seconds that a node may take to answer its first request, and any other one.
-START_LIMIT, ANSWER_LIMIT = 60, 60
+START_LIMIT, ANSWER_LIMIT = 120, 60
 
 
 def fail(line):
@@ -134,7 +134,9 @@ class Rpc:
         for fresh in (False, True):
             connection = getattr(self.local, "connection", None)
             if fresh or connection is None:
-                connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=ANSWER_LIMIT)
+                connection = http.client.HTTPConnection(
+                    "127.0.0.1", self.port, timeout=ANSWER_LIMIT
+                )
                 self.local.connection = connection
             try:
                 connection.request("POST", "/", body, headers)
@@ -205,7 +207,9 @@ class Node:
                 return self
             except (OSError, http.client.HTTPException):
                 if time.monotonic() > deadline:
-                    fail(f"{self.name} does not answer {START_LIMIT} s after its start:\n{self.last_lines()}")
+                    fail(
+                        f"{self.name} does not answer {START_LIMIT} s after its start:\n{self.last_lines()}"
+                    )
                 time.sleep(0.1)
 
     def stop(self, kill=False):

@@ -5,9 +5,15 @@ import re
 from collections import Counter
 
 import questions
-from nodekit import differences
+from nodekit import MISSING, differences
 
 BATCH = 20
+NO_HASH = "0x" + "00" * 32
+# The hash of no bytes, and the root of an empty trie.
+OF_NOTHING = [
+    "0xc5d2460186f7233c927e7db2dcc703c0e500b653ca82273b7bfad8045d85a470",
+    "0x56e81f171bcc55a6ff8345e692c0f86e5b48e01b996cadc001622fb5e363b421",
+]
 LACK = "known lack: "
 # Differences that are known: patterns of method and kind, and why. The kind is the path of a field,
 # or what differs of the error. One that begins with LACK is a lack of retrie, not a choice.
@@ -22,8 +28,8 @@ INTENDED = [
     ("eth_createAccessList", "error", "a failure is worded with its reason, as in eth_call"),
     ("eth_sendRawTransaction", r"error.message .*(typed transaction too short|rlp:).*", "wording"),
     (".*", r"error.message .*(header for hash not found|block #N not found).*", "wording"),
-    ("eth_feeHistory", "error.code", "a wrong percentile is a wrong parameter: -32602, not -32000"),
-    ("debug_trace.*", "error.code", "tracers in JavaScript are optional: -32602 names the cargo feature"),
+    ("eth_feeHistory", r"error.code \(invalid reward percentile.*", "a wrong percentile is a wrong parameter: -32602, not -32000"),
+    ("debug_trace.*", r"error.code \(ReferenceError.*", "tracers in JavaScript are optional: -32602 names the cargo feature"),
     # What is lenient here and strict there, or the other way round.
     ("eth_getBlockByNumber|eth_feeHistory", "error of geth alone .*missing value for required.*",
      "the last parameter may be left out"),
@@ -34,26 +40,24 @@ INTENDED = [
     ("debug_traceCall", r"error of retrie alone \(Response is too big\)", "answers have a limit in bytes"),
     ("eth_feeHistory", "(gasUsedRatio|oldestBlock|baseFee.*)", "no blocks: an empty list, not null"),
     # What an account that is not there has.
-    ("eth_getProof", "codeHash|storageHash", "an absent account has the hashes of nothing (EIP-1186)"),
-    ("eth_getLogs", "result", "null matches anything, also a log without that topic, as in reth"),
+    ("eth_getProof", r"(codeHash|storageHash) \(of nothing\)", "an absent account has the hashes of nothing (EIP-1186)"),
     ("eth_config", "last.*", LACK + "the fork before is given as the last one, where null is due"),
     ("eth_config", r".*DEPOSIT_CONTRACT_ADDRESS", "a genesis that names none has mainnet's, as in reth"),
     ("net_listening", "result", "there is no devp2p yet"),
     ("eth_capabilities", r"stateproofs.*", "mpt proves blocks as far as its retention goes"),
-    ("eth_capabilities", r"logs\.deleteStrategy", "the index of geth ends, logs here go with receipts"),
+    ("eth_capabilities", r"logs\.deleteStrategy \(missing at retrie\)", "the index of geth ends, logs here go with receipts"),
     # Traces, as revm-inspectors makes them.
-    ("debug_trace.*", r".*structLogs.*\.(refund|memory|returnData)", "empty fields are there, as in reth"),
-    ("debug_trace.*", r".*structLogs", "`limit` counts steps, as in reth; geth counts bytes"),
-    ("debug_trace.*", r"(.*\.)?KEY\.codeHash|(.*\.)?KEY\.codeHash",
+    ("debug_trace.*", r".*structLogs.*\.(refund|memory|returnData) \(missing at geth\)", "empty fields are there, as in reth"),
+    ("debug_trace.*", r"(.*\.)?KEY\.codeHash \(missing at retrie\)",
      LACK + "prestateTracer gives no codeHash"),
-    ("debug_trace.*", r"(.*\.)?pre\.KEY", LACK + "prestateTracer lists a created account in `pre`"),
+    ("debug_trace.*", r"(.*\.)?pre\.KEY \(missing at geth\)", LACK + "prestateTracer lists a created account in `pre`"),
     ("debug_trace.*", r"(.*\.)?logs\[\]\.index", LACK + "callTracer counts logs from its transaction on"),
-    ("debug_trace.*", r".*\[\]\.result\.gasUsed", "flatCallTracer: gas of the call alone, as in parity's traces"),
-    ("debug_trace.*", r"\[\](\.result)?\.(error|result)", "flatCallTracer: words of parity's traces"),
+    ("debug_traceTransaction", r"\[\]\.result\.gasUsed", "flatCallTracer: gas of the call alone, as in parity's traces"),
+    ("debug_traceTransaction", r"\[\]\.(error|result \(missing at geth\))", "flatCallTracer: words of parity's traces"),
     ("debug_trace.*", r"error of retrie alone \(unexpected config for tracer.*",
      LACK + "muxTracer takes no configuration for 4byteTracer"),
     ("debug_trace.*", r".*structLogs\[\]\.error", LACK + "structLogs name an error in revm's words"),
-    ("debug_trace.*", r".*structLogs\[\]\.gasCost", LACK + "structLogs: no cost of what runs out of gas"),
+    ("debug_trace.*", r".*structLogs\[\]\.gasCost \(0 at retrie\)", LACK + "structLogs: no cost of what runs out of gas"),
     # JSON-RPC itself.
     (r"\(odd requests\)", r"|[1n\"].*|\{\}|\{\"jsonrpc\":\"2.0\"\}", "what is no request at all is a parse error"),
     (r"\(odd requests\)", r".*\"id\": (1.5|\[1\]|\{\}).*", LACK + "an id that is no id makes a notification"),
@@ -64,6 +68,15 @@ def kind_of(path):
     """A path without its indices, addresses and hashes."""
     path = re.sub(r"\[\d+\]", "[]", path)
     return re.sub(r"0x[0-9a-fA-F]{40,64}|(?<=\.)0x[0-9a-f]+", "KEY", path)
+
+
+def remark(geth, retrie):
+    """What makes a difference a kind of its own."""
+    if geth is MISSING or retrie is MISSING:
+        return f" (missing at {'geth' if geth is MISSING else 'retrie'})"
+    if geth == NO_HASH and retrie in OF_NOTHING:
+        return " (of nothing)"
+    return " (0 at retrie)" if type(retrie) is int and retrie == 0 else ""
 
 
 def scrubbed(message):
@@ -128,18 +141,30 @@ class Differ:
         if "error" in geth and "error" in retrie:
             here, there = geth["error"], retrie["error"]
             if here.get("code") != there.get("code"):
-                yield "error.code", here, there
+                yield f"error.code ({scrubbed(here['message'])})", here, there
             elif here.get("message") != there.get("message"):
-                yield f"error.message ({here['code']}: {scrubbed(here['message'])})", here["message"], there["message"]
+                yield (
+                    f"error.message ({here['code']}: {scrubbed(here['message'])})",
+                    here["message"],
+                    there["message"],
+                )
             elif here.get("data") != there.get("data"):
                 yield "error.data", here.get("data"), there.get("data")
         elif "error" in geth:
-            yield f"error of geth alone ({scrubbed(geth['error']['message'])})", geth["error"], retrie.get("result")
+            yield (
+                f"error of geth alone ({scrubbed(geth['error']['message'])})",
+                geth["error"],
+                retrie.get("result"),
+            )
         elif "error" in retrie:
-            yield f"error of retrie alone ({scrubbed(retrie['error']['message'])})", geth.get("result"), retrie["error"]
+            yield (
+                f"error of retrie alone ({scrubbed(retrie['error']['message'])})",
+                geth.get("result"),
+                retrie["error"],
+            )
         else:
             for path, here, there in differences(geth.get("result"), retrie.get("result")):
-                yield kind_of(path) or "result", here, there
+                yield (kind_of(path) or "result") + remark(here, there), here, there
 
     def note(self, method, kind, params, here, there):
         key = method, kind

@@ -68,7 +68,10 @@ def send_and_read(token):
 
 
 def filters(token):
-    blocks, logs = w3.eth.filter("latest"), token.events.Transfer().create_filter(from_block="latest")
+    blocks, logs = (
+        w3.eth.filter("latest"),
+        token.events.Transfer().create_filter(from_block="latest"),
+    )
     blocks.get_new_entries(), logs.get_new_entries()
     receipt = mined(token.functions.transfer(other.address, 7).transact())
     assert receipt.blockHash in blocks.get_new_entries()
@@ -81,8 +84,14 @@ def calls(token):
     assert int.from_bytes(w3.eth.call({"to": token.address}, "latest", code), "big") == 42
     lookup = token.functions.balanceOf(other.address)
     assert 21_000 < lookup.estimate_gas() < 60_000
-    fails((ContractCustomError, ContractLogicError), token.functions.transfer(owner.address, 10**30).call)
-    fails(ContractCustomError, lambda: token.functions.mint(owner.address, 1).call({"from": other.address}))
+    fails(
+        (ContractCustomError, ContractLogicError),
+        token.functions.transfer(owner.address, 10**30).call,
+    )
+    fails(
+        ContractCustomError,
+        lambda: token.functions.mint(owner.address, 1).call({"from": other.address}),
+    )
     history = w3.eth.fee_history(2, "latest", [25, 75])
     assert len(history.reward) == 2 and len(history.baseFeePerGas) == 3
     ok("calls, overrides, reverts, fees")
@@ -93,7 +102,12 @@ def transaction_types():
     price = {"gasPrice": 2 * w3.eth.gas_price}
     fees = {"maxFeePerGas": 3 * w3.eth.gas_price, "maxPriorityFeePerGas": w3.eth.max_priority_fee}
     blob = {"type": 3, "maxFeePerBlobGas": 10**9, **fees}
-    for kind, more in [(0, price), (1, {"accessList": [], "type": 1, **price}), (2, fees), (3, blob)]:
+    for kind, more in [
+        (0, price),
+        (1, {"accessList": [], "type": 1, **price}),
+        (2, fees),
+        (3, blob),
+    ]:
         fields = base | more | {"nonce": w3.eth.get_transaction_count(owner.address)}
         blobs = [b"\0" * 131_072] if kind == 3 else None
         signed = w3.eth.account.sign_transaction(fields, owner.key, blobs=blobs)
@@ -138,7 +152,9 @@ def proof(token):
     block = w3.eth.get_block("latest")
     proof = w3.eth.get_proof(token.address, [0], block.number)
     account = HexaryTrie.get_from_proof(
-        block.stateRoot, keccak(bytes.fromhex(token.address[2:])), [decode(node) for node in proof.accountProof]
+        block.stateRoot,
+        keccak(bytes.fromhex(token.address[2:])),
+        [decode(node) for node in proof.accountProof],
     )
     nonce, balance, storage, code = decode(account)
     assert storage == proof.storageHash and code == proof.codeHash
@@ -181,7 +197,9 @@ def main():
     if os.environ.get("ETHEREUM_ROOT"):
         proof(token)
     else:
-        fails(Web3RPCError, lambda: w3.eth.get_proof(token.address, [0], "latest"), "state_getProof")
+        fails(
+            Web3RPCError, lambda: w3.eth.get_proof(token.address, [0], "latest"), "state_getProof"
+        )
         ok("eth_getProof is refused")
 
 

@@ -232,7 +232,11 @@ def added_withdrawal(payload, parent):
 
 
 def added_request(payload, parent):
-    payload.requests.insert(0, "0x00" + "11" * 192)
+    """A deposit that nobody made. Each type of request is there once, in ascending order."""
+    deposits = "0x00"
+    if payload.requests and payload.requests[0].startswith(deposits):
+        deposits = payload.requests.pop(0)
+    payload.requests.insert(0, deposits + "11" * 192)
 
 
 def added_blob_hash(payload, parent):

@@ -9,7 +9,17 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from chain import Block, Payload, UNSUPPORTED_FORK, child_of, data, number, since, versioned_hashes, wrong_payload
+from chain import (
+    Block,
+    Payload,
+    UNSUPPORTED_FORK,
+    child_of,
+    data,
+    number,
+    since,
+    versioned_hashes,
+    wrong_payload,
+)
 from nodekit import RpcError
 
 ZERO = "0x" + "00" * 32
@@ -192,7 +202,9 @@ class Network:
         if hashes != payload.blob_hashes or len(bundle["blobs"]) != len(hashes):
             self.wrong_answer(node, f"{what}, blobsBundle", payload.blob_hashes, hashes)
         if len(bundle["proofs"]) != proofs:
-            self.wrong_answer(node, f"{what}, blobsBundle", f"{proofs} proofs", len(bundle["proofs"]))
+            self.wrong_answer(
+                node, f"{what}, blobsBundle", f"{proofs} proofs", len(bundle["proofs"])
+            )
         self.counts["blobs"] += len(hashes)
 
     def spread(self, block, nodes):
@@ -373,7 +385,11 @@ class Network:
         if len(set(hashes.values())) > 1:
             self.notes[f"latestValidHash of a wrong {name}: {self.described(hashes, block)}"] += 1
         # What stands on it is wrong too; a payload whose hash is not its own leaves no trace.
-        if wrong.hash == wrong.computed_hash() and name in ("state root", "gas used", "receipts root"):
+        if wrong.hash == wrong.computed_hash() and name in (
+            "state root",
+            "gas used",
+            "receipts root",
+        ):
             for node in self.shuffled(self.up):
                 child = child_of(wrong, 1)
                 self.new_payload(node, child, f"child of: {what}", ("INVALID",))
@@ -381,7 +397,9 @@ class Network:
 
     def described(self, hashes, block):
         names = {block.parent.hash: "parent", None: "null", ZERO: "zero"}
-        return ", ".join(f"{node} {names.get(value, value)}" for node, value in sorted(hashes.items()))
+        return ", ".join(
+            f"{node} {names.get(value, value)}" for node, value in sorted(hashes.items())
+        )
 
     def wrong_version(self, block):
         """The method of another fork refuses the payload whole."""
@@ -425,11 +443,9 @@ class Network:
             self.send_refused(self.schedule.fork(self.head.timestamp))
 
     def resend(self, transactions, nodes):
-        # Payloads of the next slot are built by the rules of its fork.
-        fork = self.schedule.fork(self.schedule.time_of(self.slot))
         for each in transactions:
             for node in self.shuffled(nodes):
-                answer = node.rpc.ask("eth_sendRawTransaction", each.raw(fork, node.kind))
+                answer = node.rpc.ask("eth_sendRawTransaction", each.raw)
                 if "error" in answer:
                     message = answer["error"]["message"]
                     if "already known" not in message and "nonce too low" not in message:
@@ -473,7 +489,9 @@ class Network:
             block = self.block_of(node, "latest")
             if block["hash"] != self.head.hash:
                 wanted = f"{self.head.number} {self.head.hash}"
-                self.wrong_answer(node, "its head", wanted, f"{number(block['number'])} {block['hash']}")
+                self.wrong_answer(
+                    node, "its head", wanted, f"{number(block['number'])} {block['hash']}"
+                )
 
     def finish(self):
         """Everybody is back and stands at the head, with the same safe and finalized blocks."""

@@ -39,14 +39,8 @@ class Transaction:
     sender: Account
     nonce: int
     slot: int
-    # As sent before Osaka and from Osaka on; they differ in the proofs of blobs.
-    early: str
-    late: str
-    blob_hashes: tuple = ()
-
-    def raw(self, fork, kind):
-        # geth takes the newer proofs alone, whatever the fork.
-        return self.late if since(fork, "osaka") or kind == "geth" else self.early
+    # As sent, with blobs and their proofs.
+    raw: str
 
 
 def account(name):
@@ -112,8 +106,6 @@ class Blobs:
         self.blobs = blobs
         self.commitments = [ckzg.blob_to_kzg_commitment(blob, setup) for blob in blobs]
         self.hashes = [bytes.fromhex(each[2:]) for each in self.named(self.commitments)]
-        pairs = zip(blobs, self.commitments)
-        self.proofs = [ckzg.compute_blob_kzg_proof(*pair, setup) for pair in pairs]
         cells = [ckzg.compute_cells_and_kzg_proofs(blob, setup)[1] for blob in blobs]
         self.cell_proofs = [proof for proofs in cells for proof in proofs]
 
@@ -123,19 +115,18 @@ class Blobs:
         return ["0x01" + hashlib.sha256(each).hexdigest()[2:] for each in commitments]
 
     def wrapped(self, raw, count):
-        """The pooled form with the first `count` blobs: that of EIP-4844 and that of EIP-7594."""
-        body = rlp.decode(raw[1:])
-        blobs, commitments = self.blobs[:count], self.commitments[:count]
-        early = [body, blobs, commitments, self.proofs[:count]]
-        late = [body, b"\x01", blobs, commitments, self.cell_proofs[: 128 * count]]
-        return [b"\x03" + rlp.encode(form) for form in (early, late)]
+        """The pooled form with the first `count` blobs: that of EIP-7594, which geth wants in every
+        fork, and retrie from Osaka on by the clock."""
+        proofs = self.cell_proofs[: 128 * count]
+        form = [rlp.decode(raw[1:]), b"\x01", self.blobs[:count], self.commitments[:count], proofs]
+        return b"\x03" + rlp.encode(form)
 
 
 class Traffic:
     """Senders, what they have sent, and what of it the canonical chain has."""
 
-    def __init__(self, seed, rng, chain_id, senders=40):
-        self.rng, self.chain_id = rng, chain_id
+    def __init__(self, seed, rng, chain_id, blobs_from, senders=40):
+        self.rng, self.chain_id, self.blobs_from = rng, chain_id, blobs_from
         self.owner = account(f"devnet {seed} owner")
         self.senders = [account(f"devnet {seed} sender {n}") for n in range(senders)]
         # Blob transactions keep their senders from sending others, in geth's pool.
@@ -160,20 +151,29 @@ class Traffic:
 
     # -- making them ---------------------------------------------------------------------------
 
-    def add(self, slot, kind, sender, what, to, value=0, payload=b"", gas=100_000, extra=None, blobs=0):
+    def add(
+        self, slot, kind, sender, what, to, value=0, payload=b"", gas=100_000, extra=None, blobs=0
+    ):
         tip = self.rng.randrange(GWEI, 3 * GWEI)
         fee = 40 * GWEI
         if what in ("access list", "dynamic fee") and extra is None:
             extra = [[]]
         raw = signed(
-            self.chain_id, what, sender, sender.nonce, gas, to, value, payload, fee, tip, extra or ()
+            self.chain_id,
+            what,
+            sender,
+            sender.nonce,
+            gas,
+            to,
+            value,
+            payload,
+            fee,
+            tip,
+            extra or (),
         )
-        early, late = self.blobs.wrapped(raw, blobs) if blobs else (raw, raw)
-        hashes = tuple("0x" + each.hex() for each in self.blobs.hashes[:blobs])
-        made = Transaction(
-            "0x" + keccak(raw).hex(), kind, sender, sender.nonce, slot,
-            "0x" + early.hex(), "0x" + late.hex(), hashes,
-        )  # fmt: skip
+        sent = self.blobs.wrapped(raw, blobs) if blobs else raw
+        named = "0x" + keccak(raw).hex()
+        made = Transaction(named, kind, sender, sender.nonce, slot, "0x" + sent.hex())
         sender.nonce += 1
         self.waiting[made.hash] = made
         self.sent[kind] += 1
@@ -197,7 +197,7 @@ class Traffic:
         kinds |= {"random code": 5}
         if self.opened:
             kinds |= {"token": 25, "store": 12, "deploy": 3, "reverts": 4, "out of gas": 3}
-        if since(fork, "cancun"):
+        if since(fork, self.blobs_from):
             kinds |= {"blob": 4}
         if since(fork, "prague"):
             kinds |= {"set code": 6, "withdrawal request": 1, "consolidation request": 1}
@@ -232,7 +232,9 @@ class Traffic:
             return send(self.token, payload=payload, extra=extra)
         if kind == "store":
             value = rng.choice([0, rng.randrange(2**256)])
-            return send(self.store, payload=invocation("set(uint256,uint256)", rng.randrange(64), value))
+            return send(
+                self.store, payload=invocation("set(uint256,uint256)", rng.randrange(64), value)
+            )
         if kind == "deploy":
             return send(b"", payload=contract("KVStore"), gas=500_000)
         if kind == "reverts":
@@ -247,10 +249,16 @@ class Traffic:
             return send(b"", payload=bytes.fromhex(code), value=rng.randrange(100))
         if kind == "selfdestruct":
             # During creation, to the caller or to itself.
-            return send(b"", payload=bytes.fromhex(rng.choice(["33ff", "30ff"])), value=rng.randrange(1, 100))
+            return send(
+                b"",
+                payload=bytes.fromhex(rng.choice(["33ff", "30ff"])),
+                value=rng.randrange(1, 100),
+            )
         if kind == "precompile":
             at = rng.choice([*range(1, 0x12), 0x100])
-            return send(at.to_bytes(20, "big"), payload=rng.randbytes(rng.choice([32, 128, 160, 192, 213])))
+            return send(
+                at.to_bytes(20, "big"), payload=rng.randbytes(rng.choice([32, 128, 160, 192, 213]))
+            )
         if kind == "random code":
             return send(b"", payload=rng.randbytes(rng.randrange(4, 96)), gas=200_000)
         if kind == "blob":
@@ -268,7 +276,9 @@ class Traffic:
             payload = rng.randbytes(48) + rng.randrange(2**40).to_bytes(8, "big")
             return send(WITHDRAWAL_REQUESTS, payload=payload, value=10_000, gas=200_000)
         if kind == "consolidation request":
-            return send(CONSOLIDATION_REQUESTS, payload=rng.randbytes(96), value=10_000, gas=300_000)
+            return send(
+                CONSOLIDATION_REQUESTS, payload=rng.randbytes(96), value=10_000, gas=300_000
+            )
         if kind == "deposit":
             return send(DEPOSITS, payload=deposit(rng), value=ETHER, gas=200_000)
         if kind == "block hash":

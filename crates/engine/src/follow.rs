@@ -205,11 +205,13 @@ impl Follower {
             for block in blocks {
                 let block = block?;
                 let hash = block.hash();
-                if block.parent_hash() != live.head().hash() {
-                    // Another branch than ours: by hash it is found where they part.
-                    return Ok(());
+                if block.parent_hash() == live.head().hash() {
+                    self.insert(block)?;
+                } else {
+                    // Another branch than ours: by hash it is found where they part, some blocks
+                    // below.
+                    self.fill_below(block.block().clone_block())?;
                 }
-                self.insert(block)?;
                 self.lead(hash, None, None)?;
             }
             Ok(())

@@ -382,7 +382,12 @@ impl View {
             return Ok(Box::new(store.reader(At::Block(hash))?));
         }
         let head = self.moment.canonical.last();
-        let past = store.past(head.map_or(At::Tip, |head| At::Proposal(&head.proposal)), number);
+        // By the head of this view, whatever the durable tip is by now.
+        let from = match head {
+            Some(head) => At::Proposal(&head.proposal),
+            None => At::Block(self.moment.head.hash()),
+        };
+        let past = store.past(from, number);
         match past {
             Err(error @ StateError::BeyondHistory { .. }) => {
                 if let Ok(reader) = store.reader(At::Block(hash)) {

@@ -6,7 +6,11 @@ use crate::{
     pool::{HeadState, NextBlock, Pool},
 };
 use alloy_consensus::transaction::Recovered;
-use alloy_primitives::{Address, B256, Bytes, map::HashSet};
+use alloy_primitives::{
+    Address, B256, Bytes,
+    map::{HashMap, HashSet},
+};
+use retrie_chainspec::primitives::Transaction;
 use retrie_execution::CodeReader;
 use retrie_pipeline::{HeadChange, PipelineError};
 use retrie_state::{Account, StateError, StateReader};
@@ -46,8 +50,8 @@ impl PoolMaintainer {
     /// If the state of the head cannot be read, or no thread be started.
     pub fn start(live: &LiveChain, pool: Pool) -> Result<Self, EngineError> {
         let mut changes = live.subscribe();
-        let at = advance(live, &pool, &[])?;
-        let (tell, seen) = watch::channel(at);
+        advance(live, &pool, &[])?;
+        let (tell, seen) = watch::channel(live.head().hash());
         let live = live.downgrade();
         let run = move || {
             loop {
@@ -62,29 +66,30 @@ impl PoolMaintainer {
                     batch.push(change);
                 }
                 let Some(live) = live.upgrade() else { return };
-                match advance(&live, &pool, &batch) {
-                    Ok(head) => drop(tell.send_replace(head)),
-                    Err(error) => tracing::error!(%error, "the pool cannot follow the head"),
+                if let Err(error) = advance(&live, &pool, &batch) {
+                    tracing::error!(%error, "the pool cannot follow the head");
                 }
+                // Also after an error, as somebody may wait.
+                tell.send_replace(live.head().hash());
             }
         };
         std::thread::Builder::new().name("pool".into()).spawn(run).map_err(EngineError::Thread)?;
         Ok(Self { seen })
     }
 
-    /// Waits until the pool knows that `head` is the head.
+    /// Waits until the pool has seen that `head` is the head.
     pub async fn wait_for(&mut self, head: B256) {
         // An error means that the live chain is gone: then nobody waits for it.
         let _ = self.seen.wait_for(|seen| *seen == head).await;
     }
 }
 
-/// Brings the pool to the present head, over `changes`, and returns it.
+/// Brings the pool to the present head, over `changes`.
 fn advance(
     live: &LiveChain,
     pool: &Pool,
     changes: &[Arc<HeadChange>],
-) -> Result<B256, PipelineError> {
+) -> Result<(), PipelineError> {
     let view = live.view()?;
     let head = view.head();
     let state = view.state(&head.hash())?;
@@ -97,23 +102,24 @@ fn advance(
                 source: Box::new(source),
             }
         })?;
-    let blocks = |reverted: bool| {
-        changes.iter().flat_map(
-            move |change| {
-                if reverted { &change.reverted } else { &change.committed }
-            },
-        )
-    };
-    let mined: Vec<B256> = blocks(false)
-        .flat_map(|block| &block.block.body().transactions)
-        .map(|transaction| *transaction.hash())
-        .collect();
-    let known: HashSet<_> = mined.iter().collect();
-    let reinserted = blocks(true)
-        .flat_map(|block| block.block.clone_transactions_recovered())
-        .filter(|transaction| !known.contains(transaction.hash()))
-        .map(|transaction: Recovered<_>| transaction)
-        .collect();
-    pool.set_head(head, next, &mined, &state, reinserted)?;
-    Ok(head.hash())
+    // In order, as a block may go and come again.
+    let mut mined = HashSet::<B256>::default();
+    let mut reverted = HashMap::<B256, Recovered<Transaction>>::default();
+    for change in changes {
+        for block in &change.reverted {
+            for transaction in block.block.clone_transactions_recovered() {
+                mined.remove(transaction.hash());
+                reverted.insert(*transaction.hash(), transaction);
+            }
+        }
+        for block in &change.committed {
+            for transaction in &block.block.body().transactions {
+                mined.insert(*transaction.hash());
+                reverted.remove(transaction.hash());
+            }
+        }
+    }
+    let mined: Vec<B256> = mined.into_iter().collect();
+    pool.set_head(head, next, &mined, &state, reverted.into_values().collect())?;
+    Ok(())
 }

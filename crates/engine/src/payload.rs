@@ -11,11 +11,12 @@ use crate::{
 };
 use alloy_consensus::{Transaction as _, transaction::Recovered};
 use alloy_eips::eip7685::Requests;
+use alloy_hardforks::EthereumHardforks;
 use alloy_primitives::{B256, Bytes, U256, map::HashMap};
 use alloy_rpc_types_engine::{PayloadAttributes, PayloadId};
 use parking_lot::{Condvar, Mutex};
 use retrie_chainspec::primitives::{SealedHeader, Transaction};
-use retrie_consensus::ChainHead;
+use retrie_consensus::{ChainHead, MAX_RLP_BLOCK_SIZE};
 use retrie_db::StateRootMode;
 use retrie_execution::{ExecutionError, Room, TransactionSource};
 use retrie_pipeline::{
@@ -60,8 +61,11 @@ impl Default for BuilderConfig {
     }
 }
 
-/// Bytes of a block's transactions: the limit of EIP-7934 less what the rest may take.
-const MAX_TRANSACTION_BYTES: usize = 8 << 20;
+/// Bytes of a block's transactions: the limit of EIP-7934 less what header, withdrawals and the
+/// heads of lists may take.
+const MAX_TRANSACTION_BYTES: usize = MAX_RLP_BLOCK_SIZE - (64 << 10);
+/// Longest head of one transaction within the list.
+const MAX_RLP_HEAD: usize = 5;
 
 /// A block that was built, and what its proposer needs beside it.
 #[derive(Debug)]
@@ -232,6 +236,8 @@ struct Worker {
 impl Worker {
     fn run(&self) {
         let Self { live, pool, config, job } = self;
+        // Nobody shall wait for a builder that has panicked.
+        let _end = EndOf(job);
         let start = Instant::now();
         loop {
             let built = build(live, pool, config, &job.parent, &job.attributes);
@@ -262,6 +268,15 @@ impl Worker {
                 return;
             }
         }
+    }
+}
+
+/// Ends a job when it is dropped.
+struct EndOf<'a>(&'a Job);
+
+impl Drop for EndOf<'_> {
+    fn drop(&mut self) {
+        self.0.end();
     }
 }
 
@@ -315,6 +330,7 @@ fn build(
         current: None,
         sidecars: HashMap::default(),
         bytes: 0,
+        is_osaka: live.spec().is_osaka_active_at_timestamp(attributes.timestamp),
     };
     let block = BlockAttributes {
         timestamp: attributes.timestamp,
@@ -405,6 +421,8 @@ struct PoolSource {
     /// Of the blob transactions offered.
     sidecars: HashMap<B256, Arc<Sidecar>>,
     bytes: usize,
+    /// Whether blobs come with proofs of their cells (EIP-7594).
+    is_osaka: bool,
 }
 
 impl TransactionSource for PoolSource {
@@ -415,8 +433,12 @@ impl TransactionSource for PoolSource {
         loop {
             let offered = self.best.next()?;
             let transaction = &offered.transaction;
-            let length = offered.encoded_length();
-            if transaction.gas_limit() > room.gas
+            let length = offered.encoded_length() + MAX_RLP_HEAD;
+            // The pool learns of a new fork with its first block.
+            let is_unfit =
+                offered.sidecar.as_ref().is_some_and(|blobs| blobs.is_eip7594() != self.is_osaka);
+            if is_unfit
+                || transaction.gas_limit() > room.gas
                 || transaction.blob_gas_used().unwrap_or_default() > room.blob_gas
                 || self.bytes + length > MAX_TRANSACTION_BYTES
             {
@@ -436,7 +458,7 @@ impl TransactionSource for PoolSource {
     fn refused(&mut self, reason: &ExecutionError) {
         if let Some(offered) = self.current.take() {
             tracing::debug!(hash = %offered.hash(), %reason, "transaction left out");
-            self.bytes -= offered.encoded_length();
+            self.bytes -= offered.encoded_length() + MAX_RLP_HEAD;
             self.best.mark_invalid(offered.sender());
         }
     }

@@ -2,7 +2,7 @@
 
 use crate::{Chain, PipelineError, tree::ExecutedBlock};
 use alloy_primitives::B256;
-use crossbeam_channel::{Receiver, Sender, bounded};
+use crossbeam_channel::{Receiver, Sender, TryRecvError, bounded};
 use retrie_db::{NewBlock, WriteTxn};
 use retrie_state::Proposal;
 use retrie_telemetry::Metrics;
@@ -63,6 +63,11 @@ impl<'a> Committer<'a> {
         Ok(done)
     }
 
+    /// Whether a commit is under way, or its outcome not taken.
+    pub(crate) const fn is_running(&self) -> bool {
+        self.running
+    }
+
     /// Waits for the running commit, if there is one.
     pub(crate) fn wait(&mut self) -> Outcome {
         if !std::mem::take(&mut self.running) {
@@ -73,10 +78,15 @@ impl<'a> Committer<'a> {
 
     /// What the running commit has made durable, once it is done.
     pub(crate) fn poll(&mut self) -> Result<Option<Vec<B256>>, PipelineError> {
-        if !self.running || self.outcomes.is_empty() {
+        if !self.running {
             return Ok(None);
         }
-        self.wait().map(Some)
+        let outcome = match self.outcomes.try_recv() {
+            Err(TryRecvError::Empty) => return Ok(None),
+            outcome => outcome.map_err(|_| PipelineError::Thread { thread: "import-commit" })?,
+        };
+        self.running = false;
+        outcome.map(Some)
     }
 
     /// Stores blocks that are not canonical, at once: they are rare, and must not be lost when the

@@ -25,6 +25,12 @@ pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
         .ok_or_else(|| format!("`{text}` is not a time such as 250ms, 2s, 1m or 3h"))
 }
 
+/// The same, but not nothing.
+pub(crate) fn parse_interval(text: &str) -> Result<Duration, String> {
+    let interval = parse_duration(text)?;
+    if interval.is_zero() { Err("an interval cannot be nothing".into()) } else { Ok(interval) }
+}
+
 /// The engine.
 #[derive(Clone, Copy, Debug, Args)]
 #[command(next_help_heading = "Engine")]
@@ -57,7 +63,7 @@ pub(crate) struct BuilderArgs {
     #[arg(id = "builder_gas_limit", long = "builder.gaslimit", value_name = "GAS")]
     gas_limit: Option<u64>,
     /// How long to wait before a payload is built again.
-    #[arg(id = "builder_interval", long = "builder.interval", value_name = "TIME", default_value = "1s", value_parser = parse_duration)]
+    #[arg(id = "builder_interval", long = "builder.interval", value_name = "TIME", default_value = "1s", value_parser = parse_interval)]
     interval: Duration,
     /// How long a payload is improved.
     #[arg(id = "builder_deadline", long = "builder.deadline", value_name = "TIME", default_value = "12s", value_parser = parse_duration)]
@@ -198,7 +204,7 @@ pub(crate) struct DevArgs {
     #[arg(long)]
     pub(crate) dev: bool,
     /// Seal a block at this interval instead.
-    #[arg(long = "dev.block-time", value_name = "TIME", requires = "dev", value_parser = parse_duration)]
+    #[arg(long = "dev.block-time", value_name = "TIME", requires = "dev", value_parser = parse_interval)]
     pub(crate) block_time: Option<Duration>,
 }
 
@@ -214,7 +220,7 @@ pub(crate) struct FollowArgs {
     #[arg(long = "follow.gaps-only", requires = "follow")]
     pub(crate) gaps_only: bool,
     /// How often its head is asked for.
-    #[arg(id = "follow_interval", long = "follow.interval", value_name = "TIME", default_value = "2s", value_parser = parse_duration)]
+    #[arg(id = "follow_interval", long = "follow.interval", value_name = "TIME", default_value = "2s", value_parser = parse_interval)]
     pub(crate) interval: Duration,
 }
 

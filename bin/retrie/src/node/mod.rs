@@ -143,7 +143,7 @@ impl Command {
         let servers = runtime.block_on(servers::start(
             &self.rpc,
             secret.map(|secret| (SocketAddr::new(self.auth.addr, self.auth.port), secret, api)),
-            &live,
+            &handle,
             &pool,
             &datadir,
         ))?;
@@ -188,6 +188,10 @@ impl Command {
             }
             if miner.as_ref().is_some_and(tokio::task::JoinHandle::is_finished) {
                 failed = Some("the dev miner has ended");
+                break;
+            }
+            if follower.as_ref().is_some_and(std::thread::JoinHandle::is_finished) {
+                failed = Some("the follower has ended");
                 break;
             }
             show_pool(&metrics, &pool);

@@ -3,9 +3,9 @@
 use alloy_rpc_types_engine::JwtSecret;
 use clap::{ArgAction, Args};
 use eyre::Context;
-use retrie_engine::{EngineApi, LiveChain, pool::Pool};
+use retrie_engine::{EngineApi, EngineHandle, pool::Pool};
 use retrie_rpc::{
-    Limits, Namespace, NodeStatus, RpcContext, engine_methods,
+    Limits, Namespace, NodeStatus, RpcContext, SyncProgress, engine_methods,
     server::{
         AuthConfig, ConnectionLimits, HttpConfig, IpcConfig, ServerConfig, Servers, WsConfig,
     },
@@ -186,9 +186,21 @@ impl RpcArgs {
 /// What this node tells of itself.
 struct Status {
     datadir: PathBuf,
+    engine: EngineHandle,
+    /// Head when the node was started.
+    starting: u64,
 }
 
 impl NodeStatus for Status {
+    /// Behind is a node whose consensus client has named a head that is not known here. How high
+    /// that is nobody has said.
+    fn syncing(&self) -> Option<SyncProgress> {
+        self.engine.wanted().borrow().is_some().then(|| {
+            let current = self.engine.live().head().number;
+            SyncProgress { starting: self.starting, current, highest: current }
+        })
+    }
+
     fn datadir(&self) -> Option<PathBuf> {
         Some(self.datadir.clone())
     }
@@ -198,16 +210,22 @@ impl NodeStatus for Status {
 pub(super) async fn start(
     args: &RpcArgs,
     auth: Option<(SocketAddr, JwtSecret, EngineApi)>,
-    live: &LiveChain,
+    handle: &EngineHandle,
     pool: &Pool,
     datadir: &Path,
 ) -> eyre::Result<Servers> {
     let cores = std::thread::available_parallelism().map_or(2, usize::from);
+    let live = handle.live();
+    let status = Status {
+        datadir: datadir.to_owned(),
+        engine: handle.clone(),
+        starting: live.head().number,
+    };
     let context = RpcContext::new(live.clone(), args.threads.unwrap_or(cores))
         .with_pool(pool.clone())
         .with_limits(args.limits())
         .with_proof_peers(args.proof_peers())
-        .with_node(Arc::new(Status { datadir: datadir.to_owned() }));
+        .with_node(Arc::new(status));
     let (auth, engine) = match auth {
         Some((addr, secret, api)) => {
             (Some(AuthConfig { addr, ..AuthConfig::new(secret) }), engine_methods(api))

@@ -380,9 +380,10 @@ impl<'a> Tree<'a> {
         };
         let first_pending = self.pending.blocks.first().map(|block| block.block().number());
         if let Some(first) = first_pending.filter(|first| *first <= ancestor + 1) {
-            let reverted = self.pending.split_off((ancestor + 1 - first) as usize);
-            self.committer.side_blocks(&reverted)?;
-            return Ok(data(&reverted));
+            let at = (ancestor + 1 - first) as usize;
+            // Memory follows what is stored, and not if that fails.
+            self.committer.side_blocks(&self.pending.blocks[at..])?;
+            return Ok(data(&self.pending.split_off(at)));
         }
         self.wait()?;
         if ancestor < self.first_retained() {
@@ -396,12 +397,12 @@ impl<'a> Tree<'a> {
         // should their branch win later, it is executed again.
         let kept: HashMap<_, _> =
             branch.iter().map(|block| (block.block().hash(), block.clone())).collect();
-        let pending = self.pending.split_off(0);
-        reverted.extend(data(&pending));
+        reverted.extend(data(&self.pending.blocks));
         let side = self.blocks.values().filter(|block| !kept.contains_key(&block.block().hash()));
         let side: Vec<_> = side.cloned().collect();
         self.committer.revert(ancestor, &side)?;
         tracing::debug!(old = %self.head.block(), ancestor, "took the durable chain back");
+        self.pending.split_off(0);
         self.blocks = kept;
         self.forget_codes();
         self.refresh()?;
@@ -441,6 +442,14 @@ impl<'a> Tree<'a> {
     pub fn persist(&mut self, keep: usize) -> Result<(), PipelineError> {
         if let Some(done) = self.committer.poll()? {
             self.forget(done)?;
+        }
+        if !self.in_flight.is_empty() && !self.committer.is_running() {
+            // Somebody else was told why: nothing above it can be committed any more.
+            let number =
+                |block: Option<&Arc<ExecutedBlock>>| block.map_or(0, |b| b.block().number());
+            let (first, last) = (number(self.in_flight.first()), number(self.in_flight.last()));
+            let source = Box::new(PipelineError::Thread { thread: "import-commit" });
+            return Err(PipelineError::Commit { first, last, source });
         }
         if self.in_flight.is_empty() { self.hand_over(keep) } else { Ok(()) }
     }

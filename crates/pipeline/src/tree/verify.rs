@@ -192,7 +192,12 @@ impl Tree<'_> {
         let first = self.first_retained();
         let mut branch = Vec::new();
         let mut hash = block.hash();
-        while !self.blocks.contains_key(&hash) && !self.read.is_canonical(&hash)? {
+        while hash != self.head.header.hash() && !self.is_canonical(&hash)? {
+            // A block in memory may stand on one that has left the canonical chain since.
+            if let Some(known) = self.blocks.get(&hash) {
+                hash = known.block().parent_hash();
+                continue;
+            }
             let stored =
                 self.read.recovered_block(&hash)?.ok_or(StateError::UnknownBlock { hash })?;
             if stored.number() <= first {

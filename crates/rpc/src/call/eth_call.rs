@@ -46,10 +46,11 @@ fn transact(
     let block_env = simulation.env().block_env.clone();
     let tx = prepare(simulation, request, CallRules::Call, rpc.limits.gas_cap)?;
     let (base_fee, time) = (block_env.basefee, rpc.limits.evm_timeout);
-    let outcome = simulation
-        .transact(tx.clone())
-        .map_err(|error| TransactFailure::new(error, &tx, base_fee, time).in_call())?;
+    let outcome = simulation.transact(tx.clone());
+    // What follows has its own fees, whatever became of this one.
     simulation.env_mut().block_env = block_env;
+    let outcome =
+        outcome.map_err(|error| TransactFailure::new(error, &tx, base_fee, time).in_call())?;
     if commits {
         simulation.commit(outcome.state).map_err(TransactFailure::database)?;
     }

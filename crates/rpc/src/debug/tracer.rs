@@ -21,6 +21,9 @@ use revm_inspectors::tracing::{
 };
 use std::{fmt, time::Duration};
 
+/// However long a caller wants to wait, a trace takes no longer.
+const LONGEST: Duration = Duration::from_secs(5 * 60);
+
 /// How long a trace may execute if the request does not say.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -50,7 +53,7 @@ impl Tracer {
             )));
         }
         let timeout = match &options.timeout {
-            Some(text) => duration::parse(text)?,
+            Some(text) => duration::parse(text)?.min(LONGEST),
             None => DEFAULT_TIMEOUT,
         };
         let tracer = Self { options, timeout };
