@@ -191,19 +191,22 @@ impl Tree<'_> {
     pub(super) fn restore_branch(&mut self, block: &SealedHeader) -> Result<(), PipelineError> {
         let first = self.first_retained();
         let mut branch = Vec::new();
-        let mut hash = block.hash();
+        let (mut hash, mut number) = (block.hash(), block.number);
         while hash != self.head.header.hash() && !self.is_canonical(&hash)? {
             // A block in memory may stand on one that has left the canonical chain since.
             if let Some(known) = self.blocks.get(&hash) {
                 hash = known.block().parent_hash();
+                number = number.saturating_sub(1);
                 continue;
+            }
+            // It may not even be stored: side blocks in memory are forgotten below this.
+            if number <= first {
+                return Err(self.beyond_retention(number.saturating_sub(1)));
             }
             let stored =
                 self.read.recovered_block(&hash)?.ok_or(StateError::UnknownBlock { hash })?;
-            if stored.number() <= first {
-                return Err(self.beyond_retention(stored.number().saturating_sub(1)));
-            }
             hash = stored.parent_hash();
+            number = number.saturating_sub(1);
             branch.push(stored);
         }
         for stored in branch.into_iter().rev() {
