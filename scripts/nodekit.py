@@ -44,6 +44,15 @@ def find_geth(given):
     fail(f"there is no geth at {' or '.join(places)}: get it with `{install}`, or give --geth BIN")
 
 
+def system_contracts(retrie):
+    """The contracts that blocks call by themselves and that of deposits, as Hoodi's genesis has
+    them: all of its accounts with code.
+    """
+    command = [str(retrie), "dump-genesis", "--chain", "hoodi"]
+    genesis = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
+    return {address: of for address, of in genesis["alloc"].items() if of.get("code", "0x") != "0x"}
+
+
 def find_retrie(given):
     path = Path(given) if given else ROOT / "target" / "release" / "retrie"
     if not shutil.which(str(path)):

@@ -31,9 +31,12 @@ EMPTY_OMMERS = keccak(rlp.encode([]))
 UNSUPPORTED_FORK = -38005
 
 
-def genesis_file(path, time, funded, forks_at_genesis):
-    """Writes the genesis file: forks at their slots after `time`, ether for `funded`."""
+def genesis_file(path, time, funded, forks_at_genesis, contracts):
+    """Writes the genesis file: forks at their slots after `time`, ether for `funded`, and the system
+    contracts.
+    """
     genesis = json.loads((Path(__file__).parent / "genesis.json").read_text())
+    genesis["alloc"].update(contracts)
     genesis["timestamp"] = hex(time)
     for name, slot, _ in FORKS[1:]:
         at = time if forks_at_genesis else time + slot * SLOT_SECONDS
