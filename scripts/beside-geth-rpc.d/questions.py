@@ -20,6 +20,7 @@ TRACERS = [
     {"tracer": "4byteTracer"},
     {"tracer": "flatCallTracer"},
     {"tracer": "noopTracer"},
+    {"tracer": "callTracer", "tracerConfig": {"withLog": True, "onlyTopCall": True}},
     {"tracer": "muxTracer", "tracerConfig": {"callTracer": {}, "4byteTracer": {}}},
 ]
 UNKNOWN_HASH, UNKNOWN_ADDRESS = "0x" + "ab" * 32, "0x" + "cd" * 20
@@ -321,6 +322,17 @@ def raw(chain, many):
     ]:
         for method in ["debug_getRawHeader", "debug_getRawBlock", "debug_getRawReceipts"]:
             yield method, [name]
+    for block in spread(chain.blocks[1:], many // 10):
+        number = int(block["number"], 16)
+        yield "debug_getModifiedAccountsByNumber", [number]
+        yield "debug_getModifiedAccountsByNumber", [number - 1, chain.top]
+        yield "debug_getModifiedAccountsByHash", [block["hash"]]
+        yield "debug_getModifiedAccountsByHash", [block["parentHash"], block["hash"]]
+        for address, _ in spread(chain.slots, 4):
+            for start, count in [("0x", 3), ("0x80", 100)]:
+                yield "debug_storageRangeAt", [block["hash"], 0, address, start, count]
+    yield "debug_getModifiedAccountsByNumber", [2, 1]
+    yield "debug_getBadBlocks", []
 
 
 def simulations(chain, many):

@@ -40,6 +40,10 @@ enum Command {
     Config(commands::config::Args),
     /// Create a datadir with the genesis block.
     Init(commands::init::Args),
+    /// Create a datadir that begins with the state after some block, from a state dump.
+    InitState(Box<commands::init_state::Args>),
+    /// Write the state after a block as a state dump.
+    DumpState(commands::dump_state::Args),
     /// Import blocks from files into a datadir.
     Import(commands::import::Args),
     /// Execute stored blocks again, on the history of states, and compare.
@@ -99,6 +103,8 @@ fn main() -> ExitCode {
         Command::Node(command) => command.run(&stop),
         Command::Config(args) => args.run(),
         Command::Init(args) => args.run(),
+        Command::InitState(args) => args.run(&stop),
+        Command::DumpState(args) => args.run(&stop),
         Command::Import(args) => args.run(&stop),
         Command::ReExecute(args) => args.run(&stop),
         Command::DumpGenesis(args) => args.run(),

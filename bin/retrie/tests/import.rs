@@ -143,6 +143,54 @@ fn pruning_flags_bound_what_is_kept_of_the_past() {
 }
 
 #[test]
+fn bodies_and_lookup_of_old_blocks_go_as_the_flags_say() {
+    // Blocks that keep their bodies (beside genesis), their receipts, their rows in the lookup.
+    for (rules, flags, bodies, receipts, lookup) in [
+        (Rules::Byzantium, "--prune.bodies.distance 8", 9, 9, 9),
+        (Rules::Byzantium, "--prune.bodies.distance 2", 8, 8, 8),
+        (Rules::Byzantium, "--prune.bodies.before 15 --prune.receipts.full", 8, 4, 8),
+        (Rules::Cancun, "--prune.bodies.pre-merge --full", 20, 20, 20),
+        (Rules::Byzantium, "--prune.transaction-lookup.full", 20, 20, 4),
+        (Rules::Byzantium, "--prune.transaction-lookup.before 15", 20, 20, 6),
+    ] {
+        let (scene, blocks) = Scene::with_chain(rules, 20);
+        for to in [10, 20] {
+            let more = format!("--retention 3 --state-backend raw --to {to} {flags}");
+            succeeds(&mut scene.import("chain.rlp", &more));
+        }
+        let mut stats = retrie(["db", "stats", "--datadir", &scene.at("data")]);
+        succeeds(stats.args(["--json", &scene.at("stats.json")]));
+        let stats = scene.json("stats.json");
+        let rows = |name: &str| {
+            let tables = stats["tables"].as_array().unwrap();
+            let table = tables.iter().find(|table| table["name"] == name).unwrap();
+            table["rows"].as_u64().unwrap() as usize
+        };
+        let transactions = |last: usize| -> usize {
+            blocks[20 - last..].iter().map(|block| block.body.transactions.len()).sum()
+        };
+        assert_eq!(rows("Headers"), 21, "{flags}");
+        assert_eq!(rows("Bodies"), bodies + 1, "{flags}");
+        assert_eq!(rows("Transactions"), transactions(bodies), "{flags}");
+        assert_eq!(rows("Receipts"), transactions(receipts), "{flags}");
+        assert_eq!(rows("TxLookup"), transactions(lookup), "{flags}");
+        let mut verify = retrie(["db", "verify", "--chain", &scene.at("genesis.json")]);
+        let printed = succeeds(verify.args(["--datadir", &scene.at("data")]));
+        assert!(printed.contains("nothing is wrong"), "{flags}: {printed}");
+        let mut export = retrie(["export", "--from", "5", "--datadir", &scene.at("data")]);
+        export.arg(scene.at("out.rlp"));
+        if bodies == 20 {
+            succeeds(&mut export);
+        } else {
+            fails_saying(&mut export, &["the body of block 5 is not kept"]);
+        }
+    }
+    let (scene, _) = Scene::with_chain(Rules::Byzantium, 2);
+    let merge = "--prune.bodies.pre-merge";
+    fails_saying(&mut scene.import("chain.rlp", merge), &["--prune.bodies.before"]);
+}
+
+#[test]
 fn json_on_stdout_stands_alone() {
     let (scene, _) = Scene::with_chain(Rules::Byzantium, 2);
     let printed = succeeds(&mut scene.import("chain.rlp", "--json -"));

@@ -3,6 +3,7 @@
 use crate::{cache::CacheError, chain::MakeChainError, memory::CapError};
 use alloy_primitives::B256;
 use retrie_db::DbError;
+use retrie_engine::EngineApiError;
 use retrie_pipeline::PipelineError;
 use retrie_state::{StateError, StoreError};
 use std::path::{Path, PathBuf};
@@ -75,6 +76,24 @@ pub enum BenchError {
         /// The cause.
         source: Box<PipelineError>,
     },
+    /// A client's Engine API failed.
+    #[error("{client}: {source}")]
+    EngineApi {
+        /// Name of its backend.
+        client: String,
+        /// The cause.
+        source: Box<EngineApiError>,
+    },
+    /// A client does not find a block valid.
+    #[error("{client}: block {hash} is {status}, and should be VALID")]
+    NotValid {
+        /// Name of its backend.
+        client: String,
+        /// The block.
+        hash: B256,
+        /// What it says.
+        status: String,
+    },
     /// The blocks could not be made.
     #[error(transparent)]
     MakeChain(#[from] MakeChainError),
@@ -131,6 +150,7 @@ impl BenchError {
             Self::State { .. }
                 | Self::Db { .. }
                 | Self::Client { .. }
+                | Self::EngineApi { .. }
                 | Self::MakeChain(MakeChainError::Io { .. } | MakeChainError::Pipeline(_))
                 | Self::Peer { .. }
                 | Self::Io { .. }
@@ -188,5 +208,11 @@ pub(crate) trait OfClient<T> {
 impl<T> OfClient<T> for Result<T, PipelineError> {
     fn of_client(self, client: &str) -> Result<T, BenchError> {
         self.map_err(|e| BenchError::Client { client: client.into(), source: Box::new(e) })
+    }
+}
+
+impl<T> OfClient<T> for Result<T, EngineApiError> {
+    fn of_client(self, client: &str) -> Result<T, BenchError> {
+        self.map_err(|e| BenchError::EngineApi { client: client.into(), source: Box::new(e) })
     }
 }

@@ -6,7 +6,7 @@ use retrie_bench::{
     chain::{
         CHAIN_FILE, ChainMaker, ContractSet, Fill, KeyChoice, Mix, Preload, Recipe, write_chain,
     },
-    clients::{ClientRace, Entrant, Progress, Raced, Senders, Workload},
+    clients::{ClientRace, Entrant, Progress, Raced, Senders, Via, Workload},
     state::Terms,
 };
 use retrie_chainspec::parse_chain;
@@ -43,6 +43,7 @@ fn workload(name: &'static str, mix: Mix, contracts: ContractSet) -> Workload {
         warmup: 3,
         slices: 4,
         commit_every: None,
+        via: Via::Import,
     }
 }
 
@@ -123,6 +124,23 @@ fn check(workload: &Workload, raced: &Raced) {
     // A trie writes nodes beside values.
     let writes = |n: usize| raced.outcomes[n].amplification().1;
     assert!(writes(1) > writes(0) && writes(2) > writes(0));
+}
+
+#[test]
+fn live_nodes_take_the_same_blocks_one_by_one() {
+    let home = tempfile::tempdir().unwrap();
+    let mix = Mix { transfers: 1, erc20: 1, swaps: 1, ..Mix::NOTHING };
+    let mut workload = workload("new-payload", mix, ContractSet::own());
+    (workload.via, workload.commit_every) = (Via::EngineApi, Some(1));
+    let raced = run(&workload, Senders::Unrecovered, home.path());
+    check(&workload, &raced);
+    let [raw, mpt, _] = &raced.outcomes[..] else { panic!("{raced:?}") };
+    let ratio = mpt.latency_ratio_to(raw);
+    assert!(ratio.median > 0.0 && ratio.lower <= ratio.median && ratio.median <= ratio.upper);
+    // What makes a block durable is on the clock of the turn, not in the payload's latency.
+    assert!(raw.latency().max_micros() < raw.slices().as_micros() as u64);
+    workload.commit_every = None;
+    assert!(workload.check().unwrap_err().to_string().contains("--commit-every"));
 }
 
 #[test]

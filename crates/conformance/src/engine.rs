@@ -20,11 +20,12 @@ use crate::{
 use alloy_consensus::Transaction as _;
 use alloy_eips::eip7685::EMPTY_REQUESTS_HASH;
 use alloy_hardforks::EthereumHardforks;
-use alloy_primitives::{B256, Bytes};
+use alloy_primitives::{B256, Bytes, hex};
 use alloy_rpc_types_engine::{
     ExecutionPayloadInputV2, ExecutionPayloadV1, ExecutionPayloadV3, ExecutionPayloadV4,
     ForkchoiceState, PayloadStatus, PayloadStatusEnum,
 };
+use base64::prelude::{BASE64_STANDARD, Engine as _};
 use retrie_chainspec::{ChainSpec, primitives::Block};
 use retrie_engine::{
     BuilderConfig, Engine, EngineApi, EngineApiError, EngineConfig, LiveChain, PayloadBuilder,
@@ -33,7 +34,7 @@ use retrie_engine::{
 use retrie_execution::execute_block;
 use retrie_pipeline::{Chain, prepare};
 use serde::Deserialize;
-use serde_json::value::RawValue;
+use serde_json::{Value, value::RawValue};
 use std::sync::Arc;
 
 /// JSON-RPC code of parameters that make no sense.
@@ -119,6 +120,60 @@ pub(crate) fn run_payloads(json: &RawValue, worker: &Worker) -> Verdict {
             driver.send_call(payload).map_err(|error| format!("payload {index}: {error}"))?;
         }
         Ok(())
+    })
+}
+
+/// A request on the Engine API.
+#[derive(Debug, Deserialize)]
+pub(crate) struct EngineCall {
+    method: String,
+    params: Vec<Value>,
+}
+
+impl EngineCall {
+    /// The parameters as the specification has them. Those that geth has written name what a version
+    /// lacks as null, and have requests in base64, as Go has bytes in JSON.
+    fn params(&self) -> Result<String, String> {
+        let mut params = self.params.clone();
+        if let Some(Value::Object(payload)) = params.first_mut() {
+            payload.retain(|_, value| !value.is_null());
+        }
+        if let Some(Value::Array(requests)) = params.get_mut(3) {
+            for request in requests {
+                let text = request.as_str().ok_or("a request is no text")?;
+                if !text.starts_with("0x") {
+                    let bytes = BASE64_STANDARD.decode(text).map_err(|error| error.to_string())?;
+                    *request = Value::from(hex::encode_prefixed(bytes));
+                }
+            }
+        }
+        serde_json::to_string(&params).map_err(|error| error.to_string())
+    }
+
+    /// What comes after `prefix` in the method's name.
+    fn version(&self, prefix: &str) -> Result<&str, String> {
+        self.method.strip_prefix(prefix).ok_or_else(|| format!("{} is no {prefix}", self.method))
+    }
+}
+
+/// Sends payloads, all of them valid, and then the one update that makes the last one the head. The
+/// first one is genesis, which no payload can say (it has a difficulty), and is left out.
+pub(crate) fn run_calls(
+    spec: ChainSpec,
+    payloads: &[EngineCall],
+    update: &EngineCall,
+    end: End<'_>,
+    worker: &Worker,
+) -> Verdict {
+    drive(spec, end, worker, |driver| {
+        for (index, payload) in payloads.iter().enumerate().skip(1) {
+            driver.send_valid(payload).map_err(|error| format!("call {index}: {error}"))?;
+        }
+        let version = update.version("engine_forkchoiceUpdatedV")?;
+        let version = version.parse().map_err(|error| format!("{version}: {error}"))?;
+        let state = update.params.first().cloned().unwrap_or_default();
+        let state = serde_json::from_value(state).map_err(|error| error.to_string())?;
+        driver.update(version, state)
     })
 }
 
@@ -301,6 +356,15 @@ impl Driver<'_> {
         Ok(())
     }
 
+    /// Sends a payload that must be valid; the head stays.
+    fn send_valid(&self, payload: &EngineCall) -> Verdict {
+        let before = self.live.head().hash();
+        let call = Call::parse(payload.version("engine_newPayloadV")?, &payload.params()?)?;
+        let hash = call.hash();
+        let status = self.new_payload(call).map_err(|error| error.to_string())?;
+        compare(None, self.after(hash, before, status)?)
+    }
+
     fn send(&self, call: Call) -> Result<Sent, String> {
         let before = self.live.head().hash();
         let hash = call.hash();
@@ -369,7 +433,11 @@ impl Driver<'_> {
 
     /// Makes a valid block the head.
     fn lead(&self, version: u8, hash: B256) -> Verdict {
-        let state = ForkchoiceState { head_block_hash: hash, ..Default::default() };
+        self.update(version, ForkchoiceState { head_block_hash: hash, ..Default::default() })
+    }
+
+    fn update(&self, version: u8, state: ForkchoiceState) -> Verdict {
+        let hash = state.head_block_hash;
         let updated =
             self.worker.runtime.block_on(self.api.fork_choice_updated(version, state, None));
         let status = updated.map_err(|error| error.to_string())?.payload_status;

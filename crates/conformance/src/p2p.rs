@@ -1,8 +1,10 @@
-//! Chains of the `p2p` data: genesis file and blocks, imported as a user would.
+//! Chains of the `p2p` data: genesis file and blocks, imported as a user would, or given by a
+//! consensus client.
 
 use crate::{
     archive::TestFile,
-    blockchain::check_state,
+    blockchain::{self, check_state},
+    engine::{self, EngineCall},
     format::{Alloc, AllocAccount, Verdict},
     worker::Worker,
 };
@@ -16,9 +18,17 @@ use std::{collections::BTreeMap, sync::atomic::AtomicBool};
 /// The chain that states its end; the other one has no state to compare with.
 const CHAIN: &str = "chain-600-prague/chain.rlp";
 
+/// Its blocks as calls of the Engine API.
+const CALLS: &str = "newpayload.json";
+
 /// Whether a file is a chain that is run.
 pub(crate) fn is_run(path: &str) -> bool {
     path == CHAIN
+}
+
+/// Whether a file lists calls of the Engine API.
+pub(crate) fn has_calls(path: &str) -> bool {
+    path.ends_with(CALLS)
 }
 
 #[derive(Debug, Deserialize)]
@@ -57,26 +67,52 @@ impl Account {
     }
 }
 
+/// The files of a chain's folder.
+struct Folder<'a> {
+    path: &'a str,
+    all: &'a [TestFile],
+}
+
+impl<'a> Folder<'a> {
+    /// That of `file`, which has this name in it.
+    fn of(file: &'a TestFile, name: &str, all: &'a [TestFile]) -> Result<Self, String> {
+        let path = file.path.strip_suffix(name).ok_or_else(|| format!("not a {name}"))?;
+        Ok(Self { path, all })
+    }
+
+    fn content(&self, name: &str) -> Result<&'a [u8], String> {
+        let path = format!("{}{name}", self.path);
+        let file = self.all.iter().find(|file| file.path == path);
+        file.map(|file| &file.content[..]).ok_or_else(|| format!("{path} is missing"))
+    }
+
+    fn json<T: Deserialize<'a>>(&self, name: &str) -> Result<T, String> {
+        serde_json::from_slice(self.content(name)?).map_err(|error| format!("{name}: {error}"))
+    }
+
+    fn spec(&self) -> Result<ChainSpec, String> {
+        let genesis = String::from_utf8_lossy(self.content("genesis.json")?);
+        ChainSpec::from_genesis_json(&genesis).map_err(|error| error.to_string())
+    }
+
+    fn head(&self) -> Result<B256, String> {
+        Ok(self.json::<HeadBlock>("headblock.json")?.hash)
+    }
+
+    /// The whole state at the head.
+    fn state(&self) -> Result<Alloc, String> {
+        let state: HeadState = self.json("headstate.json")?;
+        let account = |(address, account): (Address, Account)| Ok((address, account.into_alloc()?));
+        state.accounts.into_iter().map(account).collect()
+    }
+}
+
 /// Imports the chain of `file` and compares head and state with the files beside it.
 pub(crate) fn run(file: &TestFile, all: &[TestFile], worker: &Worker) -> Verdict {
-    let folder = file.path.strip_suffix("chain.rlp").ok_or("not a chain")?;
-    let beside = |name: &str| {
-        let path = format!("{folder}{name}");
-        let file = all.iter().find(|file| file.path == path);
-        file.map(|file| &file.content[..]).ok_or_else(|| format!("{path} is missing"))
-    };
-    let bad = |name: &str, error: serde_json::Error| format!("{name}: {error}");
-    let genesis = String::from_utf8_lossy(beside("genesis.json")?);
-    let spec = ChainSpec::from_genesis_json(&genesis).map_err(|error| error.to_string())?;
-    let head: HeadBlock = serde_json::from_slice(beside("headblock.json")?)
-        .map_err(|error| bad("headblock.json", error))?;
-    let state: HeadState = serde_json::from_slice(beside("headstate.json")?)
-        .map_err(|error| bad("headstate.json", error))?;
-    let account = |(address, account): (Address, Account)| Ok((address, account.into_alloc()?));
-    let state = state.accounts.into_iter().map(account).collect::<Result<Alloc, String>>()?;
-
-    let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
-    let blocks = folder.path().join("chain.rlp");
+    let folder = Folder::of(file, "chain.rlp", all)?;
+    let (spec, head, state) = (folder.spec()?, folder.head()?, folder.state()?);
+    let scratch = tempfile::tempdir().map_err(|error| error.to_string())?;
+    let blocks = scratch.path().join("chain.rlp");
     std::fs::write(&blocks, &file.content).map_err(|error| error.to_string())?;
     worker.with_chain(spec, |chain| {
         let source = BlockSource::open(&blocks).map_err(|error| error.to_string())?;
@@ -95,9 +131,18 @@ pub(crate) fn run(file: &TestFile, all: &[TestFile], worker: &Worker) -> Verdict
             return Err("the import stopped".into());
         }
         let tip = chain.tip().map_err(|error| error.to_string())?;
-        if tip.hash != head.hash {
-            return Err(format!("the head is {tip}, expected is {}", head.hash));
+        if tip.hash != head {
+            return Err(format!("the head is {tip}, expected is {head}"));
         }
         check_state(chain, &state)
     })
+}
+
+/// Sends the calls of `file` as they stand, and compares head and state with the files beside it.
+pub(crate) fn run_calls(file: &TestFile, all: &[TestFile], worker: &Worker) -> Verdict {
+    let folder = Folder::of(file, CALLS, all)?;
+    let (calls, update): (Vec<EngineCall>, _) = (folder.json(CALLS)?, folder.json("headfcu.json")?);
+    let state = folder.state()?;
+    let end = blockchain::End { head: folder.head()?, root: None, state: Some(&state) };
+    engine::run_calls(folder.spec()?, &calls, &update, end, worker)
 }

@@ -46,6 +46,8 @@ pub(crate) enum Kind {
     Basics,
     Precompiles,
     Chain,
+    /// Calls of the Engine API that make a chain.
+    Calls,
     Other,
 }
 
@@ -83,6 +85,7 @@ pub const SUITES: &[Suite] = &[
     suite("engine:eest-bal-v5.7.0-oldforks", PAYLOADS, Gate::Enforced),
     suite("engine:ethereum-tests-blockchain", PAYLOADS, Gate::Enforced),
     suite("engine:legacytests-cancun-blockchain", PAYLOADS, Gate::Enforced),
+    suite("engine:p2p", Kind::Calls, Gate::Enforced),
     suite(
         "legacytests-vm",
         Kind::Other,
@@ -112,6 +115,7 @@ impl Suite {
     pub(crate) fn has_tests(&self, path: &str) -> bool {
         match self.kind {
             Kind::Chain => path.ends_with("chain.rlp") && p2p::is_run(path),
+            Kind::Calls => p2p::has_calls(path),
             _ => path.ends_with(".json"),
         }
     }
@@ -125,7 +129,7 @@ impl Suite {
             Kind::State => state::run(json, worker),
             Kind::Basics => basics::run(path, json, worker),
             Kind::Precompiles => precompiles::run(path, json, worker),
-            Kind::Chain | Kind::Other => Err("not a file of tests".into()),
+            Kind::Chain | Kind::Calls | Kind::Other => Err("not a file of tests".into()),
         })
     }
 
@@ -136,6 +140,10 @@ impl Suite {
         all: &[TestFile],
         worker: &Worker,
     ) -> Option<Verdict> {
-        (self.kind == Kind::Chain).then(|| p2p::run(file, all, worker))
+        match self.kind {
+            Kind::Chain => Some(p2p::run(file, all, worker)),
+            Kind::Calls => Some(p2p::run_calls(file, all, worker)),
+            _ => None,
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! Opening a datadir, and the open tables.
 
 use crate::{
-    DbError, KeptReceipts, ReadTxn, Result, WriteTxn,
+    DbError, Kept, ReadTxn, Result, WriteTxn,
     chain::ChainRead,
     checksum,
     error::Context,
@@ -67,8 +67,8 @@ pub struct OpenOptions {
     pub sync: SyncMode,
     /// State tables to create right away. Others come into being at their first write.
     pub state_tables: Vec<Table>,
-    /// Of which blocks receipts are kept; may differ at each opening.
-    pub receipts: KeptReceipts,
+    /// What is kept of old blocks; may differ at each opening.
+    pub kept: Kept,
 }
 
 impl Default for OpenOptions {
@@ -80,7 +80,7 @@ impl Default for OpenOptions {
             max_readers: 4096,
             sync: SyncMode::Durable,
             state_tables: Vec::new(),
-            receipts: KeptReceipts::default(),
+            kept: Kept::default(),
         }
     }
 }
@@ -187,7 +187,7 @@ pub struct Inner {
     pub(crate) context: Context,
     pub(crate) file: PathBuf,
     pub(crate) page_size: usize,
-    pub(crate) receipts: KeptReceipts,
+    pub(crate) kept: Kept,
     max_key: usize,
     max_value: usize,
     _lock: Option<DatadirLock>,
@@ -229,20 +229,9 @@ impl Inner {
         };
         let gate = (!options.read_only).then(Gate::default);
         let file = folder.join(FILE);
-        let receipts = options.receipts;
+        let kept = options.kept;
         let _lock = lock;
-        Ok(Self {
-            gate,
-            env,
-            tables,
-            context,
-            file,
-            page_size,
-            receipts,
-            max_key,
-            max_value,
-            _lock,
-        })
+        Ok(Self { gate, env, tables, context, file, page_size, kept, max_key, max_value, _lock })
     }
 
     pub(crate) fn error(&self, action: impl Into<String>, source: MdbxError) -> DbError {

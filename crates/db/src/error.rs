@@ -170,6 +170,17 @@ pub enum DbError {
         /// What is wrong.
         what: String,
     },
+    /// A body that was not kept, or was never there.
+    #[error(
+        "the body of block {number} is not kept: bodies are kept from block {first} on; import the \
+         chain into another datadir if you need it"
+    )]
+    Pruned {
+        /// Number of the block.
+        number: u64,
+        /// First block from which on all bodies are there.
+        first: u64,
+    },
     /// A block that is not stored was named.
     #[error("block {hash} is not stored; insert it first")]
     UnknownBlock {

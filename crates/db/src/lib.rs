@@ -59,7 +59,7 @@ mod verify;
 mod writer;
 
 pub use chain::{
-    CanonicalHeaders, ChainRead, KeptReceipts, NewBlock, StoredBlock, StoredTransaction,
+    CanonicalHeaders, ChainRead, Kept, KeptBlocks, NewBlock, StoredBlock, StoredTransaction,
 };
 pub use env::{Db, OpenOptions, SyncMode};
 pub use error::DbError;

@@ -7,7 +7,7 @@
 //! may wander between threads, are not used: they panic when a commit fails, as on a full disk.)
 
 use crate::{
-    DbError, KeptReceipts, Result, checksum,
+    DbError, Kept, Result, checksum,
     env::Inner,
     error::show_key,
     raw::{self, Handle, Range, RawRead},
@@ -95,9 +95,9 @@ impl WriteTxn {
         self.inner.gate.as_ref().is_some_and(|gate| gate.waiting.load(Ordering::Relaxed) > 0)
     }
 
-    /// Of which blocks receipts are kept.
-    pub(crate) fn kept_receipts(&self) -> KeptReceipts {
-        self.inner.receipts
+    /// What is kept of old blocks.
+    pub(crate) fn kept(&self) -> Kept {
+        self.inner.kept
     }
 
     /// Makes all writes durable at once (with [`SyncMode::NoSync`](crate::SyncMode::NoSync):

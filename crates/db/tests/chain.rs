@@ -5,7 +5,7 @@ mod common;
 use alloy_primitives::{B256, Bytes, U256, keccak256};
 use common::{ALL_TYPES, Full, child, transactions};
 use retrie_chainspec::primitives::{Receipt, RecoveredBlock};
-use retrie_db::{ChainRead, Db, DbError, KeptReceipts, NewBlock, OpenOptions, SyncMode};
+use retrie_db::{ChainRead, Db, DbError, Kept, KeptBlocks, NewBlock, OpenOptions, SyncMode};
 use retrie_state::BlockRef;
 
 fn fresh() -> (tempfile::TempDir, Db) {
@@ -370,23 +370,159 @@ fn empty_block_has_an_empty_list_of_receipts() {
     assert_eq!(txn.receipts(&genesis.hash).unwrap(), Some(Vec::<Receipt>::new()));
 }
 
-#[test]
-fn receipts_of_old_blocks_go_and_nothing_else() {
-    let mut chain = vec![child(None, 0, transactions(0))];
-    for n in 1..30 {
-        chain.push(child(chain.last(), n, if n % 7 == 3 { vec![] } else { transactions(n) }));
+/// A chain of 30 blocks, some of them empty, and a database whose blocks keep what `kept` says.
+struct Growing {
+    chain: Vec<Full>,
+    dir: tempfile::TempDir,
+}
+
+impl Growing {
+    fn new() -> Self {
+        let mut chain = vec![child(None, 0, transactions(0))];
+        for n in 1..30 {
+            chain.push(child(chain.last(), n, if n % 7 == 3 { vec![] } else { transactions(n) }));
+        }
+        Self { chain, dir: tempfile::tempdir().unwrap() }
     }
-    let dir = tempfile::tempdir().unwrap();
-    let open = |from, last| {
-        let receipts = KeptReceipts { from, last };
-        let options = OpenOptions { receipts, sync: SyncMode::NoSync, ..OpenOptions::default() };
-        Db::open_or_create(dir.path(), &options).unwrap()
-    };
-    let insert = |db: &Db, blocks: &[Full]| {
+
+    fn open(&self, kept: Kept) -> Db {
+        let options = OpenOptions { kept, sync: SyncMode::NoSync, ..OpenOptions::default() };
+        Db::open_or_create(self.dir.path(), &options).unwrap()
+    }
+
+    fn insert(&self, db: &Db, blocks: std::ops::Range<usize>) {
         let mut txn = db.begin_write().unwrap();
+        let blocks = &self.chain[blocks];
         blocks.iter().for_each(|block| txn.insert_block(&block.new_block()).unwrap());
         txn.commit().unwrap();
+    }
+}
+
+fn assert_no_faults(db: &Db) {
+    let mut faults = Vec::new();
+    let read = db.begin_read().unwrap();
+    read.check_chain(&mut |_| {}, &mut |fault| faults.push(fault.to_string())).unwrap();
+    assert_eq!(faults, [] as [String; 0]);
+}
+
+const LAST_5: KeptBlocks = KeptBlocks { from: u64::MAX, last: 5 };
+
+#[test]
+fn bodies_of_old_blocks_go_with_all_that_is_read_from_them() {
+    let growing = Growing::new();
+    let chain = &growing.chain;
+    let check = |db: &Db, stored: usize, first: usize| {
+        let read = db.begin_read().unwrap();
+        for (n, block) in chain[..stored].iter().enumerate() {
+            if n == 0 || n >= first {
+                assert_stored(&read, block);
+                assert_canonical(&read, block);
+                continue;
+            }
+            assert_eq!(read.header(&block.hash).unwrap().unwrap(), block.block.header);
+            assert_eq!(read.canonical_hash(n as u64).unwrap(), Some(block.hash));
+            assert_eq!(read.total_difficulty(&block.hash).unwrap(), Some(block.total_difficulty));
+            let number = n as u64;
+            let is_pruned = |error| match error {
+                Some(DbError::Pruned { number: of, first: from }) => {
+                    (of, from) == (number, first as u64)
+                }
+                _ => false,
+            };
+            assert!(is_pruned(read.body(&block.hash).err()));
+            assert!(is_pruned(read.block(&block.hash).err()));
+            assert!(is_pruned(read.recovered_block(&block.hash).err()));
+            assert!(is_pruned(read.transactions(&block.hash).err()));
+            assert!(is_pruned(read.senders(&block.hash).err()));
+            assert_eq!(read.receipts(&block.hash).unwrap(), None);
+            for tx in &block.block.body.transactions {
+                assert!(read.transaction_by_hash(tx.tx_hash()).unwrap().is_none());
+            }
+        }
+        assert_no_faults(db);
     };
+    let db = growing.open(Kept { bodies: LAST_5, ..Kept::default() });
+    growing.insert(&db, 0..12);
+    check(&db, 12, 6);
+    let mut txn = db.begin_write().unwrap();
+    let side = child(Some(&chain[11]), 99, transactions(99));
+    txn.insert_side_block(&side.new_block()).unwrap();
+    txn.commit().unwrap();
+    growing.insert(&db, 12..20);
+    check(&db, 20, 14);
+    assert!(db.begin_read().unwrap().block(&side.hash).is_err(), "side blocks go too");
+    drop(db);
+    // What is gone stays so, whatever the options; reverts and the same blocks again are as ever.
+    let db = growing.open(Kept::default());
+    let mut txn = db.begin_write().unwrap();
+    assert_eq!(txn.unset_canonical_above(10).unwrap().len(), 9);
+    assert_eq!(txn.remove_blocks_above(10).unwrap(), 10);
+    txn.commit().unwrap();
+    assert_no_faults(&db);
+    growing.insert(&db, 11..30);
+    let read = db.begin_read().unwrap();
+    assert!(matches!(read.body(&chain[10].hash), Err(DbError::Pruned { number: 10, .. })));
+    chain[11..].iter().for_each(|block| assert_stored(&read, block));
+    assert_no_faults(&db);
+}
+
+#[test]
+fn old_transactions_are_found_by_hash_no_more_and_all_else_stays() {
+    let growing = Growing::new();
+    let check = |db: &Db, stored: usize, first: usize| {
+        let read = db.begin_read().unwrap();
+        for (n, block) in growing.chain[..stored].iter().enumerate() {
+            assert_stored(&read, block);
+            for tx in &block.block.body.transactions {
+                let found = read.transaction_by_hash(tx.tx_hash()).unwrap();
+                assert_eq!(found.is_some(), n >= first, "block {n}");
+            }
+        }
+        assert_eq!(read.lookup_pruned_below().unwrap(), first as u64);
+        assert_no_faults(db);
+    };
+    let db = growing.open(Kept { lookup: LAST_5, ..Kept::default() });
+    growing.insert(&db, 0..20);
+    check(&db, 20, 14);
+    drop(db);
+    let db = growing.open(Kept { lookup: KeptBlocks { from: 16, last: 3 }, ..Kept::default() });
+    growing.insert(&db, 20..25);
+    check(&db, 25, 16);
+    drop(db);
+    let db = growing.open(Kept::default());
+    growing.insert(&db, 25..30);
+    check(&db, 30, 16);
+}
+
+#[test]
+fn headers_without_bodies_begin_a_chain() {
+    let growing = Growing::new();
+    let chain = &growing.chain;
+    let db = growing.open(Kept::default());
+    let mut txn = db.begin_write().unwrap();
+    for block in &chain[5..8] {
+        let Full { hash, block, total_difficulty, .. } = block;
+        txn.insert_header(*hash, &block.header, *total_difficulty).unwrap();
+    }
+    txn.set_anchor(7).unwrap();
+    txn.commit().unwrap();
+    growing.insert(&db, 8..12);
+    let read = db.begin_read().unwrap();
+    assert_eq!(read.first().unwrap().unwrap().number, 5);
+    assert_eq!((read.anchor().unwrap(), read.bodies_pruned_below().unwrap()), (7, 8));
+    assert_eq!(read.header_by_number(6).unwrap().unwrap(), chain[6].block.header);
+    assert!(matches!(read.block(&chain[7].hash), Err(DbError::Pruned { number: 7, first: 8 })));
+    assert_eq!(read.receipts(&chain[7].hash).unwrap(), None);
+    chain[8..12].iter().for_each(|block| assert_canonical(&read, block));
+    assert_no_faults(&db);
+}
+
+#[test]
+fn receipts_of_old_blocks_go_and_nothing_else() {
+    let growing = Growing::new();
+    let chain = &growing.chain;
+    let open =
+        |from, last| growing.open(Kept { receipts: KeptBlocks { from, last }, ..Kept::default() });
     // All of `stored` blocks are as they were, but those below `first` have no receipts.
     let check = |db: &Db, stored: usize, first: usize| {
         let read = db.begin_read().unwrap();
@@ -403,21 +539,19 @@ fn receipts_of_old_blocks_go_and_nothing_else() {
         }
         let pruned = read.receipts_pruned_below().unwrap() as usize;
         assert!(pruned <= first && chain[pruned..first].iter().all(|b| b.receipts.is_empty()));
-        let mut faults = Vec::new();
-        read.check_chain(&mut |_| {}, &mut |fault| faults.push(fault.to_string())).unwrap();
-        assert_eq!(faults, [] as [String; 0]);
+        assert_no_faults(db);
     };
     let db = open(0, 0);
-    insert(&db, &chain[..10]);
+    growing.insert(&db, 0..10);
     check(&db, 10, 0);
     drop(db);
     // Never above the block named, nor among the last ones.
     let db = open(4, 2);
-    insert(&db, &chain[10..11]);
+    growing.insert(&db, 10..11);
     check(&db, 11, 4);
     drop(db);
     let db = open(u64::MAX, 5);
-    insert(&db, &chain[11..20]);
+    growing.insert(&db, 11..20);
     check(&db, 20, 14);
     // A transaction that is dropped takes nothing away.
     let mut txn = db.begin_write().unwrap();
@@ -426,14 +560,14 @@ fn receipts_of_old_blocks_go_and_nothing_else() {
     check(&db, 20, 14);
     drop(db);
     let db = open(0, 0);
-    insert(&db, &chain[20..30]);
+    growing.insert(&db, 20..30);
     check(&db, 30, 14);
     // Blocks that come again after a longer chain have theirs.
     let mut txn = db.begin_write().unwrap();
     txn.unset_canonical_above(8).unwrap();
     assert_eq!(txn.remove_blocks_above(8).unwrap(), 21);
     txn.commit().unwrap();
-    insert(&db, &chain[9..12]);
+    growing.insert(&db, 9..12);
     let read = db.begin_read().unwrap();
     chain[9..12].iter().for_each(|block| assert_stored(&read, block));
 }

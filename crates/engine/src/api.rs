@@ -4,7 +4,7 @@
 //! the authenticated port.
 
 use crate::{
-    BuiltPayload, EngineError, EngineHandle, PayloadBuilder,
+    BuiltPayload, EngineError, EngineHandle, PayloadBuilder, RejectedBlock,
     live::View,
     pool::{Pool, Sidecar},
 };
@@ -27,9 +27,9 @@ use alloy_rpc_types_engine::{
 };
 use retrie_chainspec::{
     ChainSpec,
-    primitives::{Block, Transaction},
+    primitives::{Block, RecoveredBlock, Transaction},
 };
-use retrie_pipeline::prepare;
+use retrie_pipeline::{PipelineError, prepare, recover_senders};
 use std::sync::Arc;
 
 /// Bodies that may be asked for at once.
@@ -121,7 +121,7 @@ pub struct EngineApi {
 
 /// Forks that have a version of the API of their own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Fork {
+pub(crate) enum Fork {
     Paris,
     Shanghai,
     Cancun,
@@ -131,7 +131,7 @@ enum Fork {
 }
 
 impl Fork {
-    fn at(spec: &ChainSpec, timestamp: u64) -> Self {
+    pub(crate) fn at(spec: &ChainSpec, timestamp: u64) -> Self {
         if spec.is_amsterdam_active_at_timestamp(timestamp) {
             Self::Amsterdam
         } else if spec.is_osaka_active_at_timestamp(timestamp) {
@@ -250,8 +250,14 @@ impl EngineApi {
         // Signatures take milliseconds: not on a thread that serves others.
         let prepared = tokio::task::spawn_blocking(move || {
             let data = ExecutionData::new(payload, sidecar);
+            // Its transactions are shared.
+            let again = data.clone();
             let block = block_of(data).map_err(|error| Refused::Payload(error.to_string()))?;
-            prepare(&spec, block).map_err(Refused::Block)
+            prepare(&spec, block).map_err(|error| {
+                let block = block_of(again).ok();
+                let whole = block.and_then(|block| recover_senders(&spec, block).ok());
+                Refused::Block(Box::new(error), whole.map(Arc::new))
+            })
         });
         let prepared = prepared.await.map_err(|_| EngineError::Panicked)?;
         match prepared {
@@ -260,10 +266,11 @@ impl EngineApi {
                 let status = PayloadStatusEnum::Invalid { validation_error };
                 Ok(PayloadStatus::from_status(status))
             }
-            Err(Refused::Block(error)) if error.is_invalid_block() => {
-                Ok(self.engine.reject(hash, parent, error.to_string()).await?)
+            Err(Refused::Block(error, block)) if error.is_invalid_block() => {
+                let reason = error.to_string();
+                Ok(self.engine.reject(RejectedBlock { hash, parent, reason, block }).await?)
             }
-            Err(Refused::Block(error)) => Err(EngineError::from(error).into()),
+            Err(Refused::Block(error, _)) => Err(EngineError::from(*error).into()),
         }
     }
 
@@ -355,39 +362,19 @@ impl EngineApi {
     /// `engine_getPayloadV4`.
     pub async fn get_payload_v4(&self, id: PayloadId) -> Result<ExecutionPayloadEnvelopeV4> {
         let (payload, block) = self.payload(id, "engine_getPayloadV4", &[Fork::Prague]).await?;
-        Ok(ExecutionPayloadEnvelopeV4 {
-            envelope_inner: envelope_v3(&payload, &block)?,
-            execution_requests: payload.requests.clone(),
-        })
+        envelope_v4(&payload, &block)
     }
 
     /// `engine_getPayloadV5`.
     pub async fn get_payload_v5(&self, id: PayloadId) -> Result<ExecutionPayloadEnvelopeV5> {
         let (payload, block) = self.payload(id, "engine_getPayloadV5", &[Fork::Osaka]).await?;
-        Ok(ExecutionPayloadEnvelopeV5 {
-            execution_payload: ExecutionPayloadV3::from_block_unchecked(payload.hash(), &block),
-            block_value: payload.value,
-            blobs_bundle: bundle_v2(&payload)?,
-            should_override_builder: false,
-            execution_requests: payload.requests.clone(),
-        })
+        envelope_v5(&payload, &block)
     }
 
     /// `engine_getPayloadV6`.
     pub async fn get_payload_v6(&self, id: PayloadId) -> Result<ExecutionPayloadEnvelopeV6> {
         let (payload, block) = self.payload(id, "engine_getPayloadV6", &[Fork::Amsterdam]).await?;
-        let access_list = payload.access_list.clone().unwrap_or_default();
-        Ok(ExecutionPayloadEnvelopeV6 {
-            execution_payload: ExecutionPayloadV4::from_block_unchecked_with_bal(
-                payload.hash(),
-                &block,
-                access_list,
-            ),
-            block_value: payload.value,
-            blobs_bundle: bundle_v2(&payload)?,
-            should_override_builder: false,
-            execution_requests: payload.requests.clone(),
-        })
+        envelope_v6(&payload, &block)
     }
 
     async fn payload(
@@ -504,7 +491,8 @@ impl BuiltPayload {
 /// Why a payload was refused before the engine has seen it.
 enum Refused {
     Payload(String),
-    Block(retrie_pipeline::PipelineError),
+    /// With the block, if its senders are known.
+    Block(Box<PipelineError>, Option<Arc<RecoveredBlock>>),
 }
 
 /// The block that a payload stands for, if it is the one that the payload says.
@@ -550,7 +538,11 @@ const fn check_count(len: u64, max: u64) -> Result<()> {
 }
 
 fn body(view: &View, hash: &B256) -> Result<Option<Block>> {
-    let block = view.block(hash).map_err(EngineError::from)?;
+    let block = match view.block(hash) {
+        // The specification has null for bodies that are not kept.
+        Err(error) if error.is_pruned() => None,
+        block => block.map_err(EngineError::from)?,
+    };
     Ok(block.map(|block| block.clone_block()))
 }
 
@@ -577,6 +569,47 @@ fn envelope_v3(payload: &BuiltPayload, block: &Block) -> Result<ExecutionPayload
         block_value: payload.value,
         blobs_bundle: BlobsBundleV1::new(sidecars.collect::<Result<Vec<_>>>()?),
         should_override_builder: false,
+    })
+}
+
+pub(crate) fn envelope_v4(
+    payload: &BuiltPayload,
+    block: &Block,
+) -> Result<ExecutionPayloadEnvelopeV4> {
+    Ok(ExecutionPayloadEnvelopeV4 {
+        envelope_inner: envelope_v3(payload, block)?,
+        execution_requests: payload.requests.clone(),
+    })
+}
+
+pub(crate) fn envelope_v5(
+    payload: &BuiltPayload,
+    block: &Block,
+) -> Result<ExecutionPayloadEnvelopeV5> {
+    Ok(ExecutionPayloadEnvelopeV5 {
+        execution_payload: ExecutionPayloadV3::from_block_unchecked(payload.hash(), block),
+        block_value: payload.value,
+        blobs_bundle: bundle_v2(payload)?,
+        should_override_builder: false,
+        execution_requests: payload.requests.clone(),
+    })
+}
+
+pub(crate) fn envelope_v6(
+    payload: &BuiltPayload,
+    block: &Block,
+) -> Result<ExecutionPayloadEnvelopeV6> {
+    let access_list = payload.access_list.clone().unwrap_or_default();
+    Ok(ExecutionPayloadEnvelopeV6 {
+        execution_payload: ExecutionPayloadV4::from_block_unchecked_with_bal(
+            payload.hash(),
+            block,
+            access_list,
+        ),
+        block_value: payload.value,
+        blobs_bundle: bundle_v2(payload)?,
+        should_override_builder: false,
+        execution_requests: payload.requests.clone(),
     })
 }
 

@@ -161,8 +161,10 @@ impl Follower {
 
     fn follow_remote(&self) -> Result<(), FollowError> {
         let (hash, header) = self.client.tagged("latest")?;
-        let head = self.engine.live().head();
-        if hash == head.hash() {
+        let live = self.engine.live();
+        let is_behind = live.view().and_then(|view| view.is_canonical(&hash));
+        // A node behind ours, of several that share an address: ours does not go back for it.
+        if is_behind.map_err(EngineError::from)? {
             return Ok(());
         }
         self.fetch(self.client.block_by_hash(hash)?)?;

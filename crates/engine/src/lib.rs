@@ -5,6 +5,7 @@
 //!   on disk.
 //! * [`EngineApi`]: what a consensus client calls.
 //! * [`PayloadBuilder`]: blocks built from the pool.
+//! * [`TestBlock`]: blocks built as a test wants them.
 //! * [`DevMiner`]: blocks without a consensus client.
 //! * [`Follower`]: blocks from another node's JSON-RPC.
 //! * [`pool`]: transactions that wait for a block.
@@ -21,6 +22,7 @@ pub mod pool;
 mod reexecute;
 mod rejected;
 mod service;
+mod testing;
 
 pub use api::{CAPABILITIES, EngineApi, EngineApiError};
 pub use dev::{DevMiner, Sealing};
@@ -30,4 +32,5 @@ pub use live::{BlockState, LiveChain, View};
 pub use maintain::PoolMaintainer;
 pub use payload::{BuilderConfig, BuiltPayload, PayloadBuilder};
 pub use reexecute::{ReExecuted, re_execute};
-pub use service::{Engine, EngineConfig, EngineHandle, ForkchoiceOutcome};
+pub use service::{Engine, EngineConfig, EngineHandle, ForkchoiceOutcome, RejectedBlock};
+pub use testing::{TestBlock, TestPayload};

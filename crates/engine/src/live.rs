@@ -29,6 +29,9 @@ const CHANGES_KEPT: usize = 256;
 /// How often a view is taken anew when the durable chain moves under it, at first without a pause.
 const ATTEMPTS: usize = 2_000;
 const EAGER_ATTEMPTS: usize = 8;
+/// Notes in the database: hashes of the blocks that the consensus client called safe and final.
+pub(crate) const SAFE: &str = "safe-block";
+pub(crate) const FINALIZED: &str = "finalized-block";
 /// A pause between two attempts; a deep reorg takes some of them.
 const PAUSE: Duration = Duration::from_millis(1);
 
@@ -81,15 +84,14 @@ impl LiveChain {
     /// If the database fails.
     pub fn new(chain: Arc<Chain>) -> Result<Self, PipelineError> {
         let tip = chain.tip()?;
-        let header = chain
-            .db()
-            .begin_read()?
+        let read = chain.db().begin_read()?;
+        let header = read
             .header(&tip.hash)?
             .ok_or_else(|| StateError::corrupt("Headers", format!("block {tip} is missing")))?;
         let moment = Moment {
             head: SealedHeader::new(header, tip.hash),
-            safe: None,
-            finalized: None,
+            safe: noted(&read, SAFE)?,
+            finalized: noted(&read, FINALIZED)?,
             canonical: Vec::new(),
             blocks: HashMap::default(),
         };
@@ -109,6 +111,12 @@ impl LiveChain {
     /// Rules of the chain.
     pub fn spec(&self) -> &Arc<ChainSpec> {
         self.0.chain.spec()
+    }
+
+    /// The blocks that are safe and final.
+    pub(crate) fn named(&self) -> (Option<BlockRef>, Option<BlockRef>) {
+        let moment = self.0.current.load();
+        (moment.safe, moment.finalized)
     }
 
     /// For whoever shall not keep the datadir open.
@@ -167,6 +175,16 @@ impl LiveChain {
             let _ = self.0.changes.send(Arc::new(change));
         }
     }
+}
+
+/// The block that a note names, if it is canonical: the note may be of a head that was not durable yet.
+fn noted(read: &ReadTxn, name: &str) -> Result<Option<BlockRef>, PipelineError> {
+    let Some(note) = read.note(name)? else { return Ok(None) };
+    let Ok(hash) = B256::try_from(&note[..]) else { return Ok(None) };
+    if !read.is_canonical(&hash)? {
+        return Ok(None);
+    }
+    Ok(read.block_number(&hash)?.map(|number| BlockRef::new(number, hash)))
 }
 
 /// A live chain that may be gone.
@@ -524,6 +542,14 @@ impl StateReader for BlockState {
 
     fn slots_of(&self, address: &Address) -> Result<Vec<(B256, Value)>, StateError> {
         self.reader.slots_of(address)
+    }
+
+    fn some_slots(
+        &self,
+        address: &Address,
+        limit: usize,
+    ) -> Result<Vec<(B256, Value)>, StateError> {
+        self.reader.some_slots(address, limit)
     }
 }
 

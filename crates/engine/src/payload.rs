@@ -224,6 +224,29 @@ impl PayloadBuilder {
     ) -> Result<BuiltPayload, EngineError> {
         build(&self.0.live, &self.0.pool, &self.0.config, parent, attributes)
     }
+
+    /// Builds one block on `parent` of exactly these transactions, in their order, now. Of blob
+    /// transactions there are no sidecars.
+    ///
+    /// # Errors
+    /// [`EngineError::Build`] for a transaction that may not be included there; those of execution
+    /// and state.
+    pub fn build_of(
+        &self,
+        parent: &SealedHeader,
+        attributes: &PayloadAttributes,
+        transactions: Vec<Recovered<Transaction>>,
+    ) -> Result<BuiltPayload, EngineError> {
+        let view = self.0.live.view()?;
+        let mut source = Given { transactions: transactions.into_iter(), refused: None };
+        let block = block_attributes(&self.0.config, parent, attributes);
+        let built = fill(&view, parent, block, &mut source)?;
+        if let Some(reason) = source.refused {
+            return Err(EngineError::Build { reason });
+        }
+        let base_fee = built.block.header().base_fee_per_gas.unwrap_or_default();
+        complete(&view, parent, built, base_fee, &HashMap::default())
+    }
 }
 
 struct Worker {
@@ -324,7 +347,6 @@ fn build(
         }
     })?;
     let base_fee = next.base_fee.unwrap_or_default();
-    let target = attributes.target_gas_limit.or(config.gas_limit).unwrap_or(parent.gas_limit);
     let mut source = PoolSource {
         best: pool.best(base_fee, next.blob_base_fee),
         current: None,
@@ -332,7 +354,18 @@ fn build(
         bytes: 0,
         is_osaka: live.spec().is_osaka_active_at_timestamp(attributes.timestamp),
     };
-    let block = BlockAttributes {
+    let block = block_attributes(config, parent, attributes);
+    let built = fill(&view, parent, block, &mut source)?;
+    complete(&view, parent, built, base_fee, &source.sidecars)
+}
+
+fn block_attributes(
+    config: &BuilderConfig,
+    parent: &SealedHeader,
+    attributes: &PayloadAttributes,
+) -> BlockAttributes {
+    let target = attributes.target_gas_limit.or(config.gas_limit).unwrap_or(parent.gas_limit);
+    BlockAttributes {
         timestamp: attributes.timestamp,
         beneficiary: attributes.suggested_fee_recipient,
         gas_limit: gas_limit(parent.gas_limit, target),
@@ -342,9 +375,7 @@ fn build(
         ommers: Vec::new(),
         extra_data: config.extra_data.clone(),
         slot_number: attributes.slot_number,
-    };
-    let built = fill(&view, parent, block, &mut source)?;
-    complete(&view, parent, built, base_fee, &source.sidecars)
+    }
 }
 
 fn fill(
@@ -461,6 +492,23 @@ impl TransactionSource for PoolSource {
             self.bytes -= offered.encoded_length() + MAX_RLP_HEAD;
             self.best.mark_invalid(offered.sender());
         }
+    }
+}
+
+/// Transactions that all have to be included.
+struct Given {
+    transactions: std::vec::IntoIter<Recovered<Transaction>>,
+    /// Why one of them may not be, which ends the block.
+    refused: Option<String>,
+}
+
+impl TransactionSource for Given {
+    fn next(&mut self, _: Room) -> Option<Recovered<Transaction>> {
+        if self.refused.is_some() { None } else { self.transactions.next() }
+    }
+
+    fn refused(&mut self, reason: &ExecutionError) {
+        self.refused = Some(reason.to_string());
     }
 }
 

@@ -2,10 +2,33 @@
 
 use alloy_primitives::{B256, map::HashMap};
 use alloy_rpc_types_engine::{PayloadStatus, PayloadStatusEnum};
-use std::collections::VecDeque;
+use parking_lot::Mutex;
+use retrie_chainspec::primitives::RecoveredBlock;
+use std::{collections::VecDeque, sync::Arc};
 
 /// So many are remembered; one that is forgotten is verified again.
 const REMEMBERED: usize = 512;
+
+/// So many are kept whole, for whoever wants to know why.
+const KEPT: usize = 10;
+
+/// The invalid blocks that came last, whole. Cheap to clone.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct BadBlocks(Arc<Mutex<VecDeque<Arc<RecoveredBlock>>>>);
+
+impl BadBlocks {
+    pub(crate) fn keep(&self, block: Arc<RecoveredBlock>) {
+        let mut kept = self.0.lock();
+        kept.retain(|known| known.hash() != block.hash());
+        kept.push_front(block);
+        kept.truncate(KEPT);
+    }
+
+    /// The newest first.
+    pub(crate) fn all(&self) -> Vec<Arc<RecoveredBlock>> {
+        self.0.lock().iter().cloned().collect()
+    }
+}
 
 #[derive(Debug, Default)]
 pub(crate) struct Rejected {

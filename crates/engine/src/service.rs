@@ -11,15 +11,15 @@
 
 use crate::{
     EngineError,
-    live::{LiveChain, Moment},
+    live::{FINALIZED, LiveChain, Moment, SAFE},
     orphans::Orphans,
-    rejected::Rejected,
+    rejected::{BadBlocks, Rejected},
 };
 use alloy_consensus::BlockHeader;
 use alloy_primitives::B256;
 use alloy_rpc_types_engine::{ForkchoiceState, PayloadStatus, PayloadStatusEnum};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded};
-use retrie_chainspec::primitives::SealedHeader;
+use retrie_chainspec::primitives::{RecoveredBlock, SealedHeader};
 use retrie_pipeline::{Chain, ExecutedBlock, HeadChange, PipelineError, PreparedBlock, Tree};
 use retrie_state::{BlockRef, StateError};
 use retrie_telemetry::Metrics;
@@ -51,11 +51,24 @@ type Reply<T> = oneshot::Sender<Result<T, EngineError>>;
 
 enum Command {
     NewBlock(Box<PreparedBlock>, Reply<PayloadStatus>),
-    Rejected { hash: B256, parent: B256, reason: String, reply: Reply<PayloadStatus> },
+    Rejected(RejectedBlock, Reply<PayloadStatus>),
     Forkchoice(ForkchoiceState, Reply<ForkchoiceOutcome>),
     Built(Arc<ExecutedBlock>),
     Flush(Reply<()>),
     Stop,
+}
+
+/// A block that is invalid by itself.
+#[derive(Clone, Debug)]
+pub struct RejectedBlock {
+    /// Its hash.
+    pub hash: B256,
+    /// Hash of its parent.
+    pub parent: B256,
+    /// The rule it breaks.
+    pub reason: String,
+    /// The block, if the senders of its transactions are known.
+    pub block: Option<Arc<RecoveredBlock>>,
 }
 
 /// What a forkchoice update came to.
@@ -74,6 +87,7 @@ pub struct EngineHandle {
     live: LiveChain,
     /// A head that the consensus client named and nobody here knows.
     wanted: watch::Receiver<Option<B256>>,
+    bad_blocks: BadBlocks,
 }
 
 impl fmt::Debug for EngineHandle {
@@ -100,13 +114,13 @@ impl EngineHandle {
     ///
     /// # Errors
     /// If the engine has ended or failed.
-    pub async fn reject(
-        &self,
-        hash: B256,
-        parent: B256,
-        reason: String,
-    ) -> Result<PayloadStatus, EngineError> {
-        self.ask(|reply| Command::Rejected { hash, parent, reason, reply }).await
+    pub async fn reject(&self, block: RejectedBlock) -> Result<PayloadStatus, EngineError> {
+        self.ask(|reply| Command::Rejected(block, reply)).await
+    }
+
+    /// The invalid blocks that came last, the newest first.
+    pub fn bad_blocks(&self) -> Vec<Arc<RecoveredBlock>> {
+        self.bad_blocks.all()
     }
 
     /// Makes a block the head, and says which are safe and final.
@@ -167,7 +181,9 @@ impl Engine {
         let live = LiveChain::new(chain)?;
         let (commands, inbox) = unbounded();
         let (want, wanted) = watch::channel(None);
-        let handle = EngineHandle { commands, live: live.clone(), wanted };
+        let bad_blocks = BadBlocks::default();
+        let handle =
+            EngineHandle { commands, live: live.clone(), wanted, bad_blocks: bad_blocks.clone() };
         let thread = std::thread::Builder::new()
             .name("engine".into())
             .spawn(move || {
@@ -175,15 +191,17 @@ impl Engine {
                 std::thread::scope(|scope| {
                     let codes = live.codes().clone();
                     let tree = Tree::new(&chain, false, codes, metrics.clone(), scope)?;
+                    let (safe, finalized) = live.named();
                     let service = Service {
                         tree,
                         config,
                         live,
                         want,
-                        safe: None,
-                        finalized: None,
+                        safe,
+                        finalized,
                         orphans: Orphans::default(),
                         rejected: Rejected::default(),
+                        bad_blocks,
                         metrics,
                     };
                     service.run(&inbox)
@@ -236,6 +254,7 @@ struct Service<'a> {
     finalized: Option<BlockRef>,
     orphans: Orphans,
     rejected: Rejected,
+    bad_blocks: BadBlocks,
     metrics: Metrics,
 }
 
@@ -270,10 +289,7 @@ impl Service<'_> {
         // Whoever asked may have given up waiting: then nobody needs the answer.
         match command {
             Command::NewBlock(block, reply) => drop(reply.send(self.new_block(*block))),
-            Command::Rejected { hash, parent, reason, reply } => {
-                let status = self.reject(hash, parent, reason);
-                drop(reply.send(status));
-            }
+            Command::Rejected(block, reply) => drop(reply.send(self.reject(block))),
             Command::Forkchoice(state, reply) => drop(reply.send(self.forkchoice(state))),
             Command::Built(block) => self.add_built(block),
             Command::Flush(reply) => {
@@ -331,6 +347,7 @@ impl Service<'_> {
     fn insert(&mut self, block: PreparedBlock) -> Result<PayloadStatus, EngineError> {
         let (number, hash, parent) = (block.number(), block.hash(), block.parent_hash());
         let start = std::time::Instant::now();
+        let whole = block.block().clone();
         match self.tree.insert(block) {
             Ok(block) => {
                 let block = block.block();
@@ -344,7 +361,8 @@ impl Service<'_> {
             Err(error) if error.is_invalid_block() => {
                 self.metrics.invalid_blocks.inc();
                 tracing::warn!(number, %hash, %error, "invalid block");
-                self.reject(hash, parent, error.to_string())
+                let reason = error.to_string();
+                self.reject(RejectedBlock { hash, parent, reason, block: Some(whole) })
             }
             // The state of its parent is gone: it can be no part of the canonical chain any more.
             Err(PipelineError::State(StateError::BeyondRetention { .. })) => {
@@ -369,12 +387,11 @@ impl Service<'_> {
         Ok(())
     }
 
-    fn reject(
-        &mut self,
-        hash: B256,
-        parent: B256,
-        reason: String,
-    ) -> Result<PayloadStatus, EngineError> {
+    fn reject(&mut self, block: RejectedBlock) -> Result<PayloadStatus, EngineError> {
+        let RejectedBlock { hash, parent, reason, block } = block;
+        if let Some(block) = block {
+            self.bad_blocks.keep(block);
+        }
         if let Some(status) = self.rejected.descendant(hash, parent) {
             return Ok(status);
         }
@@ -421,18 +438,39 @@ impl Service<'_> {
         let safe = self.ancestor(state.state_safe_hash(), &header, "safe")?;
         let finalized = self.ancestor(state.state_finalized_hash(), &header, "finalized")?;
 
-        let is_canonical = self.tree.is_canonical(&hash)?;
         let is_head = self.tree.head().header.hash() == hash;
-        let change = if is_canonical { None } else { self.set_head(hash, &header)? };
-        // The specification allows to pass over a head that is an ancestor of the present one.
-        if is_head || !is_canonical {
-            self.safe = safe.or(self.safe);
-            self.finalized = finalized.or(self.finalized);
-            self.forget_side_blocks();
+        // An ancestor of what is final cannot become the head again, and the specification allows to
+        // pass over it.
+        let is_final = self.finalized.is_some_and(|block| header.number < block.number)
+            && self.tree.is_canonical(&hash)?;
+        if !is_head && is_final {
+            return only(valid(hash));
         }
+        let change = self.set_head(hash, &header)?;
+        self.name(safe, finalized)?;
+        self.forget_side_blocks();
         self.publish(change);
-        let head = (is_head || !is_canonical).then_some(header);
-        Ok(ForkchoiceOutcome { status: valid(hash), head })
+        Ok(ForkchoiceOutcome { status: valid(hash), head: Some(header) })
+    }
+
+    /// Takes note of what is safe and final. What was so before remains, unless it has left the chain.
+    fn name(
+        &mut self,
+        safe: Option<BlockRef>,
+        finalized: Option<BlockRef>,
+    ) -> Result<(), EngineError> {
+        for (name, new) in [(SAFE, safe), (FINALIZED, finalized)] {
+            let old = if name == SAFE { self.safe } else { self.finalized };
+            let named = match new.or(old) {
+                Some(block) if new.is_some() || self.tree.is_canonical(&block.hash)? => Some(block),
+                _ => None,
+            };
+            if named != old {
+                self.tree.put_note(name, named.map_or(Vec::new(), |block| block.hash.to_vec()));
+            }
+            *(if name == SAFE { &mut self.safe } else { &mut self.finalized }) = named;
+        }
+        Ok(())
     }
 
     fn set_head(

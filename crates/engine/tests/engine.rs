@@ -177,16 +177,103 @@ fn last_valid_ancestor_below_the_merge_is_zero() {
 }
 
 #[test]
-fn forkchoice_to_an_ancestor_of_the_head_moves_nothing_and_builds_nothing() {
-    let (chain, blocks) = line(Setup::Mpt, Rules::Cancun, 5);
-    let running = Node::new(&chain.spec, Setup::Mpt).start();
-    running.follow(&blocks);
-    for past in [hash(&blocks[2]), chain.genesis()] {
-        let attributes = attributes(&running.live, 10_000);
-        let updated = running.fcu(3, only_head(past), Some(attributes)).unwrap();
-        assert_eq!((updated.payload_status, updated.payload_id), (valid(past), None));
-        assert_eq!(running.head(), hash(&blocks[4]));
+fn head_goes_back_to_an_ancestor_unless_that_lies_below_the_final_block() {
+    for persistence_threshold in [0, 100] {
+        let (chain, blocks) = line(Setup::Mpt, Rules::Cancun, 6);
+        let mut node = Node::new(&chain.spec, Setup::Mpt);
+        node.config = EngineConfig { persistence_threshold, memory_blocks: 0 };
+        let running = node.start();
+        running.follow(&blocks);
+        if persistence_threshold == 0 {
+            running.flush();
+        }
+        let back = hash(&blocks[2]);
+        let wanted = attributes(&running.live, 10_000);
+        let named = ForkchoiceState {
+            head_block_hash: back,
+            safe_block_hash: hash(&blocks[1]),
+            finalized_block_hash: hash(&blocks[1]),
+        };
+        let updated = running.fcu(3, named, Some(wanted.clone())).unwrap();
+        assert_eq!(updated.payload_status, valid(back));
+        assert_eq!(running.head(), back);
+        let id = updated.payload_id.expect("a payload on the ancestor");
+        let built = running.runtime.block_on(running.api.get_payload_v3(id)).unwrap();
+        let built = built.execution_payload.payload_inner.payload_inner;
+        assert_eq!((built.block_number, built.parent_hash), (4, back));
+        let view = running.live.view().unwrap();
+        assert_eq!(view.canonical_hash(4).unwrap(), None);
+        drop(view);
+        // What was above it is still known, and may come back.
+        running.lead(hash(&blocks[5]));
+        assert_eq!(running.head(), hash(&blocks[5]));
+        for past in [hash(&blocks[0]), chain.genesis()] {
+            let updated = running.fcu(3, only_head(past), Some(wanted.clone())).unwrap();
+            assert_eq!((updated.payload_status, updated.payload_id), (valid(past), None));
+            assert_eq!(running.head(), hash(&blocks[5]));
+        }
+        // The end of a chain that went back is durable too.
+        running.lead(back);
+        running.stop();
+        assert_eq!(node.open().tip().unwrap().hash, back);
     }
+}
+
+#[test]
+fn safe_and_final_block_are_known_after_a_restart() {
+    let (chain, blocks) = line(Setup::Mpt, Rules::Cancun, 6);
+    let node = Node::new(&chain.spec, Setup::Mpt);
+    let running = node.start();
+    running.follow(&blocks);
+    let named = ForkchoiceState {
+        head_block_hash: hash(&blocks[5]),
+        safe_block_hash: hash(&blocks[3]),
+        finalized_block_hash: hash(&blocks[2]),
+    };
+    running.flush();
+    // Nothing but the names is new, so that no commit of blocks carries them.
+    running.fcu(3, named, None).unwrap();
+    running.stop();
+    let running = node.start();
+    let view = running.live.view().unwrap();
+    let names = [view.safe(), view.finalized()].map(|block| block.unwrap().hash);
+    assert_eq!(names, [hash(&blocks[3]), hash(&blocks[2])]);
+    drop(view);
+    // The safe block leaves the chain.
+    running.lead(hash(&blocks[2]));
+    let view = running.live.view().unwrap();
+    assert_eq!(view.safe(), None);
+    assert_eq!(view.finalized().unwrap().number, 3);
+    drop(view);
+    running.stop();
+    let running = node.start();
+    let view = running.live.view().unwrap();
+    assert_eq!((view.safe(), view.finalized().unwrap().number), (None, 3));
+}
+
+#[test]
+fn invalid_blocks_are_kept_for_a_look_at_them() {
+    let (chain, blocks) = line(Setup::Mpt, Rules::Cancun, 3);
+    let running = Node::new(&chain.spec, Setup::Mpt).start();
+    running.follow(&blocks[..1]);
+    let kept = || -> Vec<_> {
+        running.engine.handle().bad_blocks().iter().map(|block| block.hash()).collect()
+    };
+    assert!(kept().is_empty());
+    // One that needs the state, one that does not.
+    let executed = with(&blocks[1], |block| block.header.gas_used += 1);
+    let alone = with(&blocks[1], |block| block.header.gas_used = block.header.gas_limit + 1);
+    for bad in [&executed, &alone] {
+        for _ in 0..2 {
+            running.send(bad);
+        }
+    }
+    assert_eq!(kept(), [hash(&alone), hash(&executed)]);
+    for n in 0..10 {
+        running.send(&with(&blocks[1], |block| block.header.gas_used += 2 + n));
+    }
+    assert_eq!(kept().len(), 10);
+    assert!(!kept().contains(&hash(&alone)));
 }
 
 #[test]

@@ -18,7 +18,9 @@ use alloy_primitives::{
     map::{AddressMap, B256Map, HashMap, hash_map::Entry},
 };
 use core::fmt;
-use retrie_state::{Account, DeltaBuilder, StateDelta, StateKey, Value, encode_slot};
+use retrie_state::{
+    Account, DeltaBuilder, StateDelta, StateError, StateKey, Value, decode_slot, encode_slot,
+};
 use revm::{
     Database, DatabaseCommit, DatabaseRef,
     bytecode::Bytecode,
@@ -43,6 +45,8 @@ pub struct BlockState<'a> {
     /// zero.
     pub(crate) hashes: Option<BTreeMap<u64, B256>>,
     pub(crate) deadline: Option<Deadline>,
+    /// Most slots that clears of whole storages may come to, unless the block is a real one.
+    pub(crate) most_cleared: Option<usize>,
 }
 
 /// Rules of the fork for the state.
@@ -103,6 +107,7 @@ impl<'a> BlockState<'a> {
             failure: None,
             hashes: None,
             deadline: None,
+            most_cleared: None,
         }
     }
 
@@ -164,6 +169,25 @@ impl<'a> BlockState<'a> {
         Ok(self.load(address)?.now)
     }
 
+    /// All slots of `address` that are set now, in order; none of what a partial state cannot list.
+    pub(crate) fn slots_of(&self, address: &Address) -> Result<Vec<(B256, U256)>, DatabaseError> {
+        let cached = self.accounts.get(address);
+        let mut slots = BTreeMap::new();
+        if !cached.is_some_and(|account| account.cleared) {
+            for (slot, value) in self.database.slots_of(address)?.unwrap_or_default() {
+                let corrupt = || {
+                    let key = StateKey::Slot(*address, slot);
+                    StateError::corrupt("state", format!("{key} is not a canonical slot value"))
+                };
+                slots.insert(slot, decode_slot(&value).ok_or_else(corrupt)?);
+            }
+        }
+        for (slot, value) in cached.iter().flat_map(|account| &account.slots) {
+            slots.insert((*slot).into(), value.now);
+        }
+        Ok(slots.into_iter().filter(|(_, value)| !value.is_zero()).collect())
+    }
+
     /// Sets an account, and its slots; with `clears` all other slots are dropped.
     pub(crate) fn set(
         &mut self,
@@ -208,7 +232,8 @@ impl<'a> BlockState<'a> {
         if account.cleared || account.before.is_none() {
             return Ok(false);
         }
-        let stored = self.database.slots_of(&address)?;
+        // One that this block has not touched is enough.
+        let stored = self.database.some_slots(&address, account.slots.len() + 1)?;
         let is_live = |(slot, _): &(B256, Value)| !account.slots.contains_key(&(*slot).into());
         Ok(stored.is_none_or(|slots| slots.iter().any(is_live)))
     }
@@ -217,8 +242,9 @@ impl<'a> BlockState<'a> {
     pub(crate) fn finish(&mut self) -> Result<(StateDelta, Vec<(B256, Bytes)>), DatabaseError> {
         let mut builder = DeltaBuilder::new();
         let mut codes = BTreeMap::new();
+        let mut may_clear = self.most_cleared;
         for (address, account) in self.accounts.iter().filter(|(_, account)| account.touched) {
-            account.changes(address, &self.database, &mut builder)?;
+            account.changes(address, &self.database, &mut may_clear, &mut builder)?;
             if let Some(hash) = account.new_code_hash()
                 && let Some(code) = self.new_codes.get(&hash)
             {
@@ -362,6 +388,7 @@ impl CachedAccount {
         &self,
         address: &Address,
         database: &StateDatabase<'_>,
+        may_clear: &mut Option<usize>,
         builder: &mut DeltaBuilder,
     ) -> Result<(), DatabaseError> {
         if self.before != self.now {
@@ -388,7 +415,14 @@ impl CachedAccount {
         if self.before.is_none() && self.now.is_none() {
             return Ok(());
         }
-        let listed = database.slots_of(address)?;
+        let listed = match *may_clear {
+            None => database.slots_of(address)?,
+            Some(limit) => database.some_slots(address, limit.saturating_add(1))?,
+        };
+        if let (Some(limit), Some(slots)) = (may_clear.as_mut(), &listed) {
+            let too_large = DatabaseError::StorageTooLarge { address: *address, limit: *limit };
+            *limit = limit.checked_sub(slots.len()).ok_or(too_large)?;
+        }
         let is_partial = listed.is_none();
         let mut before: BTreeMap<B256, Value> = listed.unwrap_or_default().into_iter().collect();
         if is_partial {

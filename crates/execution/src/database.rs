@@ -90,6 +90,20 @@ impl<'a> StateDatabase<'a> {
         self.timed(&self.counters.slots, || self.input.state.slot(address, &slot))
     }
 
+    /// Slots of `address`, at most `limit`; `None` if the state is partial and does not know them.
+    pub(crate) fn some_slots(
+        &self,
+        address: &Address,
+        limit: usize,
+    ) -> Result<Option<Vec<(B256, Value)>>, StateError> {
+        let listed = || self.input.state.some_slots(address, limit);
+        match self.timed(&self.counters.listings, listed) {
+            Ok(slots) => Ok(Some(slots)),
+            Err(StateError::MissingWitness { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
     /// All slots of `address`; `None` if the state is partial and does not know them.
     pub(crate) fn slots_of(
         &self,

@@ -23,6 +23,17 @@ pub enum DatabaseError {
         /// An account with this code, where known.
         address: Option<Address>,
     },
+    /// A block that nobody keeps clears a storage that is too large to be listed for that.
+    #[error(
+        "clearing the storage of account {address} takes more than the {limit} slots that a simulated \
+         block may still clear"
+    )]
+    StorageTooLarge {
+        /// The account.
+        address: Address,
+        /// Slots that may still be cleared.
+        limit: usize,
+    },
     /// BLOCKHASH asked for an ancestor whose hash is not known.
     #[error("hash of ancestor block {number} is not known; provide the headers before this block")]
     MissingBlockHash {

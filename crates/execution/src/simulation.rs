@@ -40,6 +40,10 @@ use revm::{
 };
 use std::{borrow::Cow, collections::BTreeMap, time::Instant};
 
+/// Most slots that clears of whole storages may come to in a simulated block: its delta lists them one
+/// by one.
+const MOST_CLEARED: usize = 100_000;
+
 /// An execution whose outcome nobody keeps, in the environment of one block.
 ///
 /// It starts on the state of its input and goes on with what is [committed](Self::commit). Its
@@ -118,6 +122,7 @@ impl<'a> Simulation<'a> {
         let env = evm_env(spec, header);
         let mut state = Box::new(block_state(header, &env, input));
         state.hashes = Some(BTreeMap::new());
+        state.most_cleared = Some(MOST_CLEARED);
         let net_metering = has_net_metering(spec, header.number);
         Self {
             spec,
@@ -140,6 +145,7 @@ impl<'a> Simulation<'a> {
     ) -> Result<Self, ExecutionError> {
         let mut simulation = Self::new(spec, block.header(), input);
         simulation.state.hashes = None;
+        simulation.state.most_cleared = None;
         simulation.before_transactions(block.header())?;
         Ok(simulation)
     }
@@ -170,6 +176,14 @@ impl<'a> Simulation<'a> {
     /// If the state cannot be read; so for all that follow.
     pub fn account(&mut self, address: Address) -> Result<Option<Account>, DatabaseError> {
         self.state.account(address)
+    }
+
+    /// All slots of the account that are set now, in order.
+    ///
+    /// # Errors
+    /// If the state cannot be read.
+    pub fn slots_of(&self, address: &Address) -> Result<Vec<(B256, U256)>, DatabaseError> {
+        self.state.slots_of(address)
     }
 
     /// Whether there is a precompile at this address.

@@ -2,11 +2,15 @@
 
 use crate::{PipelineError, error::RootMismatch};
 use alloy_primitives::{B256, Bytes, KECCAK256_EMPTY, keccak256};
-use retrie_chainspec::{ChainSpec, primitives::BlockBody};
+use retrie_chainspec::{
+    ChainSpec,
+    primitives::{BlockBody, SealedHeader},
+};
 use retrie_db::{ChainRead, Db, Metadata, NewBlock, OpenOptions, StateRootMode, WriteTxn};
 use retrie_state::{
-    Account, At, Backend, BlockRef, Changes, DeltaBuilder, MemoryStore, Namespace, Proposal, Sight,
-    StateDelta, StateError, StateKey, StateStore, StoreOptions, TableCounts, Value, encode_slot,
+    Account, AfterCommit, At, Backend, BlockRef, Changes, DeltaBuilder, MemoryStore, Namespace,
+    Proposal, Sight, StateDelta, StateError, StateKey, StateStore, StoreOptions, TableCounts,
+    Value, encode_slot,
 };
 use retrie_telemetry::{
     Metrics,
@@ -24,6 +28,8 @@ const REFEREE_FIRST_ID: u8 = 0x80;
 /// The state directory within the datadir, for files of backends. What no block names is deleted
 /// there, so it must be a folder that nobody else uses.
 const STATE_FOLDER: &str = "db/state-files";
+/// Of the datadir: the database, and all else that is kept of the chain.
+pub(crate) const DB_FOLDER: &str = "db";
 
 /// How to open a datadir.
 pub struct ChainOptions {
@@ -80,6 +86,18 @@ fn figures(sight: Sight) -> StateFigures {
 pub(crate) struct Referee {
     pub(crate) store: StateStore,
     names: Namespace,
+}
+
+impl Referee {
+    /// [`StateStore::bulk_load`] of its own state.
+    pub(crate) fn load(
+        &self,
+        block: BlockRef,
+        entries: &mut dyn Iterator<Item = Result<(StateKey, Value), StateError>>,
+        txn: &mut WriteTxn,
+    ) -> Result<(B256, AfterCommit<'_>), StateError> {
+        self.store.bulk_load(block, entries, &mut self.names.txn(txn))
+    }
 }
 
 /// Where the state of genesis comes from.
@@ -156,6 +174,25 @@ impl Chain {
     }
 
     fn open_with(options: ChainOptions, genesis: Genesis<'_>) -> Result<Self, PipelineError> {
+        let chain = Self::open_stores(options)?;
+        if chain.db.begin_read()?.tip()?.is_none() {
+            match genesis {
+                Genesis::Padded(padding) if !padding.is_empty() => {
+                    chain.write_padded_genesis(padding)?;
+                }
+                Genesis::Listed | Genesis::Padded(_) => chain.write_genesis()?,
+                Genesis::Loaded(entries) => {
+                    let (_, codes) = genesis_delta(&chain.spec);
+                    chain.load_genesis(&codes, entries)?;
+                }
+            }
+        }
+        chain.check_tips()?;
+        Ok(chain)
+    }
+
+    /// Opens or creates the datadir, in which there may be no block yet.
+    pub(crate) fn open_stores(options: ChainOptions) -> Result<Self, PipelineError> {
         let ChainOptions { spec, backend, referee, root_mode, datadir, mut db, store } = options;
         let identity = backend.identity().clone();
         if root_mode == StateRootMode::Header && !backend.capabilities().ethereum_root {
@@ -191,21 +228,7 @@ impl Chain {
                 Some(Referee { store, names })
             }
         };
-        let chain = Self { spec, db, store: state, referee, root_mode };
-        if chain.db.begin_read()?.tip()?.is_none() {
-            match genesis {
-                Genesis::Padded(padding) if !padding.is_empty() => {
-                    chain.write_padded_genesis(padding)?;
-                }
-                Genesis::Listed | Genesis::Padded(_) => chain.write_genesis()?,
-                Genesis::Loaded(entries) => {
-                    let (_, codes) = genesis_delta(&chain.spec);
-                    chain.load_genesis(&codes, entries)?;
-                }
-            }
-        }
-        chain.check_tips()?;
-        Ok(chain)
+        Ok(Self { spec, db, store: state, referee, root_mode })
     }
 
     /// Rules of the chain.
@@ -348,18 +371,7 @@ impl Chain {
         txn: &mut WriteTxn,
         codes: &[(B256, Bytes)],
     ) -> Result<(), PipelineError> {
-        let header = self.spec.genesis_header();
-        // Where genesis is past Shanghai, its list of withdrawals is empty, not absent.
-        let withdrawals = header.withdrawals_root.map(|_| Default::default());
-        let body = BlockBody { withdrawals, ..BlockBody::default() };
-        txn.insert_block(&NewBlock {
-            hash: header.hash(),
-            header: header.header(),
-            body: &body,
-            senders: &[],
-            receipts: Some(&[]),
-            total_difficulty: header.difficulty,
-        })?;
+        write_genesis_block(txn, self.spec.genesis_header())?;
         for (hash, code) in codes {
             txn.insert_code(hash, code)?;
         }
@@ -404,7 +416,7 @@ impl Chain {
         Ok(checked.min(1))
     }
 
-    fn check_tips(&self) -> Result<(), PipelineError> {
+    pub(crate) fn check_tips(&self) -> Result<(), PipelineError> {
         let show = |store: &StateStore| {
             store.tip().map_or_else(|| "nothing".into(), |tip| tip.block.to_string())
         };
@@ -434,6 +446,24 @@ impl Chain {
         }
         Ok(bytes)
     }
+}
+
+/// Writes block 0.
+pub(crate) fn write_genesis_block(
+    txn: &mut WriteTxn,
+    header: &SealedHeader,
+) -> Result<(), PipelineError> {
+    // Where genesis is past Shanghai, its list of withdrawals is empty, not absent.
+    let withdrawals = header.withdrawals_root.map(|_| Default::default());
+    let body = BlockBody { withdrawals, ..BlockBody::default() };
+    Ok(txn.insert_block(&NewBlock {
+        hash: header.hash(),
+        header: header.header(),
+        body: &body,
+        senders: &[],
+        receipts: Some(&[]),
+        total_difficulty: header.difficulty,
+    })?)
 }
 
 /// Names of the tables of a referee.

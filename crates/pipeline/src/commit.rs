@@ -12,7 +12,12 @@ use std::{sync::Arc, time::Instant};
 #[derive(Debug)]
 pub(crate) struct CommitJob {
     pub(crate) blocks: Vec<Arc<ExecutedBlock>>,
+    /// Notes to be left with them.
+    pub(crate) notes: Vec<Note>,
 }
+
+/// Name and content.
+type Note = (&'static str, Vec<u8>);
 
 type Outcome = Result<Vec<B256>, PipelineError>;
 
@@ -102,6 +107,21 @@ impl<'a> Committer<'a> {
         Ok(txn.commit()?)
     }
 
+    /// Leaves notes at once, if there are any.
+    pub(crate) fn notes(
+        &self,
+        notes: impl ExactSizeIterator<Item = Note>,
+    ) -> Result<(), PipelineError> {
+        if notes.len() == 0 {
+            return Ok(());
+        }
+        let mut txn = self.chain.db.begin_write()?;
+        for (name, note) in notes {
+            txn.put_note(name, &note)?;
+        }
+        Ok(txn.commit()?)
+    }
+
     /// Takes the durable chain back to block `number`, and stores `side` blocks with it.
     pub(crate) fn revert(
         &self,
@@ -121,7 +141,7 @@ enum Place {
 }
 
 fn commit(chain: &Chain, job: &CommitJob) -> Outcome {
-    commit_blocks(chain, &job.blocks).map_err(|source| {
+    commit_blocks(chain, job).map_err(|source| {
         let number =
             |block: Option<&Arc<ExecutedBlock>>| block.map_or(0, |b| b.block().header().number);
         PipelineError::Commit {
@@ -132,14 +152,15 @@ fn commit(chain: &Chain, job: &CommitJob) -> Outcome {
     })
 }
 
-fn commit_blocks(chain: &Chain, blocks: &[Arc<ExecutedBlock>]) -> Outcome {
+fn commit_blocks(chain: &Chain, job: &CommitJob) -> Outcome {
+    let CommitJob { blocks, notes } = job;
     let proposals: Vec<Proposal> = blocks.iter().map(|b| b.proposal.clone()).collect();
     let referee: Vec<Proposal> = blocks.iter().filter_map(|b| b.referee.clone()).collect();
     chain.commit(&proposals, &referee, |txn| {
         for block in blocks {
             write_block(chain, txn, block, Place::Canonical)?;
         }
-        Ok(())
+        notes.iter().try_for_each(|(name, note)| Ok(txn.put_note(name, note)?))
     })?;
     Ok(blocks.iter().map(|block| block.block().hash()).collect())
 }

@@ -1,5 +1,6 @@
 //! Why an import or a replay stopped. Every message names block or file and the cause.
 
+use crate::AnchorError;
 use alloy_primitives::B256;
 use retrie_consensus::ConsensusError;
 use retrie_db::DbError;
@@ -191,6 +192,9 @@ pub enum PipelineError {
         /// Tip of the backend.
         backend: String,
     },
+    /// A chain cannot begin, or go back, where it was asked to.
+    #[error(transparent)]
+    Anchor(#[from] AnchorError),
     /// Execution failed, or a transaction is invalid.
     #[error(transparent)]
     Execution(#[from] ExecutionError),
@@ -258,6 +262,11 @@ impl PipelineError {
             | Self::MissingPreState => Self::Block { number, hash, source: Box::new(self) },
             named => named,
         }
+    }
+
+    /// Whether a body, or what is read from bodies, is not kept.
+    pub const fn is_pruned(&self) -> bool {
+        matches!(self, Self::Db(DbError::Pruned { .. }))
     }
 
     /// Whether the error is a verdict about a block, independent of this machine.

@@ -5,7 +5,7 @@
 //! common ancestor and commits the branch.
 
 use crate::{
-    Chain, End, PipelineError,
+    AnchorError, Chain, End, PipelineError,
     report::{ImportReport, TipReport},
     stream::{PreparedBlock, prepare},
     tree::{BatchLimits, ExecutedBlock, ImportTimes, Tree},
@@ -73,6 +73,8 @@ pub struct Importer<'a> {
     batch: BatchLimits,
     /// Number of the head at the start.
     began_at: u64,
+    /// The block whose state the chain was started from.
+    anchor: u64,
     report: ImportReport,
 }
 
@@ -92,7 +94,8 @@ impl<'a> Importer<'a> {
         let codes = Arc::new(CodeCache::default());
         let tree = Tree::new(chain, intermediate_roots, codes, metrics, scope)?;
         let began_at = tree.head().chain.number;
-        Ok(Self { tree, batch, began_at, report: ImportReport::default() })
+        let anchor = tree.read.anchor()?;
+        Ok(Self { tree, batch, began_at, anchor, report: ImportReport::default() })
     }
 
     /// The head: number and hash.
@@ -158,6 +161,10 @@ impl<'a> Importer<'a> {
         if self.is_known(block.block.sealed_header())? {
             self.report.known_blocks += 1;
             return Ok(Imported::Known);
+        }
+        let (number, anchor) = (block.number(), self.anchor);
+        if number <= anchor {
+            return Err(AnchorError::Below { number, anchor }.into());
         }
         let block = self.tree.insert(block)?;
         self.accept(block)

@@ -8,15 +8,19 @@
 //! ```
 //!
 //! * [`Chain`]: an open datadir: the chain's tables, a backend's state, and perhaps a referee's.
+//! * [`Anchor`]: where a chain begins that is started from a state, not from genesis.
+//! * [`dump_state`]: the state of a datadir into a file, from which another chain can begin.
 //! * [`import`]: block files into a chain, until the end, an error or a stop signal.
 //! * [`replay`]: bundles on a fresh store, measured.
 //!
 //! This crate knows no trie: backends come in as [`Backend`](retrie_state::Backend)s, and header
 //! roots are compared only where one of them says its root is Ethereum's.
 
+mod anchor;
 mod build;
 mod chain;
 mod commit;
+mod dump;
 mod error;
 mod importer;
 mod recover;
@@ -29,8 +33,10 @@ mod tree;
 mod unwind;
 pub mod verify;
 
+pub use anchor::{Anchor, AnchorError, LoadedState};
 pub use build::{BlockAttributes, BlockBuilder, BuildParent, BuiltBlock};
 pub use chain::{Chain, ChainOptions, genesis_delta, native_spec, state_folder};
+pub use dump::{Dumped, dump_state};
 pub use error::{PipelineError, RootMismatch};
 pub use importer::{ImportOptions, Imported, Importer};
 pub use recover::recover_senders;

@@ -37,14 +37,14 @@ const CHUNK_BYTES: u64 = 4 << 20;
 /// A block that passed every check that needs no other block.
 #[derive(Clone, Debug)]
 pub struct PreparedBlock {
-    pub(crate) block: RecoveredBlock,
+    pub(crate) block: Arc<RecoveredBlock>,
     /// Time its senders and checks took, on some other thread.
     pub(crate) prepare: Duration,
 }
 
 impl PreparedBlock {
     /// The block.
-    pub const fn block(&self) -> &RecoveredBlock {
+    pub const fn block(&self) -> &Arc<RecoveredBlock> {
         &self.block
     }
 
@@ -84,7 +84,7 @@ fn prepare_with(
         None => recover_senders(spec, block)?,
     };
     check_alone(spec, recovered.sealed_block())?;
-    Ok(PreparedBlock { block: recovered, prepare: start.elapsed() })
+    Ok(PreparedBlock { block: Arc::new(recovered), prepare: start.elapsed() })
 }
 
 fn check_alone(spec: &Arc<ChainSpec>, block: &SealedBlock) -> Result<(), PipelineError> {

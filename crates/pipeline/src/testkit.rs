@@ -355,11 +355,12 @@ impl TestChain {
             ommers: plan.ommers,
             ..Default::default()
         };
+        let hashes = self.ancestors(parent);
         let builder = BlockBuilder {
             spec: &self.spec,
             store: &self.state,
             codes: &self.codes,
-            hashes: &(),
+            hashes: &hashes,
             code_cache: &self.code_cache,
         };
         let parent = BuildParent {
@@ -376,6 +377,18 @@ impl TestChain {
         let built = Built { block: block.into_block(), total_difficulty, state: proposal };
         self.blocks.insert(hash, built);
         hash
+    }
+
+    /// Hashes of a block and of those below it, as far as BLOCKHASH on top of it asks.
+    fn ancestors(&self, block: B256) -> HashMap<u64, B256> {
+        let mut at = block;
+        let one = |_| {
+            let header = &self.blocks.get(&at)?.block.header;
+            let found = (header.number, at);
+            at = header.parent_hash;
+            Some(found)
+        };
+        (0..256).map_while(one).collect()
     }
 
     /// Builds `count` blocks on `parent`, `seconds` apart, that use every kind of [`Call`]; returns

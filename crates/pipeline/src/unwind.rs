@@ -14,7 +14,8 @@ impl Chain {
     /// `progress` is called with the tip after each transaction.
     ///
     /// # Errors
-    /// [`StateError::AboveTip`] and [`StateError::BeyondRetention`], before anything is changed.
+    /// [`StateError::AboveTip`], [`AnchorError::Below`](crate::AnchorError::Below) and
+    /// [`StateError::BeyondRetention`], before anything is changed.
     pub fn unwind(
         &self,
         to: u64,
@@ -24,6 +25,7 @@ impl Chain {
         if to > tip.number {
             return Err(StateError::AboveTip { number: to, tip }.into());
         }
+        self.refuse_below_anchor(to)?;
         let referee = self.referee.as_ref().map(|referee| &referee.store);
         for store in [Some(&self.store), referee].into_iter().flatten() {
             if store.retained().is_none_or(|retained| to < *retained.start()) {

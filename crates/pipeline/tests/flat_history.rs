@@ -6,7 +6,7 @@ use alloy_primitives::{Address, B256};
 use common::{batches, import_into, test_chain};
 use rand::{Rng, SeedableRng, rngs::StdRng, seq::IndexedRandom};
 use retrie_chainspec::{ChainSpec, parse_chain};
-use retrie_db::{ChainRead, KeptReceipts, OpenOptions, StateRootMode, SyncMode};
+use retrie_db::{ChainRead, Kept, KeptBlocks, OpenOptions, StateRootMode, SyncMode};
 use retrie_pipeline::{
     Chain, ChainOptions, ImportOptions,
     testkit::{Rules, write_blocks},
@@ -115,8 +115,9 @@ fn history_of_storage_follows_reorgs_unwinding_and_pruning() {
     let all = || with_changes(options(&made.spec, &folder("mpt"), Mpt::new()), Changes::All);
     let last = || {
         let raw = with_changes(options(&made.spec, &folder("raw"), Raw), Changes::Last(25));
-        let receipts = KeptReceipts { from: u64::MAX, last: 25 };
-        ChainOptions { db: OpenOptions { receipts, ..raw.db }, ..raw }
+        let receipts = KeptBlocks { from: u64::MAX, last: 25 };
+        let kept = Kept { receipts, ..Kept::default() };
+        ChainOptions { db: OpenOptions { kept, ..raw.db }, ..raw }
     };
     let mut states = [all(), last()].map(|options| Chain::open(options).unwrap());
     for (n, part) in parts.iter().enumerate() {

@@ -1,6 +1,7 @@
 //! Positional parameters, and methods that take them.
 
 use crate::{RpcContext, RpcError, RpcResult};
+use alloy_eips::{BlockId, BlockNumberOrTag};
 use alloy_primitives::B256;
 use jsonrpsee::{RpcModule, types::Params};
 use retrie_engine::View;
@@ -97,6 +98,48 @@ pub(crate) fn quick<C, T>(
     registered.expect("a namespace names each of its methods once");
 }
 
+/// A method that reads a few rows of the block or state that its parameter `index` names. At the head,
+/// which is in memory or was just read by others, it is answered on the server's own thread; older
+/// ones may have to come from disk, on a thread that may block.
+pub(crate) fn at_block<T>(
+    module: &mut RpcModule<RpcContext>,
+    name: &'static str,
+    index: usize,
+    method: impl Fn(&RpcContext, View, &mut Args<'_>) -> RpcResult<T> + Clone + Send + Sync + 'static,
+) where
+    T: Serialize + Clone + Send + 'static,
+{
+    let registered =
+        module.register_async_method(name, move |params, context: Arc<RpcContext>, _| {
+            let method = method.clone();
+            async move {
+                let rpc = (*context).clone();
+                let at_head = is_at_head(&rpc, &params, index);
+                let answer = move |view| {
+                    let mut args = Args::new(&params)?;
+                    let answer = method(&context, view, &mut args)?;
+                    args.end().map(|()| answer)
+                };
+                if at_head { answer(rpc.view()?) } else { rpc.read(answer).await }
+            }
+        });
+    registered.expect("a namespace names each of its methods once");
+}
+
+/// Whether the block that parameter `index` names is the head, or wrong in a way that takes no reading
+/// to tell.
+fn is_at_head(rpc: &RpcContext, params: &Params<'_>, index: usize) -> bool {
+    let named = Args::new(params).ok().and_then(|args| args.items.as_slice().get(index).copied());
+    let Some(named) = named else { return true };
+    let Ok(id) = serde_json::from_str::<Option<BlockId>>(named.get()) else { return true };
+    match id.unwrap_or_default() {
+        BlockId::Hash(hash) => hash.block_hash == rpc.live.head().hash(),
+        BlockId::Number(BlockNumberOrTag::Latest | BlockNumberOrTag::Pending) => true,
+        BlockId::Number(BlockNumberOrTag::Number(number)) => number >= rpc.live.head().number,
+        BlockId::Number(_) => false,
+    }
+}
+
 /// A method that executes or walks over blocks, from a view of the chain, on a thread that may block.
 pub(crate) fn heavy<C, T>(
     module: &mut RpcModule<C>,
@@ -106,14 +149,7 @@ pub(crate) fn heavy<C, T>(
     C: AsRef<RpcContext> + Send + Sync + 'static,
     T: Serialize + Clone + Send + 'static,
 {
-    let registered = module.register_async_method(name, move |params, context: Arc<C>, _| {
-        let method = method.clone();
-        async move {
-            let rpc = (*context).as_ref().clone();
-            rpc.run(move |view| answer(&*context, view, &params, method)).await
-        }
-    });
-    registered.expect("a namespace names each of its methods once");
+    blocking(module, name, true, method);
 }
 
 /// A method that reads rows of a few blocks, from a view of the chain, on a thread that may block.
@@ -125,23 +161,29 @@ pub(crate) fn read<C, T>(
     C: AsRef<RpcContext> + Send + Sync + 'static,
     T: Serialize + Clone + Send + 'static,
 {
+    blocking(module, name, false, method);
+}
+
+fn blocking<C, T>(
+    module: &mut RpcModule<C>,
+    name: &'static str,
+    is_heavy: bool,
+    method: impl Fn(&C, View, &mut Args<'_>) -> RpcResult<T> + Clone + Send + Sync + 'static,
+) where
+    C: AsRef<RpcContext> + Send + Sync + 'static,
+    T: Serialize + Clone + Send + 'static,
+{
     let registered = module.register_async_method(name, move |params, context: Arc<C>, _| {
         let method = method.clone();
         async move {
             let rpc = (*context).as_ref().clone();
-            rpc.read(move |view| answer(&*context, view, &params, method)).await
+            let answer = move |view| {
+                let mut args = Args::new(&params)?;
+                let answer = method(&context, view, &mut args)?;
+                args.end().map(|()| answer)
+            };
+            if is_heavy { rpc.run(answer).await } else { rpc.read(answer).await }
         }
     });
     registered.expect("a namespace names each of its methods once");
-}
-
-fn answer<C, T>(
-    context: &C,
-    view: View,
-    params: &Params<'_>,
-    method: impl Fn(&C, View, &mut Args<'_>) -> RpcResult<T>,
-) -> RpcResult<T> {
-    let mut args = Args::new(params)?;
-    let answer = method(context, view, &mut args)?;
-    args.end().map(|()| answer)
 }

@@ -4,8 +4,10 @@ use crate::{RpcError, RpcResult, eth::Shared};
 use alloy_eips::{BlockId, BlockNumberOrTag};
 use alloy_primitives::B256;
 use retrie_chainspec::primitives::{RecoveredBlock, SealedHeader};
+use retrie_db::ChainRead;
 use retrie_engine::{BlockState, LiveChain, View, pool::Pool};
 use retrie_sources::RpcClient;
+use retrie_telemetry::rpc::RpcMetrics;
 use std::{fmt, path::PathBuf, sync::Arc, time::Duration};
 use tokio::sync::Semaphore;
 
@@ -23,6 +25,9 @@ pub struct Limits {
     pub max_blocks_per_filter: u64,
     /// Most logs in one answer (`--rpc.max-logs-per-response`); 0: any number.
     pub max_logs_per_response: usize,
+    /// Most bytes that a trace records, of a block all traces together: those of one answer
+    /// (`--rpc.max-response-size`, in MB).
+    pub max_response_size: usize,
     /// Most proofs that are built at once (`--rpc.proof-permits`).
     pub proof_permits: usize,
     /// Most blocks that `eth_simulateV1` makes (`--rpc.max-simulate-blocks`).
@@ -43,6 +48,7 @@ impl Default for Limits {
             evm_timeout: Duration::from_secs(5),
             max_blocks_per_filter: 100_000,
             max_logs_per_response: 20_000,
+            max_response_size: 160 << 20,
             proof_permits: 25,
             max_simulate_blocks: 256,
             max_trace_filter_blocks: 100,
@@ -112,6 +118,8 @@ pub struct RpcContext {
     pub(crate) proof_peers: Arc<[RpcClient]>,
     /// What methods of `eth` keep between requests.
     pub(crate) shared: Arc<Shared>,
+    /// Where servers count.
+    pub(crate) metrics: RpcMetrics,
     /// Permits for work that executes or walks over blocks: so many requests do so at once.
     blocking: Arc<Semaphore>,
     /// Permits for work that waits for the disk or for others more than it computes.
@@ -143,6 +151,7 @@ impl RpcContext {
             node: Arc::new(Alone),
             proof_peers: Arc::new([]),
             shared: Arc::default(),
+            metrics: RpcMetrics::default(),
             blocking: Arc::new(Semaphore::new(threads.max(1))),
             reading: Arc::new(Semaphore::new(READERS)),
         }
@@ -170,6 +179,12 @@ impl RpcContext {
     #[must_use]
     pub fn with_proof_peers(self, peers: Vec<RpcClient>) -> Self {
         Self { proof_peers: peers.into(), ..self }
+    }
+
+    /// The same, whose servers count in `metrics`.
+    #[must_use]
+    pub fn with_metrics(self, metrics: RpcMetrics) -> Self {
+        Self { metrics, ..self }
     }
 
     /// The chain as it is now.
@@ -262,8 +277,10 @@ impl ResolveBlock for View {
                     Ok(Some(self.head().clone()))
                 }
                 BlockNumberOrTag::Earliest => {
-                    let first = retrie_db::ChainRead::first(self.durable())?;
-                    Ok(self.header_by_number(first.map_or(0, |first| first.number))?)
+                    // The first whole block; headers below it may be there.
+                    let first = self.durable().first()?.map_or(0, |first| first.number);
+                    let first = first.max(self.durable().bodies_pruned_below()?);
+                    Ok(self.header_by_number(first.min(self.head().number))?)
                 }
                 BlockNumberOrTag::Safe => {
                     self.safe().map_or(Ok(None), |block| by_hash(&block.hash))

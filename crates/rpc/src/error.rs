@@ -75,6 +75,8 @@ impl From<PoolError> for RpcError {
 }
 
 impl RpcError {
+    /// Code of a request for a body that is not kept (EIP-4444), as geth numbers it.
+    pub const PRUNED: i32 = 4444;
     /// Code of a request that was understood and cannot be served.
     pub const SERVER: i32 = -32000;
     /// Code of a method that does not exist.
@@ -90,6 +92,7 @@ impl RpcError {
             Self::Reverted { .. } => Self::REVERTED,
             Self::Coded { code, .. } => *code,
             Self::Internal(_) => INTERNAL_ERROR_CODE,
+            Self::Chain(error) if error.is_pruned() => Self::PRUNED,
             Self::HeaderNotFound
             | Self::NoSuchTag(_)
             | Self::NotCanonical
@@ -106,6 +109,10 @@ impl From<RpcError> for ErrorObjectOwned {
             RpcError::Reverted { output, .. } => Some(output.clone()),
             _ => None,
         };
-        Self::owned(error.code(), error.to_string(), data)
+        let message = match error.code() {
+            RpcError::PRUNED => "pruned history unavailable".to_owned(),
+            _ => error.to_string(),
+        };
+        Self::owned(error.code(), message, data)
     }
 }

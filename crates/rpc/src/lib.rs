@@ -13,9 +13,10 @@
 //! * **namespace**: the methods whose names start alike. Each is one module with one function that
 //!   registers them; [`build_methods`] puts the chosen ones together.
 //! * **context** ([`RpcContext`]): what every method has at hand: chain, pool, limits.
-//! * **quick, read, heavy**: quick methods read a few rows and are answered on the server's own
-//!   threads. The others get threads that may block: those that read whole blocks, and those that
-//!   execute or walk over many, of which only so many run at once.
+//! * **quick, read, heavy**: quick methods need nothing from disk and are answered on the server's own
+//!   threads, as are the smallest reads at the head. The others get threads that may block: those that
+//!   read older or whole blocks, and those that execute or walk over many; of each only so many run at
+//!   once.
 
 mod admin;
 mod args;
@@ -29,6 +30,7 @@ mod namespace;
 mod net;
 pub mod server;
 mod state;
+mod testing;
 mod trace;
 mod txpool;
 mod web3;

@@ -1,6 +1,6 @@
 //! Namespaces by name, and putting them together.
 
-use crate::{RpcContext, admin, debug, eth, net, state, trace, txpool, web3};
+use crate::{RpcContext, admin, debug, eth, net, state, testing, trace, txpool, web3};
 use jsonrpsee::{Methods, RpcModule};
 use serde_json::{Map, Value};
 use std::{fmt, str::FromStr};
@@ -24,10 +24,12 @@ pub enum Namespace {
     Debug,
     /// Traces in the form of OpenEthereum.
     Trace,
+    /// Blocks built as a test wants them.
+    Testing,
 }
 
 impl Namespace {
-    /// All of them.
+    /// All of them but [`Testing`](Self::Testing), which is served only where it is named.
     pub const ALL: [Self; 8] = [
         Self::Eth,
         Self::Net,
@@ -53,6 +55,7 @@ impl Namespace {
             Self::Admin => "admin",
             Self::Debug => "debug",
             Self::Trace => "trace",
+            Self::Testing => "testing",
         }
     }
 
@@ -66,6 +69,7 @@ impl Namespace {
             Self::Admin => admin::methods(context),
             Self::Debug => debug::methods(context),
             Self::Trace => trace::methods(context),
+            Self::Testing => testing::methods(context),
         }
     }
 }
@@ -88,7 +92,8 @@ impl FromStr for Namespace {
     type Err = UnknownNamespace;
 
     fn from_str(name: &str) -> Result<Self, Self::Err> {
-        let found = Self::ALL.into_iter().find(|one| one.name() == name.trim());
+        let found =
+            Self::ALL.into_iter().chain([Self::Testing]).find(|one| one.name() == name.trim());
         found.ok_or_else(|| UnknownNamespace { name: name.into() })
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::{
     Args, RpcContext, RpcError, RpcResult,
-    args::{quick, read},
+    args::{at_block, quick, read},
     context::ResolveBlock,
 };
 use alloy_eips::{BlockId, BlockNumberOrTag};
@@ -59,8 +59,7 @@ struct RootInfo {
 pub(crate) fn methods(context: &RpcContext) -> Methods {
     let mut module = RpcModule::new(context.clone());
     quick(&mut module, "state_backend", |rpc, _| Ok(backend(rpc)));
-    quick(&mut module, "state_getRoot", |rpc, args| {
-        let view = rpc.view()?;
+    at_block(&mut module, "state_getRoot", 0, |rpc, view, args| {
         let header = view.resolve(block_or_latest(args)?)?;
         let block_hash = header.hash();
         let backend = rpc.live.chain().state().identity().name;
@@ -70,8 +69,9 @@ pub(crate) fn methods(context: &RpcContext) -> Methods {
         Ok(RootInfo { backend, block: U64::from(header.number), block_hash, root })
     });
     read(&mut module, "state_getProof", |rpc, view, args| prove(rpc, &view, args));
-    read(&mut module, "state_getProofPart", |_, view, args| {
+    read(&mut module, "state_getProofPart", |rpc, view, args| {
         let Wanted { address, slots, id } = Wanted::of(args)?;
+        let _permit = rpc.shared.proofs.acquire(rpc.limits.proof_permits)?;
         let block = view.resolve(id)?.hash();
         let keys = StateProofResponse::keys_of(address, slots);
         Ok(view.prove_part(&block, &keys)?.bytes)

@@ -1,6 +1,10 @@
 //! The namespace `txpool`: what waits for a block.
 
-use crate::{RpcContext, args::quick, eth::pool_transaction};
+use crate::{
+    RpcContext,
+    args::{quick, read},
+    eth::pool_transaction,
+};
 use alloy_consensus::Transaction as _;
 use alloy_primitives::Address;
 use alloy_rpc_types_eth::Transaction;
@@ -19,7 +23,7 @@ pub(crate) fn methods(context: &RpcContext) -> Methods {
         let status = rpc.pool()?.status();
         Ok(TxpoolStatus { pending: status.pending as u64, queued: status.queued as u64 })
     });
-    quick(&mut module, "txpool_content", |rpc, _| {
+    read(&mut module, "txpool_content", |rpc, _, _| {
         let content = rpc.pool()?.content();
         let all = |of: BTreeMap<Address, ByNonce>| by_sender(of, pool_transaction);
         Ok(TxpoolContent { pending: all(content.pending), queued: all(content.queued) })
@@ -31,7 +35,7 @@ pub(crate) fn methods(context: &RpcContext) -> Methods {
             queued: by_nonce(queued, pool_transaction),
         })
     });
-    quick(&mut module, "txpool_inspect", |rpc, _| {
+    read(&mut module, "txpool_inspect", |rpc, _, _| {
         let content = rpc.pool()?.content();
         let all = |of: BTreeMap<Address, ByNonce>| by_sender(of, summary);
         Ok(TxpoolInspect { pending: all(content.pending), queued: all(content.queued) })

@@ -127,12 +127,25 @@ async fn failures_have_geths_codes_and_words() {
         ("0xfe", -32000, "invalid opcode: INVALID"),
         ("0x600056", -32000, "invalid jump destination"),
         (LOOP, -32000, "out of gas"),
-        ("0x50", -32000, "stack underflow"),
+        ("0x50", -32000, "stack underflow (0 <=> 1)"),
+        ("0x81", -32000, "stack underflow (0 <=> 2)"),
+        ("0x5b6000600056", -32000, "stack limit reached 1024 (1023)"),
+        ("0x0c", -32000, "invalid opcode: opcode 0xc not defined"),
     ];
     for (code, number, words) in cases {
         let (got, message) = node.fail("eth_call", with(code)).await;
         assert_eq!((got, message.as_str()), (number, words), "{code}");
+        if number == -32000 && code != LOOP {
+            let (_, message) = node.fail("eth_estimateGas", with(code)).await;
+            assert_eq!(message, words, "{code}");
+        }
+        let list = node.call("eth_createAccessList", with(code)).await;
+        assert_eq!(list["error"], words, "{code}");
     }
+    let large = json!([{ "input": Bytes::from(vec![0; 50_000]) }, "latest"]);
+    let (_, message) = node.fail("eth_call", large).await;
+    let words = "max initcode size exceeded: code size 50000 limit 49152";
+    assert!(message.contains(words), "{message}");
     let panic = format!("0x7f4e487b71{}60005260116004526024{}", "00".repeat(28), "6000fd");
     let (_, message) = node.fail("eth_call", with(&panic)).await;
     assert_eq!(message, "execution reverted: arithmetic underflow or overflow");

@@ -6,7 +6,7 @@ use alloy_primitives::{Address, B256, hex};
 use common::{Node, backends, mpt, test_chain};
 use retrie_chainspec::primitives::RecoveredBlock;
 use retrie_pipeline::testkit::{GENESIS_CONTRACT, Rules, TestChain, Wallet, write_blocks};
-use retrie_rpc::NodeStatus;
+use retrie_rpc::{Limits, NodeStatus};
 use retrie_state::Backend;
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -120,6 +120,31 @@ async fn the_native_tracers_tell_calls_states_and_selectors() {
     assert!(mux["callTracer"]["gasUsed"].is_string() && mux["4byteTracer"].is_object(), "{mux}");
 }
 
+#[cfg(feature = "js-tracer")]
+#[tokio::test]
+async fn a_tracer_in_javascript_sees_every_step_and_cannot_run_for_ever() {
+    let (chain, hashes, node) = node();
+    let hash = transaction(&chain, hashes[0], 3);
+    let steps = node.call("debug_traceTransaction", json!([hash])).await;
+    let script = |step: &str| {
+        let code = format!(
+            "{{ ops: [], step: function(log) {{ {step} }}, fault: function() {{}}, \
+             result: function() {{ return this.ops; }} }}"
+        );
+        json!([hash, { "tracer": code, "timeout": "1s" }])
+    };
+    let names = script("this.ops.push(log.op.toString())");
+    let names = node.call("debug_traceTransaction", names).await;
+    let expected = steps["structLogs"].as_array().unwrap().iter().map(|step| step["op"].clone());
+    assert_eq!(names, Value::from_iter(expected));
+    let endless = node.fail("debug_traceTransaction", script("while (true) {}")).await;
+    assert!(!endless.1.is_empty(), "{endless:?}");
+    assert_eq!(
+        node.fail("debug_traceTransaction", json!([hash, { "tracer": "{" }])).await.0,
+        -32602
+    );
+}
+
 #[tokio::test]
 async fn what_cannot_be_traced_is_refused_in_words() {
     let (chain, hashes, node) = node();
@@ -229,4 +254,28 @@ async fn bad_blocks_are_shown_as_they_came() {
     assert_eq!(bad[0]["hash"], json!(hashes[0]));
     assert_eq!(bad[0]["rlp"], node.call("debug_getRawBlock", json!(["0x1"])).await);
     assert_eq!(bad[0]["block"]["number"], "0x1");
+}
+
+#[tokio::test]
+async fn traces_end_where_no_answer_could_hold_them() {
+    let (chain, hashes, mut node) = node();
+    let limits = Limits { max_response_size: 1500, ..Limits::default() };
+    node.rpc = node.rpc.clone().with_limits(limits);
+    let hash = transaction(&chain, hashes[0], 3);
+    let vm = json!([hash, ["vmTrace"]]);
+    let call = json!([{ "to": GENESIS_CONTRACT, "data": "0x01" }, "latest"]);
+    for (method, params) in [
+        ("debug_traceTransaction", json!([hash])),
+        ("debug_traceBlockByNumber", json!(["0x1"])),
+        ("debug_traceCall", call),
+        ("trace_replayTransaction", vm),
+    ] {
+        let (code, message) = node.fail(method, params).await;
+        assert_eq!(code, -32008, "{method}: {message}");
+        assert!(message.contains("--rpc.max-response-size"), "{message}");
+    }
+    // What records little may execute much.
+    let calls = json!([hash, { "tracer": "callTracer" }]);
+    node.call("debug_traceTransaction", calls).await;
+    node.call("debug_traceTransaction", json!([hash, { "limit": 3 }])).await;
 }

@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use alloy_primitives::{B256, U256};
+use alloy_primitives::{Address, B256, U256};
 
 /// Why a block or bundle could not be read or written.
 ///
@@ -53,6 +53,8 @@ pub enum Place {
     },
     /// A member of a bundle, as a path such as `codes[3]`.
     Member(String),
+    /// A line, from 1.
+    Line(u64),
 }
 
 impl fmt::Display for Place {
@@ -67,6 +69,7 @@ impl fmt::Display for Place {
             }
             Self::Entry { offset, block: None } => write!(f, ", entry at byte {offset}"),
             Self::Member(path) => write!(f, ", member `{path}`"),
+            Self::Line(line) => write!(f, ", line {line}"),
         }
     }
 }
@@ -168,6 +171,39 @@ pub enum SourceErrorKind {
     /// Not the JSON a bundle member should be.
     #[error("{0}")]
     Json(serde_json::Error),
+    /// Not the JSON that a line should be.
+    #[error("{what}, at column {column}")]
+    LineJson {
+        /// What is wrong.
+        what: String,
+        /// Where in the line.
+        column: usize,
+    },
+    /// An account of a state dump that is named by a hash alone.
+    #[error(
+        "the account with the hashed address {key} has no `address`: the node that wrote the dump \
+         does not know it; dump on a node that keeps preimages from its first block on (geth \
+         --cache.preimages)"
+    )]
+    NoAddress {
+        /// The hash, as written.
+        key: String,
+    },
+    /// An account of a state dump whose slots are not those of its storage root.
+    #[error(
+        "the slots of {address} have the storage root {got}, the dump says {expected}: slots are \
+         missing or wrong. geth leaves them out with --nostorage, and loses those whose keys it \
+         knows by their hashes alone: dump on a node that keeps preimages from its first block on \
+         (geth --cache.preimages)"
+    )]
+    DumpedStorage {
+        /// The account.
+        address: Address,
+        /// The root in the dump.
+        expected: B256,
+        /// That of the slots.
+        got: B256,
+    },
     /// A bundle lacks a member.
     #[error("missing: the bundle is incomplete")]
     MissingMember,
@@ -196,4 +232,14 @@ pub enum SourceErrorKind {
     /// A folder that holds both block files and bundles.
     #[error("the folder holds both block files and bundles: name the files to read")]
     MixedFolder,
+}
+
+impl SourceErrorKind {
+    /// A line that does not parse; the number of the line is the place's business.
+    pub(crate) fn line_json(error: serde_json::Error) -> Self {
+        let (line, column) = (error.line(), error.column());
+        let what = error.to_string();
+        let place = format!(" at line {line} column {column}");
+        Self::LineJson { what: what.strip_suffix(&place).unwrap_or(&what).to_owned(), column }
+    }
 }

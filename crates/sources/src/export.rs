@@ -36,10 +36,37 @@ pub struct ExportSummary {
     pub rlp_bytes: u64,
 }
 
+/// An [`AtomicFile`], gzipped if its name ends in `.gz`.
 #[derive(Debug)]
-enum Sink {
+pub(crate) enum Sink {
     Plain(AtomicFile),
     Gzip(GzEncoder<AtomicFile>),
+}
+
+impl Sink {
+    pub(crate) fn create(target: &Path) -> Result<Self, SourceError> {
+        let file = AtomicFile::create(target)?;
+        let gzip = target.extension().is_some_and(|e| e.eq_ignore_ascii_case("gz"));
+        Ok(match gzip {
+            true => Self::Gzip(GzEncoder::new(file, Compression::default())),
+            false => Self::Plain(file),
+        })
+    }
+
+    pub(crate) fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
+        match self {
+            Self::Plain(file) => file.write_all(bytes),
+            Self::Gzip(file) => file.write_all(bytes),
+        }
+    }
+
+    pub(crate) fn finish(self, target: &Path) -> Result<(), SourceError> {
+        let file = match self {
+            Self::Plain(file) => Ok(file),
+            Self::Gzip(file) => file.finish(),
+        };
+        file.map_err(|e| SourceError::io(target, "write the file", e))?.finish(target)
+    }
 }
 
 impl BlockWriter {
@@ -50,13 +77,7 @@ impl BlockWriter {
     /// When no file can be created in the folder.
     pub fn create(target: impl AsRef<Path>) -> Result<Self, SourceError> {
         let target = target.as_ref().to_owned();
-        let file = AtomicFile::create(&target)?;
-        let gzip = target.extension().is_some_and(|e| e.eq_ignore_ascii_case("gz"));
-        let sink = if gzip {
-            Sink::Gzip(GzEncoder::new(file, Compression::default()))
-        } else {
-            Sink::Plain(file)
-        };
+        let sink = Sink::create(&target)?;
         Ok(Self { target, sink, item: Vec::new(), summary: ExportSummary::default() })
     }
 
@@ -68,11 +89,9 @@ impl BlockWriter {
     pub fn write(&mut self, block: &Block) -> Result<(), SourceError> {
         self.item.clear();
         block.encode(&mut self.item);
-        match &mut self.sink {
-            Sink::Plain(file) => file.write_all(&self.item),
-            Sink::Gzip(file) => file.write_all(&self.item),
-        }
-        .map_err(|e| SourceError::io(&self.target, "write the file", e))?;
+        self.sink
+            .write_all(&self.item)
+            .map_err(|e| SourceError::io(&self.target, "write the file", e))?;
         self.summary.blocks += 1;
         self.summary.rlp_bytes += self.item.len() as u64;
         Ok(())
@@ -85,12 +104,7 @@ impl BlockWriter {
     /// When writing, syncing or renaming fails; the target is then as it was before.
     pub fn finish(self) -> Result<ExportSummary, SourceError> {
         let Self { target, sink, summary, .. } = self;
-        let file = match sink {
-            Sink::Plain(file) => Ok(file),
-            Sink::Gzip(file) => file.finish(),
-        }
-        .map_err(|e| SourceError::io(&target, "write the file", e))?;
-        file.finish(&target)?;
+        sink.finish(&target)?;
         Ok(summary)
     }
 }

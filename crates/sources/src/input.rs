@@ -106,6 +106,23 @@ impl Input {
         Ok(read)
     }
 
+    /// Appends the next line to `out`, with its line feed; `false` at the end of the stream. A line
+    /// of more than `limit` bytes is refused.
+    pub(crate) fn read_line(
+        &mut self,
+        limit: u64,
+        out: &mut Vec<u8>,
+        what: &'static str,
+    ) -> Result<bool, SourceErrorKind> {
+        let line = self.reader.by_ref().take(limit + 1).read_until(b'\n', out);
+        let read = line.map_err(|e| classify(e, self.gzip, what))? as u64;
+        self.offset += read;
+        if read > limit {
+            return Err(SourceErrorKind::TooLarge { what, claimed: read, limit });
+        }
+        Ok(read > 0)
+    }
+
     /// The whole stream, refused when it is longer than `limit` bytes.
     pub(crate) fn read_whole(
         mut self,

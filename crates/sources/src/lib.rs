@@ -12,6 +12,7 @@
 //!  Block ──────────────────── export::BlockWriter ──> chain.rlp, chain.rlp.gz
 //!  mirror of era1 files ───── download::Era1Mirror ──> mainnet-00000-….era1
 //!  a node's JSON-RPC ──────── rpc::RpcClient ──> Block, accounts, slots
+//!  state.jsonl(.gz) ───────── state_dump::StateDump ──> DumpedAccount, in file order
 //! ```
 //!
 //! # Vocabulary
@@ -43,6 +44,7 @@ pub mod era1;
 pub mod export;
 pub mod rlp;
 pub mod rpc;
+pub mod state_dump;
 
 mod check;
 mod error;
@@ -67,3 +69,4 @@ pub use rpc::{RpcClient, RpcError};
 pub use source::{
     BlockFile, BlockFileKind, BlockSource, Origin, SourceBlock, SourceKind, detect, open,
 };
+pub use state_dump::{DumpedAccount, HeaderItem, StateDump, StateDumpWriter, read_headers};

@@ -250,17 +250,23 @@ pub(crate) fn before(
     row.map(|(row, value)| decode_change(&row, &value)).transpose()
 }
 
-/// All slots of `address` that a block above `number` has changed, with their values before that.
+/// All slots of `address` that a block above `number` has changed, with their values before that; no
+/// more once `limit` of them had one.
 pub(crate) fn slots_before(
     view: &View,
     address: &Address,
     number: u64,
+    limit: usize,
 ) -> Result<BTreeMap<B256, Option<Value>>, StateError> {
     let mut start = Key::from_slice(&[1]);
     start.extend_from_slice(address.as_slice());
     let end = prefix_end(&start);
     let mut slots = BTreeMap::new();
+    let mut set = 0;
     loop {
+        if set >= limit {
+            return Ok(slots);
+        }
         let range = KeyRange { start: &start, end: end.as_deref() };
         let row = view.rows(CHANGES, range, 1).next().transpose()?;
         let Some((row, value)) = row else { return Ok(slots) };
@@ -272,7 +278,9 @@ pub(crate) fn slots_before(
         start = if block <= number {
             change_key(&key, number.saturating_add(1))
         } else {
-            slots.insert(slot, decode_change(&row, &value)?);
+            let before = decode_change(&row, &value)?;
+            set += usize::from(before.is_some());
+            slots.insert(slot, before);
             changes_end(&key)
         };
     }

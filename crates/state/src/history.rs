@@ -129,6 +129,14 @@ impl StateReader for PastState {
     fn slots_of(&self, address: &Address) -> Result<Vec<(B256, Value)>, StateError> {
         self.state.slots_of(address)
     }
+
+    fn some_slots(
+        &self,
+        address: &Address,
+        limit: usize,
+    ) -> Result<Vec<(B256, Value)>, StateError> {
+        self.state.some_slots(address, limit)
+    }
 }
 
 impl fmt::Debug for PastState {

@@ -76,6 +76,7 @@ mod framework {
         past::HistoricalView,
         proposal::Proposal,
         session::{Session, StateView},
+        spill::EntrySorter,
         store::{At, Sight, StateStore, StoreOptions, StoreStats, StoreWatch, Tip},
     };
 }

@@ -95,11 +95,29 @@ impl StateReader for HistoricalView {
     }
 
     fn slots_of(&self, address: &Address) -> Result<Vec<(B256, Value)>, StateError> {
-        let mut slots = changes::slots_before(&self.state.view, address, self.number)?;
+        let mut slots = changes::slots_before(&self.state.view, address, self.number, usize::MAX)?;
         for (slot, value) in self.state.slots_of(address)? {
             slots.entry(slot).or_insert(Some(value));
         }
         Ok(slots.into_iter().filter_map(|(slot, value)| Some((slot, value?))).collect())
+    }
+
+    fn some_slots(
+        &self,
+        address: &Address,
+        limit: usize,
+    ) -> Result<Vec<(B256, Value)>, StateError> {
+        let mut slots = changes::slots_before(&self.state.view, address, self.number, limit)?;
+        let set = slots.values().flatten().count();
+        if set < limit {
+            // Of these, some may have been set later, and be among the changed ones.
+            let more = limit.saturating_add(slots.len());
+            for (slot, value) in self.state.some_slots(address, more)? {
+                slots.entry(slot).or_insert(Some(value));
+            }
+        }
+        let set = slots.into_iter().filter_map(|(slot, value)| Some((slot, value?)));
+        Ok(set.take(limit).collect())
     }
 }
 

@@ -14,6 +14,21 @@ pub trait StateReader: Send + Sync {
     /// On a partial state this fails with [`StateError::MissingWitness`], as the set is not known.
     fn slots_of(&self, address: &Address) -> Result<Vec<(B256, Value)>, StateError>;
 
+    /// Slots of `address` that are set, at most `limit`; fewer only if there are no more. For whoever
+    /// wants to know whether there are any, and must not read a large storage to its end.
+    ///
+    /// # Errors
+    /// As [`slots_of`](Self::slots_of).
+    fn some_slots(
+        &self,
+        address: &Address,
+        limit: usize,
+    ) -> Result<Vec<(B256, Value)>, StateError> {
+        let mut slots = self.slots_of(address)?;
+        slots.truncate(limit);
+        Ok(slots)
+    }
+
     /// The account at `address`, decoded.
     fn account(&self, address: &Address) -> Result<Option<Account>, StateError> {
         let key = StateKey::Account(*address);

@@ -124,4 +124,18 @@ impl StateReader for StateView {
     fn slots_of(&self, address: &Address) -> Result<Vec<(B256, Value)>, StateError> {
         self.shared.backend.slots_of(&self.view, &self.cache, address)
     }
+
+    fn some_slots(
+        &self,
+        address: &Address,
+        limit: usize,
+    ) -> Result<Vec<(B256, Value)>, StateError> {
+        let first = StateKey::Slot(*address, B256::ZERO);
+        let entries = self.shared.backend.entries(&self.view, &self.cache, Some(&first), limit)?;
+        let slots = entries.into_iter().map_while(|(key, value)| match key {
+            StateKey::Slot(of, slot) if of == *address => Some((slot, value)),
+            _ => None,
+        });
+        Ok(slots.collect())
+    }
 }

@@ -1,14 +1,16 @@
 //! Logs and metrics: the tracing subscriber, one Prometheus registry, and the endpoint that serves it.
 //!
-//! All metrics are declared in [`metrics`], those of state stores in [`state`], so that these pages
-//! list them. Names are `retrie_<part>_<what>_<unit>`, counters end in `_total`. A dashboard and
+//! All metrics are declared in [`metrics`], those of state stores in [`state`] and those of JSON-RPC in
+//! [`rpc`], so that these pages list them. Names are `retrie_<part>_<what>_<unit>`, counters end in `_total`. A dashboard and
 //! alert rules for them are in `etc/`.
 
 pub mod metrics;
+pub mod rpc;
 mod server;
 pub mod state;
 
 pub use metrics::Metrics;
+pub use prometheus::IntCounter;
 pub use server::{MetricsServer, ServeError};
 
 use rolling_file::{BasicRollingFileAppender, RollingConditionBasic};

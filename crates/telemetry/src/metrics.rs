@@ -1,6 +1,10 @@
-//! Every metric of the client but those of state stores, which [`state`](crate::state) lists.
+//! Every metric of the client but those of state stores, which [`state`](crate::state) lists, and of
+//! the JSON-RPC servers, which [`rpc`](crate::rpc) does.
 
-use crate::state::{StateFigures, States};
+use crate::{
+    rpc::RpcMetrics,
+    state::{StateFigures, States},
+};
 use prometheus::{
     Counter, Encoder, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge,
     IntGaugeVec, Opts, Registry, TextEncoder, exponential_buckets,
@@ -51,6 +55,8 @@ pub struct Metrics {
     pub pool_transactions: IntGaugeVec,
     /// Their bytes in memory.
     pub pool_bytes: IntGaugeVec,
+    /// The JSON-RPC servers.
+    pub rpc: RpcMetrics,
     /// Operations of `retrie bench`, by backend and workload.
     pub bench_operations: IntCounterVec,
     /// Seconds of a commit or block of `retrie bench`, by backend and workload.
@@ -161,6 +167,7 @@ impl Metrics {
             )?,
             pool_transactions: pool("retrie_pool_transactions", "Transactions in the pool")?,
             pool_bytes: pool("retrie_pool_bytes", "Bytes of transactions in the pool")?,
+            rpc: RpcMetrics::new(&registry)?,
             bench_operations,
             bench_commit_seconds,
             bench_disk_bytes,

@@ -7,6 +7,7 @@ use retrie_telemetry::{
 use std::{
     collections::BTreeSet,
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 /// All names of metrics in a text: words that begin with `retrie_` or `process_`.
@@ -31,6 +32,9 @@ fn dashboard_and_alerts_name_only_metrics_that_exist() {
     metrics.bench_operations.with_label_values(&labels).inc();
     metrics.bench_commit_seconds.with_label_values(&labels).observe(1.0);
     metrics.bench_disk_bytes.with_label_values(&labels).set(1);
+    let http = metrics.rpc.server("http", []);
+    http.answered("eth_chainId", Duration::ZERO, true);
+    drop(http.connected());
     let encoded = String::from_utf8(metrics.encode().unwrap()).unwrap();
     let known = names(&encoded);
     for file in ["prometheus/rules.yml", "grafana/retrie.json"] {

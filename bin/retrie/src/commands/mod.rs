@@ -6,10 +6,12 @@ pub(crate) mod config;
 pub(crate) mod db;
 pub(crate) mod download;
 pub(crate) mod dump_genesis;
+pub(crate) mod dump_state;
 pub(crate) mod existing;
 pub(crate) mod export;
 pub(crate) mod import;
 pub(crate) mod init;
+pub(crate) mod init_state;
 pub(crate) mod params;
 pub(crate) mod proof;
 pub(crate) mod re_execute;
@@ -21,7 +23,7 @@ use crate::registry::{self, BackendArgs, Purpose};
 use alloy_primitives::B256;
 use eyre::{Context, bail};
 use retrie_chainspec::{ChainSpec, parse_chain};
-use retrie_db::{ChainRead, Db, DbError, KeptReceipts, OpenOptions, StateRootMode, SyncMode};
+use retrie_db::{ChainRead, Db, DbError, Kept, KeptBlocks, OpenOptions, StateRootMode, SyncMode};
 use retrie_pipeline::ChainOptions;
 use retrie_sources::{Http, HttpOptions};
 use retrie_state::{Changes, StoreOptions};
@@ -117,8 +119,9 @@ const FULL_NODE_DISTANCE: u64 = 10_064;
 /// reverted (`--retention`) is kept in any case.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct PruneArgs {
-    /// Keep the history of states and the receipts of the last 10,064 blocks alone, as a full node
-    /// does. Without it all are kept. The other pruning flags go before it.
+    /// Keep the history of states and the receipts of the last 10,064 blocks alone, and no bodies
+    /// from before the merge, as a full node does. Without it all are kept. The other pruning flags
+    /// go before it.
     #[arg(long)]
     full: bool,
     /// Keep the history of so many blocks before the head: their states can be read. Of several
@@ -149,7 +152,65 @@ pub(crate) struct PruneArgs {
     /// Keep no receipts but those of blocks that can be reverted.
     #[arg(long = "prune.receipts.full")]
     no_receipts: bool,
+    /// Keep no bodies of blocks from before the merge: their transactions, ommers, receipts.
+    #[arg(long = "prune.bodies.pre-merge", conflicts_with_all = ["bodies_distance", "bodies_before"])]
+    no_bodies_before_merge: bool,
+    /// Keep the bodies of so many blocks before the head.
+    #[arg(long = "prune.bodies.distance", value_name = "BLOCKS", conflicts_with = "bodies_before")]
+    bodies_distance: Option<u64>,
+    /// Keep the bodies of this block and of those after it.
+    #[arg(long = "prune.bodies.before", value_name = "BLOCK_NUMBER")]
+    bodies_before: Option<u64>,
+    /// Find transactions by their hashes in so many blocks before the head.
+    #[arg(
+        long = "prune.transaction-lookup.distance",
+        visible_alias = "prune.transactionlookup.distance",
+        value_name = "BLOCKS",
+        conflicts_with_all = ["lookup_before", "no_lookup"]
+    )]
+    lookup_distance: Option<u64>,
+    /// Find transactions by their hashes from this block on.
+    #[arg(
+        long = "prune.transaction-lookup.before",
+        visible_alias = "prune.transactionlookup.before",
+        value_name = "BLOCK_NUMBER",
+        conflicts_with = "no_lookup"
+    )]
+    lookup_before: Option<u64>,
+    /// Find transactions by their hashes in blocks alone that can be reverted.
+    #[arg(long = "prune.transaction-lookup.full", visible_alias = "prune.transactionlookup.full")]
+    no_lookup: bool,
+    /// Refused: senders are kept with their transactions and go with the bodies.
+    #[arg(
+        long = "prune.sender-recovery.full",
+        visible_aliases = [
+            "prune.sender-recovery.distance",
+            "prune.sender-recovery.before",
+            "prune.senderrecovery.full",
+            "prune.senderrecovery.distance",
+            "prune.senderrecovery.before",
+        ],
+        value_name = "BLOCKS",
+        num_args = 0..=1,
+        default_missing_value = "full",
+        hide = true,
+        value_parser = refuse_senders
+    )]
+    senders: Option<Never>,
 }
+
+/// The value of a flag that is always refused.
+#[derive(Clone, Copy, Debug)]
+enum Never {}
+
+fn refuse_senders(_: &str) -> Result<Never, String> {
+    Err("senders are kept in the rows of their transactions, 20 bytes each, so there is nothing to \
+         prune but both: --prune.bodies.distance or --prune.bodies.before"
+        .into())
+}
+
+/// Generations in which an ommer may lie (yellow paper 11.1): so many bodies the rules look at.
+const OMMERS_REACH: u64 = 7;
 
 impl PruneArgs {
     /// The state store's option.
@@ -162,16 +223,48 @@ impl PruneArgs {
         }
     }
 
-    /// The database's option, where so many blocks can be reverted.
-    fn receipts(&self, retention: u64) -> KeptReceipts {
-        let last = |blocks: u64| KeptReceipts { from: u64::MAX, last: blocks.max(retention) };
-        match (self.receipts_before, self.receipts_distance) {
-            _ if self.no_receipts => last(0),
-            (Some(from), _) => KeptReceipts { from, last: retention },
-            (None, Some(blocks)) => last(blocks),
-            (None, None) if self.full => last(FULL_NODE_DISTANCE),
-            (None, None) => KeptReceipts::default(),
+    /// The database's option on this chain, where so many blocks can be reverted.
+    fn kept(&self, spec: &ChainSpec, retention: u64) -> eyre::Result<Kept> {
+        if let Some(never) = self.senders {
+            match never {}
         }
+        let merge = spec.merge_block();
+        if self.no_bodies_before_merge && merge.is_none() {
+            bail!(
+                "--prune.bodies.pre-merge: it is not known where chain {} was merged; name the \
+                 block: --prune.bodies.before",
+                spec.name()
+            );
+        }
+        let merge = merge
+            .filter(|_| self.no_bodies_before_merge || self.full && self.bodies_distance.is_none());
+        let receipts = self.receipts_distance.or_else(|| self.full.then_some(FULL_NODE_DISTANCE));
+        Ok(Kept {
+            bodies: kept_blocks(
+                false,
+                self.bodies_distance,
+                self.bodies_before.or(merge),
+                retention.max(OMMERS_REACH),
+            ),
+            receipts: kept_blocks(self.no_receipts, receipts, self.receipts_before, retention),
+            lookup: kept_blocks(
+                self.no_lookup,
+                self.lookup_distance,
+                self.lookup_before,
+                retention,
+            ),
+        })
+    }
+}
+
+/// What the three flags of one part ask for, but always the last `least` blocks.
+fn kept_blocks(none: bool, distance: Option<u64>, before: Option<u64>, least: u64) -> KeptBlocks {
+    let last = |blocks: u64| KeptBlocks { from: u64::MAX, last: blocks.max(least) };
+    match (before, distance) {
+        _ if none => last(0),
+        (Some(from), _) => KeptBlocks { from, last: least },
+        (None, Some(blocks)) => last(blocks),
+        (None, None) => KeptBlocks::default(),
     }
 }
 
@@ -287,13 +380,14 @@ impl StateArgs {
             None if backend.capabilities().ethereum_root => StateRootMode::Header,
             None => StateRootMode::Shadow,
         };
+        let kept = self.prune.kept(&spec, self.retention)?;
         Ok(ChainOptions {
             spec,
             backend,
             referee,
             root_mode,
             datadir: datadir.to_owned(),
-            db: OpenOptions { receipts: self.prune.receipts(self.retention), ..db },
+            db: OpenOptions { kept, ..db },
             store: fold_bytes_of(StoreOptions {
                 retention: self.retention,
                 changes: self.prune.changes(),
@@ -341,7 +435,8 @@ pub(crate) fn grouped(n: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Changes, KeptReceipts, PruneArgs};
+    use super::{Changes, Kept, KeptBlocks, PruneArgs};
+    use retrie_chainspec::parse_chain;
 
     #[derive(clap::Parser)]
     struct Line {
@@ -349,19 +444,32 @@ mod tests {
         prune: PruneArgs,
     }
 
-    fn kept(line: &str) -> Result<(Changes, KeptReceipts), String> {
+    fn kept_on(chain: &str, line: &str) -> Result<(Changes, Kept), String> {
         let words = ["retrie"].into_iter().chain(line.split_whitespace());
-        let line: Result<Line, _> = clap::Parser::try_parse_from(words);
-        let kept = |line: Line| (line.prune.changes(), line.prune.receipts(128));
-        line.map(kept).map_err(|error| error.to_string())
+        let line: Line = clap::Parser::try_parse_from(words).map_err(|error| error.to_string())?;
+        let spec = parse_chain(chain).unwrap();
+        let kept = line.prune.kept(&spec, 128).map_err(|error| error.to_string())?;
+        Ok((line.prune.changes(), kept))
+    }
+
+    const MERGE: u64 = 15_537_394;
+
+    const fn last(last: u64) -> KeptBlocks {
+        KeptBlocks { from: u64::MAX, last }
+    }
+
+    const fn before(from: u64) -> KeptBlocks {
+        KeptBlocks { from, last: 128 }
     }
 
     #[test]
     fn what_is_pruned_is_what_the_flags_of_reth_say() {
-        let all = KeptReceipts::default();
-        let last = |last| KeptReceipts { from: u64::MAX, last };
-        let full = last(10_064);
-        for (line, changes, receipts) in [
+        let all = Kept::default();
+        let bodies = |bodies| Kept { bodies, ..all };
+        let receipts = |receipts| Kept { receipts, ..all };
+        let lookup = |lookup| Kept { lookup, ..all };
+        let full = Kept { bodies: before(MERGE), receipts: last(10_064), ..all };
+        for (line, changes, kept) in [
             ("", Changes::All, all),
             ("--full", Changes::Last(10_064), full),
             ("--prune.state-history.distance 7", Changes::Last(7), all),
@@ -372,19 +480,39 @@ mod tests {
                 full,
             ),
             ("--prune.state-history.full --full", Changes::Off, full),
-            ("--full --prune.receipts.distance 300", Changes::Last(10_064), last(300)),
-            ("--prune.receipts.distance 3", Changes::All, last(128)),
-            ("--prune.receipts.full", Changes::All, last(128)),
-            ("--prune.receipts.before 99", Changes::All, KeptReceipts { from: 99, last: 128 }),
+            (
+                "--full --prune.receipts.distance 300 --prune.bodies.distance 500",
+                Changes::Last(10_064),
+                Kept { bodies: last(500), receipts: last(300), ..all },
+            ),
+            ("--prune.receipts.distance 3", Changes::All, receipts(last(128))),
+            ("--prune.receipts.full", Changes::All, receipts(last(128))),
+            ("--prune.receipts.before 99", Changes::All, receipts(before(99))),
+            ("--prune.bodies.pre-merge", Changes::All, bodies(before(MERGE))),
+            ("--prune.bodies.before 99", Changes::All, bodies(before(99))),
+            ("--prune.bodies.distance 1000", Changes::All, bodies(last(1000))),
+            ("--prune.transaction-lookup.full", Changes::All, lookup(last(128))),
+            ("--prune.transactionlookup.distance 200", Changes::All, lookup(last(200))),
+            ("--prune.transaction-lookup.before 9", Changes::All, lookup(before(9))),
         ] {
-            assert_eq!(kept(line), Ok((changes, receipts)), "{line}");
+            assert_eq!(kept_on("mainnet", line), Ok((changes, kept)), "{line}");
         }
         for both in [
             "--prune.state-history.full --prune.account-history.distance 7",
             "--prune.receipts.full --prune.receipts.before 7",
             "--prune.receipts.distance 7 --prune.receipts.before 7",
+            "--prune.bodies.distance 7 --prune.bodies.before 7",
+            "--prune.bodies.pre-merge --prune.bodies.before 7",
+            "--prune.transaction-lookup.full --prune.transaction-lookup.before 7",
         ] {
-            assert!(kept(both).unwrap_err().contains("cannot be used with"), "{both}");
+            assert!(
+                kept_on("mainnet", both).unwrap_err().contains("cannot be used with"),
+                "{both}"
+            );
+        }
+        for senders in ["--prune.sender-recovery.full", "--prune.senderrecovery.distance 7"] {
+            let error = kept_on("mainnet", senders).unwrap_err();
+            assert!(error.contains("rows of their transactions"), "{error}");
         }
     }
 

@@ -6,6 +6,7 @@ use crate::{
     registry::BackendArgs,
 };
 use eyre::bail;
+use retrie_db::ChainRead;
 use retrie_engine::{LiveChain, re_execute};
 use std::{
     sync::{Arc, atomic::AtomicBool},
@@ -21,9 +22,9 @@ pub(crate) struct Args {
     backends: BackendArgs,
     #[command(flatten)]
     db: DbArgs,
-    /// First block.
-    #[arg(long, value_name = "NUMBER", default_value_t = 1)]
-    from: u64,
+    /// First block; the first that has a state below it if absent.
+    #[arg(long, value_name = "NUMBER")]
+    from: Option<u64>,
     /// Last block; the head if absent.
     #[arg(long, value_name = "NUMBER")]
     to: Option<u64>,
@@ -37,14 +38,15 @@ impl Args {
     pub(crate) fn run(self, stop: &AtomicBool) -> eyre::Result<()> {
         let chain = Arc::new(open_existing(&self.chain, &self.backends, self.db.options())?);
         let tip = chain.tip()?.number;
-        let to = self.to.unwrap_or(tip);
-        if self.from == 0 || self.from > to || to > tip {
-            bail!("blocks {} to {to} cannot be executed: there are 1 to {tip}", self.from);
+        let first = chain.db().begin_read()?.anchor()? + 1;
+        let (from, to) = (self.from.unwrap_or(first), self.to.unwrap_or(tip));
+        if from < first || from > to || to > tip {
+            bail!("blocks {from} to {to} cannot be executed: there are {first} to {tip}");
         }
         let live = LiveChain::new(chain)?;
         let start = Instant::now();
         let mut told = start;
-        let report = re_execute(&live, self.from..=to, stop, &mut |report| {
+        let report = re_execute(&live, from..=to, stop, &mut |report| {
             if told.elapsed() >= Duration::from_secs(5) {
                 told = Instant::now();
                 tracing::info!("{} blocks executed again", grouped(report.blocks));
@@ -71,7 +73,7 @@ impl Args {
             );
         }
         if !report.complete {
-            bail!("stopped after block {}", self.from + report.blocks - 1);
+            bail!("stopped after block {}", from + report.blocks - 1);
         }
         Ok(())
     }

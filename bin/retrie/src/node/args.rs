@@ -264,6 +264,15 @@ pub(crate) struct AuthArgs {
     /// Port of the Engine API.
     #[arg(id = "auth_port", long = "authrpc.port", value_name = "PORT", default_value_t = 8551)]
     pub(crate) port: u16,
+    /// Names under which the Engine API answers, `*` for all; addresses always.
+    #[arg(
+        id = "auth_vhosts",
+        long = "authrpc.vhosts",
+        value_name = "NAME,..",
+        value_delimiter = ',',
+        default_value = "localhost"
+    )]
+    pub(crate) vhosts: Vec<String>,
     /// File with the secret that the consensus client shares, 32 bytes in hex. Without it one is
     /// made in the datadir.
     #[arg(id = "auth_secret", long = "authrpc.jwtsecret", value_name = "FILE")]

@@ -142,10 +142,11 @@ impl Command {
         let secret = (!self.auth.disable).then(|| jwt_secret(&self.auth, &datadir)).transpose()?;
         let servers = runtime.block_on(servers::start(
             &self.rpc,
-            secret.map(|secret| (SocketAddr::new(self.auth.addr, self.auth.port), secret, api)),
+            secret.map(|secret| (&self.auth, secret, api)),
             &handle,
             &pool,
             &datadir,
+            &metrics,
         ))?;
 
         let mut miner = None;

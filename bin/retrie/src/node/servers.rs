@@ -1,8 +1,10 @@
 //! JSON-RPC of a node: flags, and the servers they ask for.
 
+use super::args::AuthArgs;
 use alloy_rpc_types_engine::JwtSecret;
 use clap::{ArgAction, Args};
 use eyre::Context;
+use retrie_chainspec::primitives::RecoveredBlock;
 use retrie_engine::{EngineApi, EngineHandle, pool::Pool};
 use retrie_rpc::{
     Limits, Namespace, NodeStatus, RpcContext, SyncProgress, engine_methods,
@@ -11,6 +13,7 @@ use retrie_rpc::{
     },
 };
 use retrie_sources::{Http, HttpOptions, RpcClient};
+use retrie_telemetry::Metrics;
 use std::{
     net::{IpAddr, SocketAddr},
     path::{Path, PathBuf},
@@ -143,6 +146,7 @@ impl RpcArgs {
 
     fn limits(&self) -> Limits {
         Limits {
+            max_response_size: (self.max_response_size as usize) << 20,
             gas_cap: self.gas_cap,
             evm_timeout: self.evm_timeout,
             max_blocks_per_filter: self.max_blocks_per_filter,
@@ -204,15 +208,20 @@ impl NodeStatus for Status {
     fn datadir(&self) -> Option<PathBuf> {
         Some(self.datadir.clone())
     }
+
+    fn bad_blocks(&self) -> Vec<Arc<RecoveredBlock>> {
+        self.engine.bad_blocks()
+    }
 }
 
-/// Starts the servers; `auth` are the address, the secret and the methods of the Engine API.
+/// Starts the servers; `auth` are the flags, the secret and the methods of the Engine API.
 pub(super) async fn start(
     args: &RpcArgs,
-    auth: Option<(SocketAddr, JwtSecret, EngineApi)>,
+    auth: Option<(&AuthArgs, JwtSecret, EngineApi)>,
     handle: &EngineHandle,
     pool: &Pool,
     datadir: &Path,
+    metrics: &Metrics,
 ) -> eyre::Result<Servers> {
     let cores = std::thread::available_parallelism().map_or(2, usize::from);
     let live = handle.live();
@@ -225,10 +234,12 @@ pub(super) async fn start(
         .with_pool(pool.clone())
         .with_limits(args.limits())
         .with_proof_peers(args.proof_peers())
+        .with_metrics(metrics.rpc.clone())
         .with_node(Arc::new(status));
     let (auth, engine) = match auth {
-        Some((addr, secret, api)) => {
-            (Some(AuthConfig { addr, ..AuthConfig::new(secret) }), engine_methods(api))
+        Some((args, secret, api)) => {
+            let addr = SocketAddr::new(args.addr, args.port);
+            (Some(AuthConfig { addr, vhosts: args.vhosts.clone(), secret }), engine_methods(api))
         }
         None => (None, Default::default()),
     };

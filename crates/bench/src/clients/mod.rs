@@ -22,7 +22,11 @@
 //!   lengths (`blocks_per_slice`) do not compare.
 //! * The **latency** of a block runs from the moment the importer is ready for it until it is
 //!   accepted; until it is durable, if every block is committed alone.
+//! * Or blocks come one by one through the Engine API ([`Via::EngineApi`]), as in a live node. The
+//!   latency is then that of `engine_newPayload`; what follows until the next slot (the head moves,
+//!   the block becomes durable) is on the clock of the turn alone.
 
+mod driver;
 mod outcome;
 mod prepare;
 mod race;
@@ -30,4 +34,4 @@ mod workload;
 
 pub use outcome::Outcome;
 pub use race::{ClientRace, Entrant, Progress, Raced};
-pub use workload::{Senders, Workload};
+pub use workload::{Senders, Via, Workload};

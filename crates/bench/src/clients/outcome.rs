@@ -119,6 +119,16 @@ impl Outcome {
         Ratio::of(self.rates(), other.rates())
     }
 
+    /// How many times as long as another client of the same race this one took over a block: the
+    /// median and spread over the blocks.
+    pub fn latency_ratio_to(&self, other: &Self) -> Ratio {
+        Ratio::of(self.block_seconds(), other.block_seconds())
+    }
+
+    fn block_seconds(&self) -> impl Iterator<Item = f64> + Clone {
+        self.turns.iter().flat_map(|turn| &turn.latencies).map(Duration::as_secs_f64)
+    }
+
     fn rates(&self) -> impl Iterator<Item = f64> + Clone {
         self.turns.iter().map(|turn| rate(turn.txs, turn.elapsed))
     }

@@ -1,9 +1,10 @@
 //! The race itself: opening the clients, taking turns.
 
 use super::{
+    driver::{Driven, Driver, Given},
     outcome::{Marks, Outcome, Turn},
     prepare::read_made,
-    workload::{Senders, Workload},
+    workload::{Senders, Via, Workload},
 };
 use crate::{
     BenchError,
@@ -13,11 +14,10 @@ use crate::{
     memory,
     state::{Done, Terms, turn_order},
 };
-use alloy_primitives::Address;
-use retrie_chainspec::{ChainSpec, primitives::Block};
+use retrie_chainspec::ChainSpec;
 use retrie_pipeline::{
-    BatchLimits, BlockStream, Chain, ImportOptions, Importer, PipelineError, recover_senders,
-    report::peak_rss_bytes, state_folder,
+    BatchLimits, Chain, ImportOptions, PipelineError, recover_senders, report::peak_rss_bytes,
+    state_folder,
 };
 use retrie_sources::RlpReader;
 use retrie_state::Backend;
@@ -25,10 +25,7 @@ use retrie_telemetry::Metrics;
 use std::{
     fs, io,
     path::Path,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, atomic::AtomicBool},
     time::{Duration, Instant},
 };
 
@@ -110,12 +107,9 @@ pub struct Raced {
     pub complete: bool,
 }
 
-/// A block, and its senders where they are known.
-type Given = (Block, Option<Vec<Address>>);
-
 /// A client on its lane.
 struct Lane<'a> {
-    importer: Importer<'a>,
+    driver: Driver<'a>,
     chain: &'a Chain,
     folder: &'a Path,
     outcome: Outcome,
@@ -175,7 +169,7 @@ impl ClientRace<'_> {
             let before = memory::anonymous();
             let options = self.options(spec, entrant, folder.path(), self.terms.sync);
             let chain = Chain::open(options).of_client(&entrant.name)?;
-            chains.push((chain, memory::anonymous() - before));
+            chains.push((Arc::new(chain), memory::anonymous() - before));
         }
         let file = blocks.join(CHAIN_FILE);
         let mut reader = RlpReader::open(&file).map_err(PipelineError::from).of_client("chain")?;
@@ -188,12 +182,19 @@ impl ClientRace<'_> {
                 let metrics = Metrics::new().map_err(|error| BenchError::Workload {
                     what: format!("metrics cannot be registered: {error}"),
                 })?;
-                let importer = Importer::new(chain, self.import_options(), metrics, scope)
-                    .of_client(&entrant.name)?;
+                let driver = match self.workload.via {
+                    Via::Import => {
+                        let is_durable_each = self.workload.commit_every == Some(1);
+                        let options = self.import_options();
+                        Driver::importer(chain, options, is_durable_each, metrics, scope)
+                            .of_client(&entrant.name)?
+                    }
+                    Via::EngineApi => Driver::engine_api(chain.clone(), metrics, &entrant.name)?,
+                };
                 let hash = entrant.backend.identity().hash.name();
                 let outcome = Outcome::new(&entrant.name, hash, self.senders);
                 let (folder, memory_bytes) = (folder.path(), *memory_bytes);
-                lanes.push(Lane { importer, chain, folder, outcome, memory_bytes });
+                lanes.push(Lane { driver, chain, folder, outcome, memory_bytes });
             }
             complete = self.take_turns(&mut lanes, &mut reader, progress)?;
             Ok::<_, BenchError>(lanes.into_iter().map(|lane| lane.outcome).collect::<Vec<_>>())
@@ -293,8 +294,7 @@ impl ClientRace<'_> {
         }
         for lane in turn_order(lanes.len(), slice) {
             let lane = &mut lanes[lane];
-            let turn = self.turn(lane, &spec, &given);
-            match turn.of_client(&lane.outcome.backend)? {
+            match self.turn(lane, &spec, &given)? {
                 None => return Ok(false),
                 Some(turn) if slice > 0 => lane.outcome.turns.push(lane.measured(turn)?),
                 Some(_) => {}
@@ -303,39 +303,23 @@ impl ClientRace<'_> {
         Ok(true)
     }
 
-    /// Imports `blocks`; `None` if it was stopped.
+    /// Runs `blocks` on one client; `None` if it was stopped.
     fn turn(
         &self,
         lane: &mut Lane<'_>,
         spec: &Arc<ChainSpec>,
         blocks: &[Given],
-    ) -> Result<Option<Turn>, PipelineError> {
-        let is_durable_each = self.workload.commit_every == Some(1);
+    ) -> Result<Option<Turn>, BenchError> {
         let txs = blocks.iter().map(|(block, _)| block.body.transactions.len() as u64).sum();
-        let mut latencies = Vec::with_capacity(blocks.len());
-        let mut waited = Duration::ZERO;
         // Before the copy, which is freed in the turn.
         let memory_before = memory::anonymous();
-        let blocks = blocks.to_vec();
-        let start = Instant::now();
-        let mut stream = BlockStream::of_blocks(spec.clone(), blocks)?;
-        loop {
-            if self.stop.load(Ordering::Relaxed) {
-                return Ok(None);
-            }
-            let ready = Instant::now();
-            let Some(block) = stream.next() else { break };
-            waited += ready.elapsed();
-            lane.importer.import_prepared(block?)?;
-            if is_durable_each {
-                lane.importer.flush()?;
-            }
-            latencies.push(ready.elapsed());
-        }
+        let client = &lane.outcome.backend;
+        let driven = lane.driver.run(spec, blocks.to_vec(), client, self.stop)?;
+        let Some(Driven { start, latencies, waited }) = driven else { return Ok(None) };
         let settling = Instant::now();
-        lane.importer.flush()?;
+        lane.driver.flush(client)?;
         let folding = Instant::now();
-        lane.chain.state().settle()?;
+        lane.chain.state().settle().map_err(PipelineError::from).of_client(client)?;
         let end = Instant::now();
         lane.memory_bytes += memory::anonymous() - memory_before;
         Ok(Some(Turn {
@@ -354,7 +338,7 @@ impl ClientRace<'_> {
 
 impl Lane<'_> {
     fn marks(&self) -> Marks {
-        let (times, keys) = (self.importer.times(), self.importer.key_operations());
+        let (times, keys) = self.driver.figures();
         Marks { times, keys, counts: self.chain.state().counts() }
     }
 

@@ -25,6 +25,18 @@ pub struct Workload {
     pub slices: u64,
     /// Blocks a commit; by default the import decides. The end of a slice is always one.
     pub commit_every: Option<u64>,
+    /// How the clients get the blocks.
+    pub via: Via,
+}
+
+/// How a client gets its blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Via {
+    /// As in an import: many are on the way at once.
+    Import,
+    /// One by one through the Engine API, as in a live node. Every block is durable before the next
+    /// one comes, and senders are recovered on the clock.
+    EngineApi,
 }
 
 /// When the senders of transactions are recovered.
@@ -63,6 +75,13 @@ impl Workload {
                 "--slices must lie between 1 and {}, the number of measured blocks",
                 self.blocks
             ));
+        }
+        if self.via == Via::EngineApi && self.commit_every != Some(1) {
+            return refuse(
+                "blocks that come through the Engine API are durable one by one: leave out \
+                 --commit-every"
+                    .into(),
+            );
         }
         self.recipe.check()?;
         match self.recipe.preload {

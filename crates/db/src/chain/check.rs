@@ -19,7 +19,7 @@ pub struct StoredBlock {
     pub header: Header,
     /// Whether it is canonical.
     pub is_canonical: bool,
-    /// Body and senders; `None` if that is damaged, which has been reported.
+    /// Body and senders; `None` if they are not kept, or damaged, which has been reported.
     pub body: Option<(BlockBody, Vec<Address>)>,
     /// Receipts; `None` if there are none, or they are damaged.
     pub receipts: Option<Vec<Receipt>>,
@@ -40,7 +40,10 @@ impl ReadTxn {
         block: &mut dyn FnMut(StoredBlock),
         fault: &mut dyn FnMut(DbError),
     ) -> Result<()> {
-        let mut check = Check { read: self, fault, rows: [0; ChainTable::ALL.len()] };
+        let mut check =
+            Check { read: self, fault, rows: [0; ChainTable::ALL.len()], lookup_pruned: 0 };
+        let pruned = self.lookup_pruned_below();
+        check.lookup_pruned = check.read(pruned)?.unwrap_or(0);
         let headers = self.chain(ChainTable::Headers);
         let mut start = Vec::new();
         loop {
@@ -80,6 +83,8 @@ struct Check<'a> {
     fault: &'a mut dyn FnMut(DbError),
     /// Rows that some stored block accounts for.
     rows: [u64; ChainTable::ALL.len()],
+    /// Transactions of blocks below need not be in the lookup table.
+    lookup_pruned: u64,
 }
 
 impl Check<'_> {
@@ -180,13 +185,17 @@ impl Check<'_> {
             self.count(ChainTable::Transactions, row.len());
         }
         let body = read::body_at(read, id);
-        let Some((body, senders)) = self.read(body)? else { return Ok(None) };
+        let Some((body, senders)) = self.read(body)?.flatten() else { return Ok(None) };
         if is_canonical {
             for (index, transaction) in (0_u32..).zip(&body.transactions) {
-                self.rows[ChainTable::TxLookup as usize] += 1;
                 let hash = transaction.tx_hash();
                 let found = read.transaction_position(hash);
-                if let Some(found) = self.read(found)?
+                let found = self.read(found)?;
+                if found == Some(None) && id.number < self.lookup_pruned {
+                    continue;
+                }
+                self.rows[ChainTable::TxLookup as usize] += 1;
+                if let Some(found) = found
                     && found != Some((id.number, index))
                 {
                     let what = format!(

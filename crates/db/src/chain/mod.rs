@@ -6,7 +6,7 @@ mod read;
 mod write;
 
 pub use check::StoredBlock;
-pub use prune::KeptReceipts;
+pub use prune::{Kept, KeptBlocks};
 pub use read::{CanonicalHeaders, ChainRead, StoredTransaction};
 pub use write::NewBlock;
 

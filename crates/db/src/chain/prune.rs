@@ -1,61 +1,199 @@
-//! Receipts of old blocks: they go when the chain has grown far enough beyond them.
+//! What old blocks lack: bodies, receipts and rows of the lookup table go when the chain has grown
+//! far enough beyond them, and a chain that was started from a state has only headers up to that
+//! block.
 
-use super::read::ChainRead;
+use super::read::{self, ChainRead, canonical};
 use crate::{
     DbError, Result, WriteTxn, pieces,
     raw::RawRead,
     tables::{BlockId, ChainTable},
 };
+use alloy_primitives::B256;
 use retrie_state::Direction;
 
-/// Of which blocks receipts are kept: of those from `from` on, and of those at most `last` blocks
-/// below the canonical tip. The default keeps all.
+/// Which blocks keep a part of theirs: those from `from` on, and those at most `last` blocks below
+/// the canonical tip. The default is all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct KeptReceipts {
+pub struct KeptBlocks {
     /// Number of the first block of the first kind.
     pub from: u64,
-    /// How many blocks below the tip receipts are kept in any case.
+    /// How many blocks below the tip keep it in any case.
     pub last: u64,
 }
 
-/// Note with the number of a block (8 bytes, big-endian): receipts of blocks below may be gone.
-const PRUNED: &str = "receipts-pruned";
+impl KeptBlocks {
+    /// The first block that keeps it below this tip.
+    fn first(self, tip: u64) -> u64 {
+        self.from.min(tip.saturating_sub(self.last))
+    }
+}
 
-/// A new tip takes about as many rows of old receipts away as it has transactions, and so many more
-/// to catch up.
+/// What is kept of old blocks. Headers always are, and the body of genesis.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Kept {
+    /// Transactions, ommers and withdrawals. Without them there are no receipts either, and no rows
+    /// of the lookup table.
+    pub bodies: KeptBlocks,
+    /// Receipts.
+    pub receipts: KeptBlocks,
+    /// Rows that lead from the hash of a transaction to its block.
+    pub lookup: KeptBlocks,
+}
+
+/// Notes with the number of a block (8 bytes, big-endian): blocks below may lack receipts ...
+const RECEIPTS: &str = "receipts-pruned";
+/// ... bodies ...
+const BODIES: &str = "bodies-pruned";
+/// ... rows of the lookup table.
+const LOOKUP: &str = "lookup-pruned";
+/// Note with the number of the block that the chain was started from, unless that is genesis.
+const ANCHOR: &str = "anchor";
+
+/// A new tip takes about as many rows of each kind away as it has transactions, and so many more to
+/// catch up.
 const BEYOND: usize = 512;
 
-/// Receipts of stored blocks below this number may have been pruned.
-pub(super) fn pruned_below<R: ChainRead + ?Sized>(read: &R) -> Result<u64> {
-    let Some(note) = read.note(PRUNED)? else { return Ok(0) };
+/// Receipts of stored blocks below this number may be missing.
+pub(super) fn receipts_below<R: ChainRead + ?Sized>(read: &R) -> Result<u64> {
+    number_in(read, RECEIPTS)
+}
+
+/// Bodies of stored blocks below this number may be missing.
+pub(super) fn bodies_below<R: ChainRead + ?Sized>(read: &R) -> Result<u64> {
+    number_in(read, BODIES)
+}
+
+/// The lookup table may not know the transactions of blocks below this number.
+pub(super) fn lookup_below<R: ChainRead + ?Sized>(read: &R) -> Result<u64> {
+    number_in(read, LOOKUP)
+}
+
+/// The block that the chain was started from.
+pub(super) fn anchor<R: ChainRead + ?Sized>(read: &R) -> Result<u64> {
+    number_in(read, ANCHOR)
+}
+
+fn number_in<R: ChainRead + ?Sized>(read: &R, name: &str) -> Result<u64> {
+    let Some(note) = read.note(name)? else { return Ok(0) };
     let number = <[u8; 8]>::try_from(&note[..]).map(u64::from_be_bytes);
     number.map_err(|_| {
-        let key = super::read::note_key(PRUNED);
+        let key = read::note_key(name);
         DbError::corrupt(ChainTable::Metadata.name(), &key, "the note is not a block number")
     })
 }
 
 impl WriteTxn {
-    /// Deletes receipts that are not kept now that `tip`, with so many transactions, is the tip:
-    /// oldest blocks first, side blocks too, a bounded part.
-    pub(super) fn prune_receipts(&mut self, tip: u64, transactions: usize) -> Result<()> {
-        let KeptReceipts { from, last } = self.kept_receipts();
-        let keep_from = from.min(tip.saturating_sub(last));
+    /// Deletes what is not kept now that `tip`, with so many transactions, is the tip: oldest
+    /// blocks first, side blocks too, a bounded part of each kind.
+    pub(super) fn prune_blocks(&mut self, tip: u64, transactions: usize) -> Result<()> {
+        let Kept { bodies, receipts, lookup } = self.kept();
+        let budget = transactions + BEYOND;
+        // A body takes the rest along, so that what is left for the others is theirs.
+        self.prune_bodies(bodies.first(tip), budget)?;
+        self.prune_receipts(receipts.first(tip), budget)?;
+        self.prune_lookup(lookup.first(tip), budget)
+    }
+
+    fn prune_bodies(&mut self, keep_from: u64, budget: usize) -> Result<()> {
+        let table = self.chain(ChainTable::Bodies);
+        let (mut deleted, mut pruned) = (0, 0);
+        while deleted < budget
+            && let Some(id) = self.oldest(ChainTable::Bodies, 1, keep_from)?
+        {
+            let is_canonical = canonical(self, id.number)?.is_some_and(|(_, of)| of == id);
+            if is_canonical {
+                let hashes = self.transaction_hashes(id)?;
+                self.delete_lookup(id.number, &hashes)?;
+            }
+            for table in [ChainTable::Transactions, ChainTable::Receipts] {
+                deleted += pieces::delete_prefix(self, self.chain(table), &id.to_bytes())?;
+            }
+            deleted += pieces::delete_prefix(self, table, &id.to_bytes())?;
+            pruned = id.number;
+        }
+        if pruned > 0 {
+            self.lacks_body(pruned)?;
+        }
+        Ok(())
+    }
+
+    fn prune_receipts(&mut self, keep_from: u64, budget: usize) -> Result<()> {
         let table = self.chain(ChainTable::Receipts);
         let (mut deleted, mut pruned) = (0, None);
-        while keep_from > 0 && deleted < transactions + BEYOND {
-            let Some((key, _)) = self.raw_seek(table, Some(&[]), Direction::Forward)? else {
-                break;
-            };
-            let id = key.get(..BlockId::LEN).and_then(BlockId::from_bytes);
-            let bad = || DbError::corrupt(table.name, &key, "the key is not that of a receipt");
-            let id = id.ok_or_else(bad)?;
-            if id.number >= keep_from {
-                break;
-            }
+        while deleted < budget
+            && let Some(id) = self.oldest(ChainTable::Receipts, 0, keep_from)?
+        {
             deleted += pieces::delete_prefix(self, table, &id.to_bytes())?;
             pruned = Some(id.number + 1);
         }
-        pruned.map_or(Ok(()), |number: u64| self.put_note(PRUNED, &number.to_be_bytes()))
+        pruned.map_or(Ok(()), |number| self.raise(RECEIPTS, number))
+    }
+
+    fn prune_lookup(&mut self, keep_from: u64, budget: usize) -> Result<()> {
+        if keep_from == 0 {
+            return Ok(());
+        }
+        // The table is in the order of hashes: the blocks tell which rows are theirs.
+        let first = self.first()?.map_or(0, |first| first.number);
+        let from = lookup_below(self)?.max(first);
+        let (mut deleted, mut number) = (0, from);
+        while deleted < budget && number < keep_from {
+            if let Some((_, id)) = canonical(self, number)? {
+                let hashes = self.transaction_hashes(id)?;
+                self.delete_lookup(number, &hashes)?;
+                // A block without transactions costs something too.
+                deleted += hashes.len() + 1;
+            }
+            number += 1;
+        }
+        if number > from { self.raise(LOOKUP, number) } else { Ok(()) }
+    }
+
+    /// The oldest block from number `from` on and below `keep_from` that has rows in `table`.
+    fn oldest(&self, table: ChainTable, from: u64, keep_from: u64) -> Result<Option<BlockId>> {
+        if keep_from <= from {
+            return Ok(None);
+        }
+        let table = self.chain(table);
+        let row = self.raw_seek(table, Some(&from.to_be_bytes()), Direction::Forward)?;
+        let Some((key, _)) = row else { return Ok(None) };
+        let id = key.get(..BlockId::LEN).and_then(BlockId::from_bytes);
+        let bad = || DbError::corrupt(table.name, &key, "the key does not begin with a block id");
+        let id = id.ok_or_else(bad)?;
+        Ok((id.number < keep_from).then_some(id))
+    }
+
+    /// Takes the transactions of the canonical block `number` out of the lookup table.
+    pub(super) fn delete_lookup(&mut self, number: u64, transactions: &[B256]) -> Result<()> {
+        let lookup = self.chain(ChainTable::TxLookup);
+        for hash in transactions {
+            // A row that names another block is not this one's to delete.
+            let row = self.raw_get(lookup, hash.as_slice())?;
+            let here = row.and_then(|row| read::decode_position(&row));
+            if here.is_some_and(|(at, _)| at == number) {
+                self.raw_delete(lookup, hash.as_slice())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Records that the chain starts at block `number`, the canonical tip, with the state after it:
+    /// its receipts, those of its ancestors and what happened below are not there. Ancestors may be.
+    pub fn set_anchor(&mut self, number: u64) -> Result<()> {
+        self.raise(RECEIPTS, number.saturating_add(1))?;
+        self.put_note(ANCHOR, &number.to_be_bytes())
+    }
+
+    /// Records that blocks up to and with `number` may lack bodies, and with them receipts.
+    pub(super) fn lacks_body(&mut self, number: u64) -> Result<()> {
+        self.raise(BODIES, number.saturating_add(1))?;
+        self.raise(RECEIPTS, number.saturating_add(1))
+    }
+
+    fn raise(&mut self, name: &str, number: u64) -> Result<()> {
+        if number_in(self, name)? >= number {
+            return Ok(());
+        }
+        self.put_note(name, &number.to_be_bytes())
     }
 }

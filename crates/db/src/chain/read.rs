@@ -90,9 +90,11 @@ pub trait ChainRead: RawRead {
     }
 
     /// Transactions, ommers and withdrawals of a stored block.
+    ///
+    /// Here and wherever bodies are read: [`DbError::Pruned`] if the header is there without it.
     fn body(&self, hash: &B256) -> Result<Option<BlockBody>> {
         match block_id(self, hash)? {
-            Some(id) => Ok(Some(body_at(self, id)?.0)),
+            Some(id) => Ok(Some(kept_body(self, id)?.0)),
             None => Ok(None),
         }
     }
@@ -101,24 +103,21 @@ pub trait ChainRead: RawRead {
     fn block(&self, hash: &B256) -> Result<Option<Block>> {
         let Some(id) = block_id(self, hash)? else { return Ok(None) };
         let header = header_at(self, id)?;
-        Ok(Some(Block { header, body: body_at(self, id)?.0 }))
+        Ok(Some(Block { header, body: kept_body(self, id)?.0 }))
     }
 
     /// A stored block with the senders of its transactions.
     fn recovered_block(&self, hash: &B256) -> Result<Option<RecoveredBlock>> {
         let Some(id) = block_id(self, hash)? else { return Ok(None) };
         let header = header_at(self, id)?;
-        let (body, senders) = body_at(self, id)?;
+        let (body, senders) = kept_body(self, id)?;
         Ok(Some(RecoveredBlock::new(Block { header, body }, senders, *hash)))
     }
 
     /// Transactions of a stored block.
     fn transactions(&self, hash: &B256) -> Result<Option<Vec<Transaction>>> {
         match block_id(self, hash)? {
-            Some(id) => {
-                let rows = transactions_at(self, id)?;
-                Ok(Some(rows.into_iter().map(|(transaction, _)| transaction).collect()))
-            }
+            Some(id) => Ok(Some(kept_body(self, id)?.0.transactions)),
             None => Ok(None),
         }
     }
@@ -126,6 +125,9 @@ pub trait ChainRead: RawRead {
     /// Senders of the transactions of a stored block.
     fn senders(&self, hash: &B256) -> Result<Option<Vec<Address>>> {
         let Some(id) = block_id(self, hash)? else { return Ok(None) };
+        if body_row(self, id)?.is_none() {
+            return Err(pruned(self, id)?);
+        }
         let rows = items(self, ChainTable::Transactions, id)?;
         let sender = |(key, row): &(Bytes, Bytes)| {
             let (sender, _) = codecs::split_transaction(row)
@@ -135,12 +137,14 @@ pub trait ChainRead: RawRead {
         rows.iter().map(sender).collect::<Result<_>>().map(Some)
     }
 
-    /// Receipts of a stored block; `None` also if it was stored without any (a side block that
-    /// was not executed).
+    /// Receipts of a stored block; `None` also if it has none any more, or was stored without any (a
+    /// side block that was not executed).
     fn receipts(&self, hash: &B256) -> Result<Option<Vec<Receipt>>> {
         let Some(id) = block_id(self, hash)? else { return Ok(None) };
         let rows = items(self, ChainTable::Receipts, id)?;
-        let expected = body_row(self, id)?.transactions;
+        let Some(expected) = body_row(self, id)?.map(|row| row.transactions) else {
+            return Ok(None);
+        };
         if rows.is_empty() && expected > 0 {
             return Ok(None);
         }
@@ -153,9 +157,25 @@ pub trait ChainRead: RawRead {
     }
 
     /// First number from which on all stored, executed blocks have their receipts: those of blocks
-    /// below it may have been [pruned](crate::KeptReceipts).
+    /// below it may have been [pruned](crate::Kept).
     fn receipts_pruned_below(&self) -> Result<u64> {
-        super::prune::pruned_below(self)
+        super::prune::receipts_below(self)
+    }
+
+    /// First number from which on all stored blocks have their bodies.
+    fn bodies_pruned_below(&self) -> Result<u64> {
+        super::prune::bodies_below(self)
+    }
+
+    /// First number from which on all canonical transactions are found by their hashes.
+    fn lookup_pruned_below(&self) -> Result<u64> {
+        super::prune::lookup_below(self)
+    }
+
+    /// Number of the block whose state this chain was [started from](crate::WriteTxn::set_anchor): 0
+    /// unless that is not genesis. Of the blocks below there are headers at most.
+    fn anchor(&self) -> Result<u64> {
+        super::prune::anchor(self)
     }
 
     /// The receipt of the `index`-th transaction of a stored block.
@@ -169,7 +189,8 @@ pub trait ChainRead: RawRead {
         receipt.map(Some).map_err(|e| DbError::corrupt(ChainTable::Receipts.name(), &key, e))
     }
 
-    /// Block number and index of a canonical transaction.
+    /// Block number and index of a canonical transaction; `None` also where these are not
+    /// [kept](crate::Kept::lookup).
     fn transaction_position(&self, hash: &B256) -> Result<Option<(u64, u32)>> {
         let lookup = self.chain(ChainTable::TxLookup);
         let Some(row) = self.raw_get(lookup, hash.as_slice())? else { return Ok(None) };
@@ -272,6 +293,7 @@ impl<R: ChainRead> Iterator for CanonicalHeaders<'_, R> {
 }
 
 const WRONG_LENGTH: &str = "the value has a wrong length";
+const MISSING: &str = "the row of a stored block is missing";
 
 /// Key of a stored block's rows.
 pub(super) fn block_id<R: RawRead + ?Sized>(read: &R, hash: &B256) -> Result<Option<BlockId>> {
@@ -327,7 +349,7 @@ fn end_of_chain<R: RawRead + ?Sized>(read: &R, direction: Direction) -> Result<O
 fn required<R: RawRead + ?Sized>(read: &R, table: ChainTable, id: BlockId) -> Result<Bytes> {
     let key = id.to_bytes();
     pieces::get(read, read.chain(table), &key)?
-        .ok_or_else(|| DbError::corrupt(table.name(), &key, "the row of a stored block is missing"))
+        .ok_or_else(|| DbError::corrupt(table.name(), &key, MISSING))
 }
 
 pub(super) fn header_at<R: RawRead + ?Sized>(read: &R, id: BlockId) -> Result<Header> {
@@ -336,22 +358,43 @@ pub(super) fn header_at<R: RawRead + ?Sized>(read: &R, id: BlockId) -> Result<He
         .map_err(|e| DbError::corrupt(ChainTable::Headers.name(), &id.to_bytes(), e))
 }
 
-fn body_row<R: RawRead + ?Sized>(read: &R, id: BlockId) -> Result<codecs::BodyRow> {
-    let row = required(read, ChainTable::Bodies, id)?;
+/// `None` for a block that may lack its body, and does.
+fn body_row<R: RawRead + ?Sized>(read: &R, id: BlockId) -> Result<Option<codecs::BodyRow>> {
+    let key = id.to_bytes();
+    let Some(row) = pieces::get(read, read.chain(ChainTable::Bodies), &key)? else {
+        if id.number < read.bodies_pruned_below()? {
+            return Ok(None);
+        }
+        return Err(DbError::corrupt(ChainTable::Bodies.name(), &key, MISSING));
+    };
     codecs::decode_body(&row)
-        .map_err(|e| DbError::corrupt(ChainTable::Bodies.name(), &id.to_bytes(), e))
+        .map(Some)
+        .map_err(|e| DbError::corrupt(ChainTable::Bodies.name(), &key, e))
 }
 
+/// The error for a block without its body.
+fn pruned<R: RawRead + ?Sized>(read: &R, id: BlockId) -> Result<DbError> {
+    Ok(DbError::Pruned { number: id.number, first: read.bodies_pruned_below()? })
+}
+
+fn kept_body<R: RawRead + ?Sized>(read: &R, id: BlockId) -> Result<(BlockBody, Vec<Address>)> {
+    match body_at(read, id)? {
+        Some(body) => Ok(body),
+        None => Err(pruned(read, id)?),
+    }
+}
+
+/// Body and senders; `None` if the block may lack them, and does.
 pub(super) fn body_at<R: RawRead + ?Sized>(
     read: &R,
     id: BlockId,
-) -> Result<(BlockBody, Vec<Address>)> {
-    let row = body_row(read, id)?;
+) -> Result<Option<(BlockBody, Vec<Address>)>> {
+    let Some(row) = body_row(read, id)? else { return Ok(None) };
     let rows = transactions_at(read, id)?;
     check_count(ChainTable::Transactions, id, rows.len(), row.transactions)?;
     let (transactions, senders) = rows.into_iter().unzip();
     let body = BlockBody { transactions, ommers: row.ommers, withdrawals: row.withdrawals };
-    Ok((body, senders))
+    Ok(Some((body, senders)))
 }
 
 fn transactions_at<R: RawRead + ?Sized>(

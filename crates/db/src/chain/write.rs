@@ -66,12 +66,26 @@ impl<'a> NewBlock<'a> {
 
 impl WriteTxn {
     /// Stores a block and makes it the tip of the canonical chain. Any block may be the first;
-    /// every other must be the child of the tip, else [`DbError::NotLinked`]. Receipts of old blocks
-    /// that are not [kept](crate::OpenOptions::receipts) any more are deleted, a bounded part.
+    /// every other must be the child of the tip, else [`DbError::NotLinked`]. What is not
+    /// [kept](crate::OpenOptions::kept) of old blocks any more is deleted, a bounded part.
     pub fn insert_block(&mut self, block: &NewBlock<'_>) -> Result<()> {
         let id = self.store_block(block)?;
         let hashes = block.body.transactions.iter().map(|tx| *tx.tx_hash()).collect();
         self.extend_canonical(id, block.hash, &block.header.parent_hash, hashes)
+    }
+
+    /// Stores the header of a block whose body is not to be had, `hash` its keccak-256, and makes it
+    /// the tip of the canonical chain, as [`insert_block`](Self::insert_block) does.
+    pub fn insert_header(
+        &mut self,
+        hash: B256,
+        header: &Header,
+        total_difficulty: U256,
+    ) -> Result<()> {
+        let (id, append) = self.next_id(header.number, hash)?;
+        self.store_header(id, append, hash, header, total_difficulty)?;
+        self.lacks_body(header.number)?;
+        self.extend_canonical(id, hash, &header.parent_hash, Vec::new())
     }
 
     /// Stores a block beside the canonical chain. If it is stored already, only receipts that
@@ -187,21 +201,12 @@ impl WriteTxn {
             }
             return Ok(id);
         }
-        let (id, append) = self.next_id(block)?;
-        let key = id.to_bytes();
         let NewBlock { header, body, .. } = *block;
-        let body_row =
+        let (id, append) = self.next_id(header.number, block.hash)?;
+        self.store_header(id, append, block.hash, header, block.total_difficulty)?;
+        let row =
             codecs::encode_body(body.transactions.len(), &body.ommers, body.withdrawals.as_ref());
-        let difficulty = codecs::encode_difficulty(block.total_difficulty);
-        self.raw_put(self.chain(ChainTable::BlockIndex), block.hash.as_slice(), &key)?;
-        for (table, row) in [
-            (ChainTable::Headers, codecs::encode_header(header)),
-            (ChainTable::Bodies, body_row),
-            (ChainTable::TotalDifficulty, difficulty),
-        ] {
-            let table = self.chain(table);
-            pieces::put(self, table, &key, &row, append)?;
-        }
+        pieces::put(self, self.chain(ChainTable::Bodies), &id.to_bytes(), &row, append)?;
         let table = self.chain(ChainTable::Transactions);
         for (index, (transaction, sender)) in
             (0_u32..).zip(body.transactions.iter().zip(block.senders))
@@ -215,6 +220,22 @@ impl WriteTxn {
         Ok(id)
     }
 
+    fn store_header(
+        &mut self,
+        id: BlockId,
+        append: bool,
+        hash: B256,
+        header: &Header,
+        total_difficulty: U256,
+    ) -> Result<()> {
+        let key = id.to_bytes();
+        self.raw_put(self.chain(ChainTable::BlockIndex), hash.as_slice(), &key)?;
+        let table = self.chain(ChainTable::Headers);
+        pieces::put(self, table, &key, &codecs::encode_header(header), append)?;
+        let difficulty = codecs::encode_difficulty(total_difficulty);
+        pieces::put(self, self.chain(ChainTable::TotalDifficulty), &key, &difficulty, append)
+    }
+
     fn store_receipts(&mut self, id: BlockId, receipts: &[Receipt], append: bool) -> Result<()> {
         let table = self.chain(ChainTable::Receipts);
         for (index, receipt) in (0_u32..).zip(receipts) {
@@ -225,8 +246,7 @@ impl WriteTxn {
     }
 
     /// A fresh id for a block, and whether it sorts after all others.
-    fn next_id(&self, block: &NewBlock<'_>) -> Result<(BlockId, bool)> {
-        let number = block.header.number;
+    fn next_id(&self, number: u64, hash: B256) -> Result<(BlockId, bool)> {
         let headers = self.chain(ChainTable::Headers);
         let id_before = |key: Option<&[u8]>| {
             let row = self.raw_seek(headers, key, Direction::Backward)?;
@@ -247,7 +267,7 @@ impl WriteTxn {
             None => 0,
             Some(id) => id.ordinal.checked_add(1).ok_or_else(|| DbError::BadBlock {
                 number,
-                hash: block.hash,
+                hash,
                 what: "65,536 blocks of this number are stored; remove some".to_owned(),
             })?,
         };
@@ -284,26 +304,19 @@ impl WriteTxn {
         for (index, hash) in rows {
             self.raw_put(lookup, hash.as_slice(), &encode_position(number, index))?;
         }
-        self.prune_receipts(number, count)
+        self.prune_blocks(number, count)
     }
 
     fn unset_tip(&mut self, tip: BlockRef) -> Result<()> {
         let Some((_, id)) = canonical(self, tip.number)? else { return Ok(()) };
-        let lookup = self.chain(ChainTable::TxLookup);
-        for hash in self.transaction_hashes(id)? {
-            // A row that names another block is not this one's to delete.
-            let row = self.raw_get(lookup, hash.as_slice())?;
-            let here = row.and_then(|row| read::decode_position(&row));
-            if here.is_some_and(|(number, _)| number == tip.number) {
-                self.raw_delete(lookup, hash.as_slice())?;
-            }
-        }
+        let transactions = self.transaction_hashes(id)?;
+        self.delete_lookup(tip.number, &transactions)?;
         self.raw_delete(self.chain(ChainTable::Canonical), &tip.number.to_be_bytes())?;
         Ok(())
     }
 
     /// Hashes of the transactions of a stored block, without decoding them.
-    fn transaction_hashes(&self, id: BlockId) -> Result<Vec<B256>> {
+    pub(super) fn transaction_hashes(&self, id: BlockId) -> Result<Vec<B256>> {
         let hash = |(key, row): &(alloy_primitives::Bytes, alloy_primitives::Bytes)| {
             let (_, encoded) = codecs::split_transaction(row)
                 .map_err(|e| DbError::corrupt(ChainTable::Transactions.name(), key, e))?;

@@ -107,11 +107,13 @@ impl Head {
 /// What a new head changed.
 #[derive(Clone, Debug)]
 pub struct HeadChange {
+    /// The new head.
+    pub head: SealedHeader,
     /// The last block that both chains share.
     pub ancestor: u64,
     /// Blocks that are canonical no longer, in ascending order.
     pub reverted: Vec<BlockWithReceipts>,
-    /// Blocks that are now, in ascending order.
+    /// Blocks that are now, in ascending order; none if the head went back.
     pub committed: Vec<BlockWithReceipts>,
 }
 
@@ -200,6 +202,8 @@ pub struct Tree<'a> {
     in_flight: Vec<Arc<ExecutedBlock>>,
     /// Canonical blocks above those.
     pending: Pending,
+    /// To be left in the database with the next commit.
+    notes: HashMap<&'static str, Vec<u8>>,
     committer: Committer<'a>,
     head: Head,
     pub(crate) read: ReadTxn,
@@ -244,6 +248,7 @@ impl<'a> Tree<'a> {
             block_codes: HashMap::default(),
             in_flight: Vec::new(),
             pending: Pending::new(Instant::now()),
+            notes: HashMap::default(),
             head,
             read,
             times: ImportTimes::default(),
@@ -332,13 +337,13 @@ impl<'a> Tree<'a> {
     }
 
     /// Makes a known block the head. What was canonical above the ancestor of both becomes side
-    /// blocks, which are stored. No change if the block is canonical already.
+    /// blocks, which are stored. No change if the block is the head already.
     ///
     /// # Errors
     /// [`StateError::BeyondRetention`] if the ancestor lies too far below the durable tip, before
     /// anything is changed.
     pub fn set_head(&mut self, hash: B256) -> Result<Option<HeadChange>, PipelineError> {
-        if self.is_canonical(&hash)? {
+        if self.head.header.hash() == hash {
             return Ok(None);
         }
         let header = self.header(&hash)?.ok_or(StateError::UnknownBlock { hash })?;
@@ -355,14 +360,16 @@ impl<'a> Tree<'a> {
             branch.push(block.clone());
         }
         branch.reverse();
-        let ancestor = branch[0].block().number() - 1;
+        let ancestor = branch.first().map_or(header.number, |block| block.block().number() - 1);
+        let chain = self.chain_of(&header)?;
         let reverted = self.cut(ancestor, &branch)?;
         let committed = branch.iter().map(|block| block.data.clone()).collect();
         for block in branch {
             self.extend(block);
         }
-        self.metrics.head.set(self.head.header.number as i64);
-        Ok(Some(HeadChange { ancestor, reverted, committed }))
+        self.head = Head { header: header.clone(), chain };
+        self.metrics.head.set(header.number as i64);
+        Ok(Some(HeadChange { head: header, ancestor, reverted, committed }))
     }
 
     /// Takes the canonical chain back to block `ancestor`, in memory if that is enough. `branch`
@@ -476,10 +483,16 @@ impl<'a> Tree<'a> {
             return Ok(());
         }
         let start = Instant::now();
-        let done = self.committer.send(CommitJob { blocks: blocks.clone() })?;
+        let notes = self.notes.drain().collect();
+        let done = self.committer.send(CommitJob { blocks: blocks.clone(), notes })?;
         self.waited_for_commit(start);
         self.in_flight = blocks;
         self.forget(done)
+    }
+
+    /// Leaves a note in the database with the next commit.
+    pub fn put_note(&mut self, name: &'static str, note: Vec<u8>) {
+        self.notes.insert(name, note);
     }
 
     /// Makes everything canonical durable.
@@ -488,7 +501,8 @@ impl<'a> Tree<'a> {
     /// Those of the commits.
     pub fn flush(&mut self) -> Result<(), PipelineError> {
         self.hand_over(0)?;
-        self.wait()
+        self.wait()?;
+        self.committer.notes(self.notes.drain())
     }
 
     /// Waits for the commit under way.

@@ -39,7 +39,7 @@ impl Tree<'_> {
 
     pub(super) fn verify(
         &mut self,
-        block: RecoveredBlock,
+        block: Arc<RecoveredBlock>,
         parent: &SealedHeader,
     ) -> Result<ExecutedBlock, PipelineError> {
         let chain = self.chain;
@@ -115,10 +115,7 @@ impl Tree<'_> {
         self.metrics.propose_seconds.observe(proposing.as_secs_f64());
         let head = parent_chain.child(&chain.spec, hash, header);
         Ok(ExecutedBlock {
-            data: BlockWithReceipts {
-                block: Arc::new(block),
-                receipts: Arc::new(outcome.receipts),
-            },
+            data: BlockWithReceipts { block, receipts: Arc::new(outcome.receipts) },
             codes: outcome.codes,
             chain: head,
             proposal,
@@ -212,7 +209,7 @@ impl Tree<'_> {
         for stored in branch.into_iter().rev() {
             let parent = stored.parent_hash();
             let parent = self.header(&parent)?.ok_or(StateError::UnknownBlock { hash: parent })?;
-            let verified = self.verify(stored, &parent)?;
+            let verified = self.verify(Arc::new(stored), &parent)?;
             self.add(Arc::new(verified));
         }
         Ok(())

@@ -11,7 +11,7 @@ use retrie_chainspec::{
     primitives::{Block, Header, Receipt, SealedBlock},
 };
 use retrie_consensus::validate_body;
-use retrie_db::{ChainRead, Metadata, ReadTxn, StateRootMode, StoredBlock};
+use retrie_db::{ChainRead, DbError, Metadata, ReadTxn, StateRootMode, StoredBlock};
 use std::{collections::HashMap, sync::Arc};
 
 /// Blocks that are checked at once, and transactions.
@@ -28,13 +28,14 @@ pub(super) fn check(
     progress: &mut dyn FnMut(&str, u64),
 ) -> Result<(), PipelineError> {
     let spec = &options.spec;
-    let pruned = match read.receipts_pruned_below() {
-        Ok(number) => number,
-        Err(error) => {
+    let mut number = |number: Result<u64, DbError>| {
+        number.unwrap_or_else(|error| {
             findings.db(&error);
             0
-        }
+        })
     };
+    let pruned = number(read.receipts_pruned_below());
+    let anchor = number(read.anchor());
     // Whose roots are Ethereum's.
     let mut ethereum: HashMap<String, bool> = HashMap::new();
     let mut batch: Vec<StoredBlock> = Vec::new();
@@ -53,7 +54,7 @@ pub(super) fn check(
         }
         let lines: Vec<String> = std::mem::take(batch)
             .into_par_iter()
-            .flat_map_iter(|block| check_block(spec, metadata, &ethereum, pruned, block))
+            .flat_map_iter(|block| check_block(spec, metadata, &ethereum, (anchor, pruned), block))
             .collect();
         lines.into_iter().for_each(|line| findings.add(line));
     };
@@ -77,12 +78,13 @@ pub(super) fn check(
     Ok(())
 }
 
-/// What is wrong with one block. Those below block `pruned` may lack receipts.
+/// What is wrong with one block. Those below block `anchor` have no state; those below `pruned` may
+/// lack receipts.
 fn check_block(
     spec: &Arc<ChainSpec>,
     metadata: &Metadata,
     ethereum: &HashMap<String, bool>,
-    pruned: u64,
+    (anchor, pruned): (u64, u64),
     stored: StoredBlock,
 ) -> Vec<String> {
     let StoredBlock { hash, header, is_canonical, body, receipts, roots } = stored;
@@ -91,7 +93,8 @@ fn check_block(
     let mut say = |table: &str, what: String| {
         wrong.push(format!("table {table}, block {number} ({hash}): {what}"));
     };
-    if is_canonical && !roots.iter().any(|(name, _)| *name == metadata.backend) {
+    if is_canonical && number >= anchor && !roots.iter().any(|(name, _)| *name == metadata.backend)
+    {
         say("BackendRoots", format!("the root of {} is missing", metadata.backend));
     }
     for (name, root) in &roots {

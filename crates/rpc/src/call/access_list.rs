@@ -1,10 +1,7 @@
 //! `eth_createAccessList`: what a call touches (EIP-2930).
 
-use super::{
-    CallRules, TransactFailure, apply_state_overrides, halt_words, prepare, revert_words,
-    simulation,
-};
-use crate::{Args, RpcContext, RpcResult, context::ResolveBlock};
+use super::{CallRules, Ground, TransactFailure, prepare, revert_words, words_of_halt};
+use crate::{Args, RpcContext, RpcResult};
 use alloy_eips::{BlockId, eip2930::AccessListResult};
 use alloy_primitives::U256;
 use alloy_rpc_types_eth::{TransactionRequest, state::StateOverride};
@@ -23,12 +20,8 @@ pub(super) fn create_access_list(
     let block: BlockId = args.optional()?.unwrap_or_default();
     let accounts: Option<StateOverride> = args.optional()?;
 
-    let state = view.state_at(block)?;
-    let spec = rpc.live.spec().for_header(state.header());
-    let mut simulation = simulation(rpc, &spec, state.header(), &state)?;
-    if let Some(accounts) = accounts {
-        apply_state_overrides(&mut simulation, accounts)?;
-    }
+    let ground = Ground::after(rpc, view, block, None)?;
+    let mut simulation = ground.simulation(rpc, None, accounts)?;
     let base_fee = simulation.env().block_env.basefee;
     let mut tx = prepare(&mut simulation, request, CallRules::Call, rpc.limits.gas_cap)?;
     if tx.tx_type == TransactionType::Legacy as u8 {
@@ -45,7 +38,9 @@ pub(super) fn create_access_list(
             let error = match &outcome.result {
                 ExecutionResult::Success { .. } => None,
                 ExecutionResult::Revert { output, .. } => Some(revert_words(output)),
-                ExecutionResult::Halt { reason, .. } => Some(halt_words(reason)),
+                ExecutionResult::Halt { reason, .. } => {
+                    Some(words_of_halt(&mut simulation, &tx, reason))
+                }
             };
             let gas_used = U256::from(outcome.result.tx_gas_used());
             return Ok(AccessListResult { access_list, gas_used, error });

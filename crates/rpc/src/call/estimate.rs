@@ -1,10 +1,7 @@
 //! `eth_estimateGas`: the least gas with which a call succeeds, or slightly more.
 
-use super::{
-    CallRules, TransactFailure, apply_block_overrides, apply_state_overrides,
-    overrides::header_of_call, prepare, request::allowance, simulation, words,
-};
-use crate::{Args, RpcContext, RpcError, RpcResult, context::ResolveBlock};
+use super::{CallRules, Ground, TransactFailure, prepare, request::allowance, words};
+use crate::{Args, RpcContext, RpcError, RpcResult};
 use alloy_eips::{BlockId, eip7825::MAX_TX_GAS_LIMIT_OSAKA};
 use alloy_primitives::{KECCAK256_EMPTY, TxKind, U64};
 use alloy_rpc_types_eth::{BlockOverrides, TransactionRequest, state::StateOverride};
@@ -33,20 +30,12 @@ pub(super) fn estimate_gas(rpc: &RpcContext, view: &View, args: &mut Args<'_>) -
     let accounts: Option<StateOverride> = args.optional()?;
     let overrides: Option<BlockOverrides> = args.optional()?;
 
-    let state = view.state_at(block)?;
-    let header = header_of_call(state.header(), overrides.as_ref())?;
-    let spec = rpc.live.spec().for_header(&header);
-    let mut simulation = simulation(rpc, &spec, &header, &state)?;
-    if let Some(overrides) = &overrides {
-        apply_block_overrides(&mut simulation, overrides)?;
-    }
-    if let Some(accounts) = accounts {
-        apply_state_overrides(&mut simulation, accounts)?;
-    }
+    let ground = Ground::after(rpc, view, block, overrides.as_ref())?;
+    let mut simulation = ground.simulation(rpc, overrides.as_ref(), accounts)?;
     let asked = request.gas.filter(|gas| *gas >= PLAIN_TRANSFER);
     let base_fee = simulation.env().block_env.basefee;
     let tx = prepare(&mut simulation, request, CallRules::Call, rpc.limits.gas_cap)?;
-    let mut most = asked.unwrap_or(header.gas_limit);
+    let mut most = asked.unwrap_or_else(|| ground.header().gas_limit);
     if simulation.env().cfg_env.spec.is_enabled_in(SpecId::OSAKA) {
         most = most.min(MAX_TX_GAS_LIMIT_OSAKA);
     }
@@ -81,7 +70,10 @@ impl Estimate<'_> {
             None | Some(ExecutionResult::Halt { reason: HaltReason::OutOfGas(_), .. }) => {
                 return Err(exceeds());
             }
-            Some(failed) => return words::output(failed).map(|_| most),
+            Some(failed) => {
+                let tx = TxEnv { gas_limit: most, ..self.tx.clone() };
+                return words::output(&mut self.simulation, &tx, failed).map(|_| most);
+            }
         };
         let (mut enough, mut too_little) = (most, gas.tx_gas_used().saturating_sub(1));
         // What it used before refunds is often right, with what calls keep back (EIP-150) on top.

@@ -55,6 +55,28 @@ impl StateReader for LayeredState<'_> {
         }
         Ok(slots.into_iter().collect())
     }
+
+    fn some_slots(
+        &self,
+        address: &Address,
+        limit: usize,
+    ) -> Result<Vec<(B256, Value)>, StateError> {
+        let (first, last) = (B256::ZERO, B256::repeat_byte(0xff));
+        let changed = StateKey::Slot(*address, first)..=StateKey::Slot(*address, last);
+        let changed = self.changes.range(changed);
+        // At most these of the slots below are gone, or known with another value.
+        let more = limit.saturating_add(changed.clone().count());
+        let mut slots: BTreeMap<B256, Value> =
+            self.below.some_slots(address, more)?.into_iter().collect();
+        for (key, value) in changed {
+            let StateKey::Slot(_, slot) = key else { continue };
+            match value {
+                Some(value) => slots.insert(*slot, value.clone()),
+                None => slots.remove(slot),
+            };
+        }
+        Ok(slots.into_iter().take(limit).collect())
+    }
 }
 
 impl CodeReader for LayeredState<'_> {

@@ -14,6 +14,8 @@
 mod access_list;
 mod estimate;
 mod eth_call;
+mod ground;
+mod halt;
 mod layered;
 mod overrides;
 mod request;
@@ -22,17 +24,16 @@ mod simulate;
 mod transfers;
 mod words;
 
-pub(crate) use overrides::{apply_block_overrides, apply_state_overrides, header_of_call};
+pub(crate) use ground::{Ground, call_bundles};
+pub(crate) use halt::stack_words;
+use halt::words_of_halt;
+use overrides::{apply_block_overrides, apply_state_overrides, header_of_call};
 pub(crate) use request::{CallRules, prepare};
 pub(crate) use words::{TransactFailure, block_failure};
 use words::{halt_words, revert_words};
 
-use crate::{RpcContext, RpcResult, args::heavy};
+use crate::{RpcContext, args::heavy};
 use jsonrpsee::RpcModule;
-use retrie_chainspec::{ChainSpec, primitives::Header};
-use retrie_engine::BlockState;
-use retrie_execution::Simulation;
-use std::time::Instant;
 
 /// Adds the methods of this module, which belong to the namespace `eth`.
 pub(crate) fn register(module: &mut RpcModule<RpcContext>) {
@@ -43,24 +44,4 @@ pub(crate) fn register(module: &mut RpcModule<RpcContext>) {
         access_list::create_access_list(rpc, &view, args)
     });
     heavy(module, "eth_simulateV1", |rpc, view, args| simulate::simulate(rpc, &view, args));
-}
-
-/// A simulation in the environment of `header` on `state`, for calls of strangers: it ends when the
-/// node's time for calls is over.
-pub(crate) fn simulation<'a>(
-    rpc: &RpcContext,
-    spec: &'a ChainSpec,
-    header: &Header,
-    state: &'a BlockState,
-) -> RpcResult<Simulation<'a>> {
-    let mut simulation = Simulation::new(spec, header, state.input());
-    let base = state.header();
-    if header.number != base.number {
-        // The block before is not the parent of the one that lends its environment.
-        let before = header.number.saturating_sub(1);
-        let hash = retrie_execution::BlockHashes::block_hash(state, before)?;
-        simulation.set_block_hash(before, hash.unwrap_or_default());
-    }
-    simulation.set_deadline(Instant::now() + rpc.limits.evm_timeout);
-    Ok(simulation)
 }

@@ -187,6 +187,11 @@ struct Executed {
 
 impl Simulator<'_> {
     fn block(&mut self, requested: RequestedBlock) -> RpcResult<SimulatedBlock<RpcBlock>> {
+        // The EVM looks at the clock too, but blocks without calls cost time as well.
+        if Instant::now() >= self.end {
+            let time = self.rpc.limits.evm_timeout;
+            return Err(RpcError::Rejected(format!("execution aborted (timeout = {time:?})")));
+        }
         let Overrides { block: overrides, withdrawals } =
             requested.block_overrides.unwrap_or_default();
         let header = self.header(&overrides)?;

@@ -1,12 +1,16 @@
 //! Failures of executions, in geth's words: tools compare them.
 
+use super::words_of_halt;
 use crate::{RpcError, RpcResult};
 use alloy_primitives::{Bytes, U256};
 use alloy_sol_types::{Panic, PanicKind, Revert, SolError};
-use retrie_execution::{DatabaseError, ExecutionError, TransactError};
-use revm::context::{
-    TxEnv,
-    result::{ExecutionResult, HaltReason, InvalidTransaction, OutOfGasError},
+use retrie_execution::{DatabaseError, ExecutionError, Simulation, TransactError};
+use revm::{
+    context::{
+        TxEnv,
+        result::{ExecutionResult, HaltReason, InvalidTransaction, OutOfGasError},
+    },
+    primitives::eip3860::MAX_INITCODE_SIZE,
 };
 use std::time::Duration;
 
@@ -72,6 +76,9 @@ impl TransactFailure {
     pub(crate) fn database(error: DatabaseError) -> RpcError {
         match error {
             DatabaseError::State(error) => error.into(),
+            error @ DatabaseError::StorageTooLarge { .. } => {
+                RpcError::Coded { code: codes::CLIENT_LIMIT, message: error.to_string() }
+            }
             error => RpcError::Internal(error.to_string()),
         }
     }
@@ -107,7 +114,14 @@ impl TransactFailure {
 
 /// A block that could not be executed.
 pub(crate) fn block_failure(error: ExecutionError) -> RpcError {
-    RpcError::Chain(error.into())
+    match error {
+        ExecutionError::Database { source, .. }
+            if matches!(*source, DatabaseError::StorageTooLarge { .. }) =>
+        {
+            TransactFailure::database(*source)
+        }
+        error => RpcError::Chain(error.into()),
+    }
 }
 
 fn invalid_words(invalid: &InvalidTransaction, tx: &TxEnv, base_fee: u64) -> (i32, String) {
@@ -165,7 +179,10 @@ fn invalid_words(invalid: &InvalidTransaction, tx: &TxEnv, base_fee: u64) -> (i3
         ),
         Invalid::CreateInitCodeSizeLimit => (
             codes::INIT_CODE_SIZE,
-            format!("max initcode size exceeded: code size {}", tx.data.len()),
+            format!(
+                "max initcode size exceeded: code size {} limit {MAX_INITCODE_SIZE}",
+                tx.data.len()
+            ),
         ),
         Invalid::RejectCallerWithCode => {
             (codes::SENDER_IS_NOT_EOA, format!("sender not an eoa: address {from}"))
@@ -202,7 +219,7 @@ fn invalid_words(invalid: &InvalidTransaction, tx: &TxEnv, base_fee: u64) -> (i3
 }
 
 /// How an execution failed, in geth's words.
-pub(crate) fn halt_words(reason: &HaltReason) -> String {
+pub(super) fn halt_words(reason: &HaltReason) -> String {
     let words = match reason {
         HaltReason::OutOfGas(OutOfGasError::InvalidOperand) => "gas uint64 overflow",
         HaltReason::OutOfGas(_) => "out of gas",
@@ -257,13 +274,19 @@ fn panic_words(panic: &Panic) -> String {
     words.into()
 }
 
-/// What a call returned, or how it failed.
-pub(crate) fn output(result: ExecutionResult<HaltReason>) -> RpcResult<Bytes> {
+/// What a call returned, or how it failed. The state must be the one that it was executed on.
+pub(super) fn output(
+    simulation: &mut Simulation<'_>,
+    tx: &TxEnv,
+    result: ExecutionResult<HaltReason>,
+) -> RpcResult<Bytes> {
     match result {
         ExecutionResult::Success { output, .. } => Ok(output.into_data()),
         ExecutionResult::Revert { output, .. } => {
             Err(RpcError::Reverted { message: revert_words(&output), output })
         }
-        ExecutionResult::Halt { reason, .. } => Err(RpcError::Rejected(halt_words(&reason))),
+        ExecutionResult::Halt { reason, .. } => {
+            Err(RpcError::Rejected(words_of_halt(simulation, tx, &reason)))
+        }
     }
 }

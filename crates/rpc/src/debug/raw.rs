@@ -1,6 +1,6 @@
 //! Chain data as it is encoded.
 
-use super::{hash, trace_past::existing};
+use super::trace_past::existing;
 use crate::{
     RpcContext, RpcError, RpcResult,
     args::{heavy, quick},
@@ -13,11 +13,10 @@ use crate::{
 use alloy_consensus::{Eip658Value, Receipt as EnvelopeReceipt, ReceiptEnvelope, TxReceipt};
 use alloy_eips::{BlockId, eip2718::Encodable2718};
 use alloy_primitives::{B256, Bytes};
-use alloy_rlp::Encodable;
 use jsonrpsee::RpcModule;
 use retrie_chainspec::primitives::{Receipt, RecoveredBlock};
 use retrie_engine::View;
-use retrie_execution::execute_block;
+use retrie_execution::{BlockAccessList, execute_block};
 use serde::Serialize;
 
 pub(super) fn register(module: &mut RpcModule<RpcContext>) {
@@ -33,7 +32,7 @@ pub(super) fn register(module: &mut RpcModule<RpcContext>) {
         raw_receipts(rpc, &view, args.required()?)
     });
     heavy(module, "debug_getRawTransaction", |rpc, view, args| {
-        raw_transaction(rpc, &view, hash(args)?)
+        raw_transaction(rpc, &view, args.hash()?)
     });
     quick(module, "debug_getBadBlocks", |rpc, _| {
         Ok(rpc.node.bad_blocks().iter().map(|block| BadBlock::new(block)).collect::<Vec<_>>())
@@ -93,17 +92,25 @@ fn raw_transaction(rpc: &RpcContext, view: &View, hash: B256) -> RpcResult<Bytes
     Ok(waiting.map_or_else(Bytes::new, |waiting| waiting.transaction.encoded_2718().into()))
 }
 
-/// The block access list (EIP-7928), which blocks do not carry: the block is executed again.
 fn raw_access_list(rpc: &RpcContext, view: &View, id: BlockId) -> RpcResult<Bytes> {
     let block = existing(view, id)?;
     let none = || RpcError::Rejected(format!("block {} has no access list", block.number));
-    block.header().block_access_list_hash.ok_or_else(none)?;
+    let list = access_list(rpc, view, &block)?.ok_or_else(none)?;
+    Ok(alloy_rlp::encode(&list).into())
+}
+
+/// The block access list (EIP-7928), which blocks do not carry: the block is executed again. `None`
+/// before Amsterdam.
+pub(crate) fn access_list(
+    rpc: &RpcContext,
+    view: &View,
+    block: &RecoveredBlock,
+) -> RpcResult<Option<BlockAccessList>> {
+    if block.header().block_access_list_hash.is_none() || block.number == 0 {
+        return Ok(None);
+    }
     let state = view.state(&block.parent_hash)?;
     let spec = rpc.live.spec().for_header(block.header());
-    let outcome =
-        execute_block(&spec, &block, state.input()).map_err(crate::call::block_failure)?;
-    let list = outcome.access_list.ok_or_else(none)?;
-    let mut encoded = Vec::new();
-    list.encode(&mut encoded);
-    Ok(encoded.into())
+    let outcome = execute_block(&spec, block, state.input()).map_err(crate::call::block_failure)?;
+    Ok(outcome.access_list)
 }

@@ -1,5 +1,9 @@
 //! Past blocks, executed again.
 
+use super::{
+    Clock,
+    recording::{Recorder, Recording},
+};
 use crate::{
     RpcContext, RpcError, RpcResult,
     call::{TransactFailure, block_failure},
@@ -14,7 +18,6 @@ use revm::{
     },
     inspector::{Inspector, NoOpInspector},
 };
-use std::time::{Duration, Instant};
 
 /// Which transactions of a block are looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,23 +38,25 @@ pub(crate) struct Replayed<'r, 'a, I> {
     pub(crate) inspector: I,
     /// What came out.
     pub(crate) outcome: &'r ResultAndState<HaltReason>,
+    /// Logs of the block before it.
+    pub(crate) logs_before: usize,
     /// The state before it.
     pub(crate) simulation: &'r mut Simulation<'a>,
 }
 
 /// Replays transactions of `block`, each before the eyes of an inspector of its own, and gives what
-/// `show` makes of them. Each may take `time`.
+/// `show` makes of them.
 pub(crate) fn replay<I, T>(
     rpc: &RpcContext,
     view: &View,
     block: &RecoveredBlock,
     which: Which,
-    time: Duration,
+    clock: Clock,
     mut inspector: impl FnMut() -> RpcResult<I>,
     mut show: impl FnMut(Replayed<'_, '_, I>) -> RpcResult<T>,
 ) -> RpcResult<Vec<T>>
 where
-    I: for<'a> Inspector<BlockContext<'a>>,
+    I: Recorder + for<'a> Inspector<BlockContext<'a>>,
 {
     if block.number == 0 {
         return Err(RpcError::Rejected("genesis is not traceable".into()));
@@ -62,17 +67,25 @@ where
         Which::All => (0, block.body().transactions.len()),
         Which::Only(index) => (index, index + 1),
     };
-    let mut simulation = before(&spec, block, first, &state, time)?;
+    let (mut simulation, mut logs_before) = before(&spec, block, first, &state, clock)?;
+    let mut recording = Recording::new(rpc.limits.max_response_size);
     let mut shown = Vec::with_capacity(end - first);
     for index in first..end {
         let mut inspector = inspector()?;
-        simulation.set_deadline(Instant::now() + time);
-        let (tx, outcome) = simulation
-            .replay(block, index, Some(&mut inspector))
-            .map_err(|error| failure(block, index, error, time))?;
+        simulation.set_deadline(clock.deadline());
+        let replayed = simulation.replay(block, index, Some(&mut recording.watch(&mut inspector)));
+        recording.check()?;
+        let (tx, outcome) = replayed.map_err(|error| failure(block, index, error, clock))?;
         let simulated = &mut simulation;
-        let replayed = Replayed { index, tx, inspector, outcome: &outcome, simulation: simulated };
-        shown.push(show(replayed)?);
+        shown.push(show(Replayed {
+            index,
+            tx,
+            inspector,
+            outcome: &outcome,
+            logs_before,
+            simulation: simulated,
+        })?);
+        logs_before += logs_of(&outcome);
         if index + 1 < end {
             simulation.commit(outcome.state).map_err(TransactFailure::database)?;
         }
@@ -89,37 +102,45 @@ pub(crate) fn state_before<'a>(
     index: usize,
     state: &'a BlockState,
 ) -> RpcResult<Simulation<'a>> {
-    before(spec, block, index, state, rpc.limits.evm_timeout)
+    let clock = Clock::new(rpc.limits.evm_timeout);
+    before(spec, block, index, state, clock).map(|(simulation, _)| simulation)
 }
 
+/// The same, and the number of logs before.
 fn before<'a>(
     spec: &'a ChainSpec,
     block: &RecoveredBlock,
     index: usize,
     state: &'a BlockState,
-    time: Duration,
-) -> RpcResult<Simulation<'a>> {
+    clock: Clock,
+) -> RpcResult<(Simulation<'a>, usize)> {
+    let mut logs = 0;
     let mut simulation = Simulation::of_block(spec, block, state.input()).map_err(block_failure)?;
     for index in 0..index {
-        simulation.set_deadline(Instant::now() + time);
+        simulation.set_deadline(clock.deadline());
         let (_, outcome) = simulation
             .replay::<NoOpInspector>(block, index, None)
-            .map_err(|error| failure(block, index, error, time))?;
+            .map_err(|error| failure(block, index, error, clock))?;
+        logs += logs_of(&outcome);
         simulation.commit(outcome.state).map_err(TransactFailure::database)?;
     }
-    simulation.set_deadline(Instant::now() + time);
-    Ok(simulation)
+    simulation.set_deadline(clock.deadline());
+    Ok((simulation, logs))
+}
+
+fn logs_of(outcome: &ResultAndState<HaltReason>) -> usize {
+    if outcome.result.is_success() { outcome.result.logs().len() } else { 0 }
 }
 
 fn failure(
     block: &RecoveredBlock,
     index: usize,
     error: retrie_execution::TransactError,
-    time: Duration,
+    clock: Clock,
 ) -> RpcError {
     match error {
         retrie_execution::TransactError::TimedOut => {
-            RpcError::Rejected(format!("execution timeout (timeout = {time:?})"))
+            RpcError::Rejected(format!("execution timeout (timeout = {:?})", clock.each()))
         }
         retrie_execution::TransactError::Database(error) => TransactFailure::database(error),
         error => RpcError::Internal(format!(

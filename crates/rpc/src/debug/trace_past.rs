@@ -1,6 +1,6 @@
 //! Traces of past transactions.
 
-use super::{hash, replay::Which, tracer::trace_block};
+use super::{replay::Which, tracer::trace_block};
 use crate::{Args, RpcContext, RpcError, RpcResult, args::heavy, context::ResolveBlock};
 use alloy_eips::{BlockId, BlockNumberOrTag};
 use alloy_primitives::{B256, Bytes};
@@ -24,6 +24,13 @@ pub(super) fn register(module: &mut RpcModule<RpcContext>) {
     });
     heavy(module, "debug_traceBlock", |rpc, view, args| {
         let block = decode(args.required()?)?;
+        trace_all(rpc, &view, &block, args)
+    });
+    heavy(module, "debug_traceBadBlock", |rpc, view, args| {
+        let hash = args.hash()?;
+        let bad = rpc.node.bad_blocks().into_iter().find(|block| block.hash() == hash);
+        let unknown = || RpcError::Rejected(format!("bad block {hash} not found"));
+        let block = bad.ok_or_else(unknown)?;
         trace_all(rpc, &view, &block, args)
     });
 }
@@ -56,7 +63,7 @@ fn trace_all(
 }
 
 fn trace_transaction(rpc: &RpcContext, view: &View, args: &mut Args<'_>) -> RpcResult<GethTrace> {
-    let hash = hash(args)?;
+    let hash = args.hash()?;
     let options: GethDebugTracingOptions = args.optional()?.unwrap_or_default();
     let not_found = || RpcError::Rejected("transaction not found".into());
     let found = view.transaction(&hash)?.ok_or_else(not_found)?;

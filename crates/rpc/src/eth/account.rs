@@ -2,14 +2,14 @@
 
 use crate::{
     Args, RpcContext, RpcError, RpcResult,
-    args::{quick, read},
+    args::{at_block, read},
     context::ResolveBlock,
 };
 use alloy_eips::{BlockId, BlockNumberOrTag};
 use alloy_primitives::{Address, B256, Bytes, KECCAK256_EMPTY, U64, U256};
 use alloy_serde::JsonStorageKey;
 use jsonrpsee::RpcModule;
-use retrie_engine::BlockState;
+use retrie_engine::{BlockState, View};
 use retrie_state::{Account, StateReader};
 use serde::{Deserialize, Deserializer, de};
 use std::collections::BTreeMap;
@@ -18,18 +18,20 @@ use std::collections::BTreeMap;
 const MAX_SLOTS: usize = 1024;
 
 pub(super) fn register(module: &mut RpcModule<RpcContext>) {
-    quick(module, "eth_getBalance", |rpc, args| {
-        let (address, state) = address_and_state(rpc, args)?;
+    at_block(module, "eth_getBalance", 1, |_, view, args| {
+        let (address, state) = address_and_state(&view, args)?;
         Ok(account(&state, &address)?.balance)
     });
-    quick(module, "eth_getTransactionCount", transaction_count);
-    quick(module, "eth_getCode", |rpc, args| {
-        let (address, state) = address_and_state(rpc, args)?;
+    at_block(module, "eth_getTransactionCount", 1, |rpc, view, args| {
+        transaction_count(rpc, &view, args)
+    });
+    at_block(module, "eth_getCode", 1, |_, view, args| {
+        let (address, state) = address_and_state(&view, args)?;
         code(&state, &account(&state, &address)?)
     });
-    quick(module, "eth_getStorageAt", |rpc, args| {
+    at_block(module, "eth_getStorageAt", 2, |_, view, args| {
         let (address, StorageKey(key)) = (args.required()?, args.required()?);
-        let state = state(rpc, args)?;
+        let state = view.state_at(block_or_latest(args)?)?;
         Ok(B256::from(state.slot(&address, &key.as_b256())?))
     });
     read(module, "eth_getStorageValues", |_, view, args| {
@@ -51,8 +53,8 @@ pub(super) fn register(module: &mut RpcModule<RpcContext>) {
         };
         wanted.into_iter().map(values).collect::<RpcResult<BTreeMap<_, _>>>()
     });
-    quick(module, "eth_getAccountInfo", |rpc, args| {
-        let (address, state) = address_and_state(rpc, args)?;
+    at_block(module, "eth_getAccountInfo", 1, |_, view, args| {
+        let (address, state) = address_and_state(&view, args)?;
         let account = account(&state, &address)?;
         let code = code(&state, &account)?;
         Ok(alloy_rpc_types_eth::AccountInfo {
@@ -68,12 +70,8 @@ pub(super) fn block_or_latest(args: &mut Args<'_>) -> RpcResult<BlockId> {
     Ok(args.optional()?.unwrap_or(BlockId::Number(BlockNumberOrTag::Latest)))
 }
 
-fn state(rpc: &RpcContext, args: &mut Args<'_>) -> RpcResult<BlockState> {
-    rpc.view()?.state_at(block_or_latest(args)?)
-}
-
-fn address_and_state(rpc: &RpcContext, args: &mut Args<'_>) -> RpcResult<(Address, BlockState)> {
-    Ok((args.required()?, state(rpc, args)?))
+fn address_and_state(view: &View, args: &mut Args<'_>) -> RpcResult<(Address, BlockState)> {
+    Ok((args.required()?, view.state_at(block_or_latest(args)?)?))
 }
 
 /// The account at `address`, empty if there is none.
@@ -90,7 +88,7 @@ fn code(state: &BlockState, account: &Account) -> RpcResult<Bytes> {
     state.view().code(&hash)?.ok_or_else(lost)
 }
 
-fn transaction_count(rpc: &RpcContext, args: &mut Args<'_>) -> RpcResult<U64> {
+fn transaction_count(rpc: &RpcContext, view: &View, args: &mut Args<'_>) -> RpcResult<U64> {
     let address = args.required()?;
     let block = block_or_latest(args)?;
     if block == BlockId::Number(BlockNumberOrTag::Pending)
@@ -99,7 +97,7 @@ fn transaction_count(rpc: &RpcContext, args: &mut Args<'_>) -> RpcResult<U64> {
     {
         return Ok(U64::from(nonce));
     }
-    Ok(U64::from(account(&rpc.view()?.state_at(block)?, &address)?.nonce))
+    Ok(U64::from(account(&view.state_at(block)?, &address)?.nonce))
 }
 
 /// A slot as requests name it: hexadecimal, at most 32 bytes, leading zeros or not.

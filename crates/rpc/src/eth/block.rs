@@ -3,7 +3,7 @@
 use super::convert::{self, RpcBlock};
 use crate::{
     Args, RpcContext, RpcError, RpcResult,
-    args::{quick, read},
+    args::{at_block, quick, read},
     context::ResolveBlock,
 };
 use alloy_eips::{BlockId, BlockNumberOrTag};
@@ -21,8 +21,8 @@ pub(super) fn register(module: &mut RpcModule<RpcContext>) {
 
     read(module, "eth_getBlockByHash", |_, view, args| block(&view, by_hash(args)?, args));
     read(module, "eth_getBlockByNumber", |_, view, args| block(&view, by_number(args)?, args));
-    quick(module, "eth_getHeaderByHash", |rpc, args| header(rpc, by_hash(args)?));
-    quick(module, "eth_getHeaderByNumber", |rpc, args| header(rpc, by_number(args)?));
+    at_block(module, "eth_getHeaderByHash", 0, |_, view, args| header(&view, by_hash(args)?));
+    at_block(module, "eth_getHeaderByNumber", 0, |_, view, args| header(&view, by_number(args)?));
 
     read(module, "eth_getBlockTransactionCountByHash", |_, view, args| {
         count(&view, by_hash(args)?, |block| block.body().transactions.len())
@@ -94,8 +94,8 @@ fn block(view: &View, id: BlockId, args: &mut Args<'_>) -> RpcResult<Option<RpcB
     Ok(find(view, id)?.map(|block| convert::block(&block, is_full)))
 }
 
-fn header(rpc: &RpcContext, id: BlockId) -> RpcResult<Option<Header>> {
-    Ok(find_header(&rpc.view()?, id)?.map(|header| convert::header(&header, None)))
+fn header(view: &View, id: BlockId) -> RpcResult<Option<Header>> {
+    Ok(find_header(view, id)?.map(|header| convert::header(&header, None)))
 }
 
 fn count(

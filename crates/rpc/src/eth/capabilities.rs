@@ -47,8 +47,10 @@ impl Kept {
 
 fn capabilities(view: &View) -> RpcResult<Capabilities> {
     let store = view.live().chain().state();
-    let first = Kept::from(view.durable().first()?.map_or(0, |first| first.number));
-    let head = view.head();
+    let (durable, head) = (view.durable(), view.head());
+    let first = durable.first()?.map_or(0, |first| first.number);
+    let whole = Kept::from(first.max(durable.bodies_pruned_below()?));
+    let receipts = Kept::from(first.max(durable.receipts_pruned_below()?));
     let retained = store.retained().map_or(head.number, |kept| *kept.start());
     let history = match store.backend().history() {
         Some(_) => store.history_kept()?.map(|kept| *kept.start()),
@@ -63,10 +65,10 @@ fn capabilities(view: &View) -> RpcResult<Capabilities> {
     Ok(Capabilities {
         head: Head { number: U64::from(head.number), hash: head.hash() },
         state: Kept::from(values.unwrap_or(proven).min(proven)),
-        tx: first,
-        logs: first,
-        receipts: first,
-        blocks: first,
+        tx: whole,
+        logs: receipts,
+        receipts,
+        blocks: whole,
         stateproofs,
     })
 }

@@ -13,7 +13,7 @@ pub(super) fn register(module: &mut RpcModule<RpcContext>) {
     read(module, "eth_config", |rpc, view, _| config(rpc.live.spec(), view.head().header()));
 }
 
-/// Forks before, at and after `head`.
+/// The fork at `head`, the one after it, and the last one (EIP-7910).
 fn config(spec: &ChainSpec, head: &Header) -> RpcResult<EthConfig> {
     let genesis = spec.genesis_header().timestamp;
     let is_cancun = |time: &u64| spec.is_cancun_active_at_timestamp(*time);
@@ -27,11 +27,10 @@ fn config(spec: &ChainSpec, head: &Header) -> RpcResult<EthConfig> {
         RpcError::Rejected("eth_config describes forks from Cancun on; the head is before".into())
     })?;
     let at = |index: usize| times.get(index).map(|time| fork(spec, *time)).transpose();
-    Ok(EthConfig {
-        current: fork(spec, times[current])?,
-        next: at(active)?,
-        last: current.checked_sub(1).map_or(Ok(None), at)?,
-    })
+    let next = at(active)?;
+    // The furthest one that is planned, if any is.
+    let last = if next.is_some() { at(times.len() - 1)? } else { None };
+    Ok(EthConfig { current: fork(spec, times[current])?, next, last })
 }
 
 /// Times in seconds at which rules change, blob parameters included.

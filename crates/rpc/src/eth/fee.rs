@@ -91,7 +91,11 @@ fn tip(rpc: &RpcContext, view: &View) -> RpcResult<u128> {
         && sampled < 2 * SAMPLED_BLOCKS
         && tips.len() < SAMPLED_BLOCKS * SAMPLED_TRANSACTIONS
     {
-        let Some(block) = view.block(&hash)? else { break };
+        let block = match view.block(&hash) {
+            Err(error) if error.is_pruned() => break,
+            block => block?,
+        };
+        let Some(block) = block else { break };
         let mut bids: Vec<u128> = block
             .transactions_with_sender()
             .filter(|(sender, _)| **sender != block.beneficiary())

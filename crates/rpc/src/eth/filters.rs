@@ -6,11 +6,12 @@
 
 use super::{
     convert::{self, RpcTransaction},
+    interests::{Interest, Interests},
     logs::{self, Found},
 };
 use crate::{
     RpcContext, RpcError, RpcResult,
-    args::{heavy, quick},
+    args::{heavy, quick, read},
 };
 use alloy_primitives::{B256, map::HashMap};
 use alloy_rpc_types_eth::{Filter, FilterBlockOption, FilterChanges, Log};
@@ -29,130 +30,180 @@ use tokio::sync::broadcast::{Receiver, error::TryRecvError};
 /// Most filters at once, of all clients.
 const MAX_FILTERS: usize = 10_000;
 
+/// Blocks below the head that a filter remembers, by their distance: no reorganisation goes deeper
+/// than the last.
+const DISTANCES: [u64; 8] = [1, 2, 4, 8, 16, 32, 64, 128];
+
 /// What a filter gives.
 type Changes = FilterChanges<RpcTransaction>;
 
 pub(super) fn register(module: &mut RpcModule<RpcContext>) {
-    quick(module, "eth_newFilter", |rpc, args| {
-        let filter: Box<Filter> = args.required()?;
+    read(module, "eth_newFilter", |rpc, view, args| {
+        let filter: Filter = args.required()?;
         logs::check(&filter)?;
-        let known = head(&rpc.view()?);
-        rpc.shared.filters.install(rpc, Kind::Logs { filter, known })
+        let interest = rpc.shared.filters.admit(rpc, Some(&filter))?;
+        let kind = Kind::Chain { known: Known::of(&view)?, logs: Some(Arc::new(filter)) };
+        Ok(rpc.shared.filters.install(kind, interest))
     });
-    quick(module, "eth_newBlockFilter", |rpc, _| {
-        let known = head(&rpc.view()?);
-        rpc.shared.filters.install(rpc, Kind::Blocks { known })
+    read(module, "eth_newBlockFilter", |rpc, view, _| {
+        let interest = rpc.shared.filters.admit(rpc, None)?;
+        let kind = Kind::Chain { known: Known::of(&view)?, logs: None };
+        Ok(rpc.shared.filters.install(kind, interest))
     });
     quick(module, "eth_newPendingTransactionFilter", |rpc, args| {
         let is_full = args.optional()?.unwrap_or(false);
+        let interest = rpc.shared.filters.admit(rpc, None)?;
         let incoming = rpc.pool()?.subscribe();
-        rpc.shared.filters.install(rpc, Kind::Pending { incoming, is_full })
+        Ok(rpc.shared.filters.install(Kind::Pending { incoming, is_full }, interest))
     });
     quick(module, "eth_uninstallFilter", |rpc, args| {
         let id: String = args.required()?;
         Ok(rpc.shared.filters.by_id.lock().remove(&id).is_some())
     });
-    heavy(module, "eth_getFilterChanges", |rpc, view, args| {
-        let filter = rpc.shared.filters.find(&args.required::<String>()?)?;
-        filter.lock().changes(rpc, &view)
+    heavy(module, "eth_getFilterChanges", |rpc, _, args| {
+        let kind = rpc.shared.filters.find(rpc, &args.required::<String>()?)?;
+        changes(rpc, &kind)
     });
     heavy(module, "eth_getFilterLogs", |rpc, view, args| {
-        let found = rpc.shared.filters.find(&args.required::<String>()?)?;
-        let filter = match &*found.lock() {
-            Kind::Logs { filter, .. } => filter.clone(),
-            Kind::Blocks { .. } | Kind::Pending { .. } => return Err(RpcError::FilterNotFound),
+        let kind = rpc.shared.filters.find(rpc, &args.required::<String>()?)?;
+        let filter = match &*kind.lock() {
+            Kind::Chain { logs: Some(filter), .. } => filter.clone(),
+            Kind::Chain { logs: None, .. } | Kind::Pending { .. } => {
+                return Err(RpcError::FilterNotFound);
+            }
         };
         logs::search(rpc, &view, &filter)
     });
 }
 
-fn head(view: &View) -> BlockRef {
-    BlockRef::new(view.head().number, view.head().hash())
-}
-
 /// The filters of all clients, by id.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Filters {
     by_id: Mutex<HashMap<String, Installed>>,
+    all: Arc<Interests>,
+}
+
+impl Default for Filters {
+    fn default() -> Self {
+        Self { by_id: Mutex::default(), all: Interests::new("filters", MAX_FILTERS) }
+    }
 }
 
 #[derive(Debug)]
 struct Installed {
     used: Instant,
     kind: Arc<Mutex<Kind>>,
+    _interest: Interest,
 }
 
 #[derive(Debug)]
 enum Kind {
-    /// Of logs; the client knows the chain up to `known`.
-    Logs { filter: Box<Filter>, known: BlockRef },
-    /// Of block hashes.
-    Blocks { known: BlockRef },
+    /// Of logs, or of block hashes.
+    Chain { known: Known, logs: Option<Arc<Filter>> },
     /// Of transactions that became executable, by hash or in full.
     Pending { incoming: Receiver<Arc<PoolTransaction>>, is_full: bool },
 }
 
 impl Filters {
-    fn install(&self, rpc: &RpcContext, kind: Kind) -> RpcResult<String> {
-        let mut by_id = self.by_id.lock();
-        drop_expired(&mut by_id, rpc.limits.filter_lifetime);
-        if by_id.len() >= MAX_FILTERS {
-            return Err(RpcError::Rejected(format!(
-                "there are {MAX_FILTERS} filters; uninstall some, or subscribe"
-            )));
-        }
-        let id = format!("{:#x}", rand::random::<u128>());
-        let kind = Arc::new(Mutex::new(kind));
-        by_id.insert(id.clone(), Installed { used: Instant::now(), kind });
-        Ok(id)
+    /// Leave for one more filter, in place of those that have expired.
+    fn admit(&self, rpc: &RpcContext, filter: Option<&Filter>) -> RpcResult<Interest> {
+        let lifetime = rpc.limits.filter_lifetime;
+        self.by_id.lock().retain(|_, filter| !filter.has_expired(lifetime));
+        self.all.admit(filter)
     }
 
-    fn find(&self, id: &str) -> RpcResult<Arc<Mutex<Kind>>> {
+    fn install(&self, kind: Kind, interest: Interest) -> String {
+        let id = format!("{:#x}", rand::random::<u128>());
+        let kind = Arc::new(Mutex::new(kind));
+        let installed = Installed { used: Instant::now(), kind, _interest: interest };
+        self.by_id.lock().insert(id.clone(), installed);
+        id
+    }
+
+    fn find(&self, rpc: &RpcContext, id: &str) -> RpcResult<Arc<Mutex<Kind>>> {
         let mut by_id = self.by_id.lock();
         let found = by_id.get_mut(id).ok_or(RpcError::FilterNotFound)?;
+        if found.has_expired(rpc.limits.filter_lifetime) {
+            by_id.remove(id);
+            return Err(RpcError::FilterNotFound);
+        }
         found.used = Instant::now();
         Ok(found.kind.clone())
     }
 }
 
-fn drop_expired(by_id: &mut HashMap<String, Installed>, lifetime: Duration) {
-    by_id.retain(|_, filter| filter.used.elapsed() < lifetime);
+impl Installed {
+    fn has_expired(&self, lifetime: Duration) -> bool {
+        self.used.elapsed() >= lifetime
+    }
 }
 
-impl Kind {
-    /// What is new since the last time.
-    fn changes(&mut self, rpc: &RpcContext, view: &View) -> RpcResult<Changes> {
-        match self {
-            Self::Blocks { known } => {
-                let path = Path::from(view, *known)?;
+/// What is new since the last time.
+fn changes(rpc: &RpcContext, kind: &Mutex<Kind>) -> RpcResult<Changes> {
+    loop {
+        // The filter is not held while blocks are searched: requests that wait for it would take the
+        // threads of others.
+        let (known, logs) = match &mut *kind.lock() {
+            Kind::Pending { incoming, is_full } => return Ok(pending(incoming, *is_full)),
+            Kind::Chain { known, logs } => (known.clone(), logs.clone()),
+        };
+        // Taken after what is known, so that it is never older.
+        let view = rpc.view()?;
+        let path = Path::from(&view, &known)?;
+        let changes = match logs {
+            Some(filter) => FilterChanges::Logs(new_logs(rpc, &view, &filter, path)?),
+            None => {
                 let hash = |number| view.canonical_hash(number)?.ok_or(RpcError::HeaderNotFound);
-                let hashes: Vec<B256> = path.added.map(hash).collect::<RpcResult<_>>()?;
-                *known = head(view);
-                Ok(FilterChanges::Hashes(hashes))
+                FilterChanges::Hashes(path.added.map(hash).collect::<RpcResult<_>>()?)
             }
-            Self::Logs { filter, known } => {
-                let path = Path::from(view, *known)?;
-                let logs = new_logs(rpc, view, filter, path)?;
-                *known = head(view);
-                Ok(FilterChanges::Logs(logs))
-            }
-            Self::Pending { incoming, is_full } => {
-                let mut arrived = Vec::new();
-                loop {
-                    match incoming.try_recv() {
-                        Ok(transaction) => arrived.push(transaction),
-                        Err(TryRecvError::Lagged(_)) => {}
-                        Err(TryRecvError::Empty | TryRecvError::Closed) => break,
-                    }
-                }
-                Ok(if *is_full {
-                    let full = |one: &Arc<_>| convert::pool_transaction(one);
-                    FilterChanges::Transactions(arrived.iter().map(full).collect())
-                } else {
-                    FilterChanges::Hashes(arrived.iter().map(|one| *one.hash()).collect())
-                })
-            }
+        };
+        let next = Known::of(&view)?;
+        if let Kind::Chain { known: now, .. } = &mut *kind.lock()
+            && *now == known
+        {
+            *now = next;
+            return Ok(changes);
         }
+        // Another request was quicker and has told it: what is new since then?
+    }
+}
+
+fn pending(incoming: &mut Receiver<Arc<PoolTransaction>>, is_full: bool) -> Changes {
+    let mut arrived = Vec::new();
+    loop {
+        match incoming.try_recv() {
+            Ok(transaction) => arrived.push(transaction),
+            Err(TryRecvError::Lagged(_)) => {}
+            Err(TryRecvError::Empty | TryRecvError::Closed) => break,
+        }
+    }
+    if is_full {
+        let full = |one: &Arc<_>| convert::pool_transaction(one);
+        FilterChanges::Transactions(arrived.iter().map(full).collect())
+    } else {
+        FilterChanges::Hashes(arrived.iter().map(|one| *one.hash()).collect())
+    }
+}
+
+/// How far a client knows the chain.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Known {
+    head: BlockRef,
+    /// Blocks below it, the highest first: where to go on if the head's branch has been forgotten.
+    below: Vec<BlockRef>,
+}
+
+impl Known {
+    /// The chain up to the head of `view`.
+    fn of(view: &View) -> RpcResult<Self> {
+        let head = BlockRef::new(view.head().number, view.head().hash());
+        let mut below = Vec::with_capacity(DISTANCES.len());
+        for distance in DISTANCES {
+            let Some(number) = head.number.checked_sub(distance) else { break };
+            let Some(hash) = view.canonical_hash(number)? else { break };
+            below.push(BlockRef::new(number, hash));
+        }
+        Ok(Self { head, below })
     }
 }
 
@@ -165,16 +216,32 @@ struct Path {
 }
 
 impl Path {
-    fn from(view: &View, known: BlockRef) -> RpcResult<Self> {
-        let mut at = known;
+    fn from(view: &View, known: &Known) -> RpcResult<Self> {
+        let mut at = known.head;
         let mut removed = Vec::new();
         while !view.is_canonical(&at.hash)? {
-            // A branch that is forgotten altogether takes its logs with it.
-            let Some(header) = view.header(&at.hash)? else { break };
+            let Some(header) = view.header(&at.hash)? else {
+                at = Self::below_forgotten(view, known, at.number)?;
+                break;
+            };
             removed.push(at.hash);
             at = BlockRef::new(header.number.saturating_sub(1), header.parent_hash);
         }
         Ok(Self { removed, added: at.number.saturating_add(1)..=view.head().number })
+    }
+
+    /// The highest block below `number` that was known and is on the chain. A branch that is forgotten
+    /// takes its logs with it, and nobody can say where it began: some blocks may be told twice, but
+    /// none is missed.
+    fn below_forgotten(view: &View, known: &Known, number: u64) -> RpcResult<BlockRef> {
+        let mut lowest = known.head;
+        for block in known.below.iter().filter(|block| block.number < number) {
+            lowest = *block;
+            if view.is_canonical(&block.hash)? {
+                return Ok(lowest);
+            }
+        }
+        Ok(BlockRef::new(lowest.number.saturating_sub(1), B256::ZERO))
     }
 }
 

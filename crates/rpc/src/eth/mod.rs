@@ -2,6 +2,7 @@
 //!
 //! One file per kind of question. What is needed between requests is in [`Shared`].
 
+mod access_list;
 mod account;
 mod block;
 mod capabilities;
@@ -9,6 +10,7 @@ mod config;
 pub(crate) mod convert;
 mod fee;
 mod filters;
+mod interests;
 mod logs;
 mod proof;
 mod receipt;
@@ -29,11 +31,13 @@ pub(crate) struct Shared {
     tips: fee::Tips,
     pub(crate) proofs: proof::Permits,
     roots: receipt::IntermediateRoots,
+    subscriptions: subscribe::Subscriptions,
 }
 
 /// The methods of this namespace.
 pub(crate) fn methods(context: &RpcContext) -> Methods {
     let mut module = RpcModule::new(context.clone());
+    access_list::register(&mut module);
     account::register(&mut module);
     block::register(&mut module);
     capabilities::register(&mut module);

@@ -1,6 +1,11 @@
 //! Subscriptions, over WebSocket and IPC.
 
-use super::{block::syncing, convert, logs};
+use super::{
+    block::syncing,
+    convert,
+    interests::{Interest, Interests},
+    logs,
+};
 use crate::{Args, RpcContext, RpcError, RpcResult};
 use alloy_rpc_types_eth::{
     Filter, SyncStatus,
@@ -21,6 +26,19 @@ use tokio::sync::broadcast::{Receiver, error::RecvError};
 const SEND_TIMEOUT: Duration = Duration::from_secs(10);
 /// How often subscribers of `syncing` are told of changes.
 const SYNCING_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Most subscriptions at once, of all clients.
+const MAX_SUBSCRIPTIONS: usize = 50_000;
+
+/// The subscriptions of all clients.
+#[derive(Debug)]
+pub(super) struct Subscriptions(Arc<Interests>);
+
+impl Default for Subscriptions {
+    fn default() -> Self {
+        Self(Interests::new("subscriptions", MAX_SUBSCRIPTIONS))
+    }
+}
 
 pub(super) fn register(module: &mut RpcModule<RpcContext>) {
     let registered = module.register_subscription(
@@ -63,6 +81,15 @@ impl Topic {
         };
         args.end().map(|()| topic)
     }
+
+    /// Leave for one more subscription, to this.
+    fn admit(&self, rpc: &RpcContext) -> RpcResult<Interest> {
+        let filter = match self {
+            Self::Logs(_, filter) => Some(&**filter),
+            Self::NewHeads(_) | Self::Transactions { .. } | Self::Syncing => None,
+        };
+        rpc.shared.subscriptions.0.admit(filter)
+    }
 }
 
 async fn serve(
@@ -70,8 +97,10 @@ async fn serve(
     params: Params<'static>,
     pending: PendingSubscriptionSink,
 ) -> Result<(), SubscriptionError> {
-    let topic = match Topic::new(rpc, &params) {
-        Ok(topic) => topic,
+    let admitted = Topic::new(rpc, &params).and_then(|topic| Ok((topic.admit(rpc)?, topic)));
+    // The place is given back when the subscription ends.
+    let (_place, topic) = match admitted {
+        Ok(admitted) => admitted,
         Err(error) => {
             pending.reject(error).await;
             return Ok(());
@@ -81,6 +110,10 @@ async fn serve(
     match topic {
         Topic::NewHeads(mut changes) => {
             while let Some(change) = next(&sink, &mut changes).await? {
+                if change.committed.is_empty() {
+                    // The head went back.
+                    send(&sink, &convert::header(&change.head, None)).await?;
+                }
                 for block in &change.committed {
                     send(&sink, &convert::header(block.block.sealed_header(), None)).await?;
                 }

@@ -4,24 +4,23 @@ use super::{
     block::{by_hash, by_number, find},
     convert::{self, RpcTransaction},
 };
-use crate::{
-    Args, RpcContext, RpcResult,
-    args::{quick, read},
-};
+use crate::{Args, RpcContext, RpcResult, args::read};
 use alloy_eips::{BlockId, eip2718::Encodable2718};
 use alloy_primitives::{B256, Bytes, U64};
 use jsonrpsee::RpcModule;
 use retrie_engine::{View, pool::PoolTransaction};
 
 pub(super) fn register(module: &mut RpcModule<RpcContext>) {
-    quick(module, "eth_getTransactionByHash", |rpc, args| by_own_hash(rpc, &args.hash()?));
+    read(module, "eth_getTransactionByHash", |rpc, view, args| {
+        by_own_hash(rpc, &view, &args.hash()?)
+    });
     read(module, "eth_getTransactionByBlockHashAndIndex", |_, view, args| {
         by_index(&view, by_hash(args)?, args)
     });
     read(module, "eth_getTransactionByBlockNumberAndIndex", |_, view, args| {
         by_index(&view, by_number(args)?, args)
     });
-    quick(module, "eth_getRawTransactionByHash", |rpc, args| raw(rpc, &args.hash()?));
+    read(module, "eth_getRawTransactionByHash", |rpc, view, args| raw(rpc, &view, &args.hash()?));
     read(module, "eth_getRawTransactionByBlockHashAndIndex", |_, view, args| {
         raw_by_index(&view, by_hash(args)?, args)
     });
@@ -30,8 +29,7 @@ pub(super) fn register(module: &mut RpcModule<RpcContext>) {
     });
 }
 
-fn by_own_hash(rpc: &RpcContext, hash: &B256) -> RpcResult<Option<RpcTransaction>> {
-    let view = rpc.view()?;
+fn by_own_hash(rpc: &RpcContext, view: &View, hash: &B256) -> RpcResult<Option<RpcTransaction>> {
     if let Some(found) = view.transaction(hash)?
         && let Some(header) = view.header(&found.block.hash)?
     {
@@ -50,8 +48,8 @@ fn by_index(view: &View, id: BlockId, args: &mut Args<'_>) -> RpcResult<Option<R
 }
 
 /// The EIP-2718 encoding; with its sidecar if it waits and has blobs, as it was sent.
-fn raw(rpc: &RpcContext, hash: &B256) -> RpcResult<Option<Bytes>> {
-    if let Some(found) = rpc.view()?.transaction(hash)? {
+fn raw(rpc: &RpcContext, view: &View, hash: &B256) -> RpcResult<Option<Bytes>> {
+    if let Some(found) = view.transaction(hash)? {
         return Ok(Some(found.transaction.encoded_2718().into()));
     }
     let waiting = rpc.pool.as_ref().and_then(|pool| pool.get(hash));

@@ -124,7 +124,8 @@ pub struct ConnectionLimits {
     pub message_buffer: u32,
     /// How long a connection may be idle, and how long a request's header may take.
     pub idle_timeout: Duration,
-    /// How long a request's body, or a client that an answer is written to, may make no progress.
+    /// How long the body of a request may take, and how long a client may take nothing that an answer
+    /// is written to.
     pub stall_timeout: Duration,
 }
 

@@ -1,6 +1,7 @@
 //! How many connections a port has, and which of them are idle.
 
 use parking_lot::Mutex;
+use retrie_telemetry::IntCounter;
 use std::{collections::BTreeMap, sync::Arc};
 use tokio::sync::Notify;
 
@@ -9,6 +10,8 @@ use tokio::sync::Notify;
 pub(super) struct Connections {
     limit: usize,
     state: Mutex<State>,
+    /// Counts those that found no place or lost theirs.
+    lost: Option<IntCounter>,
 }
 
 #[derive(Debug, Default)]
@@ -38,8 +41,8 @@ pub(super) struct Connection {
 }
 
 impl Connections {
-    pub(super) fn new(limit: usize) -> Arc<Self> {
-        Arc::new(Self { limit: limit.max(1), state: Mutex::default() })
+    pub(super) fn new(limit: usize, lost: Option<IntCounter>) -> Arc<Self> {
+        Arc::new(Self { limit: limit.max(1), state: Mutex::default(), lost })
     }
 
     /// Leave for one more, in place of the one idle for longest if there are as many as may be;
@@ -47,6 +50,9 @@ impl Connections {
     pub(super) fn open(self: &Arc<Self>) -> Option<Connection> {
         let mut state = self.state.lock();
         if state.open >= self.limit {
+            if let Some(lost) = &self.lost {
+                lost.inc();
+            }
             let (_, eviction) = state.idle.pop_first()?;
             eviction.notify_one();
         }
@@ -106,7 +112,7 @@ mod tests {
 
     #[test]
     fn a_new_connection_replaces_the_one_idle_for_longest() {
-        let connections = Connections::new(2);
+        let connections = Connections::new(2, None);
         let first = Arc::new(connections.open().unwrap());
         let second = Arc::new(connections.open().unwrap());
         drop(first.busy());
@@ -117,7 +123,7 @@ mod tests {
 
     #[test]
     fn connections_at_work_are_not_replaced() {
-        let connections = Connections::new(1);
+        let connections = Connections::new(1, None);
         let first = Arc::new(connections.open().unwrap());
         let busy = first.busy();
         assert!(connections.open().is_none());

@@ -4,8 +4,9 @@
 //! |---|---|---|---|
 //! | one accept loop per port | [`Servers::start`] | | [`Servers::stop`] |
 //! | one per TCP connection | the accept loop | `max_connections` a port; when they are used up, a new one replaces the one idle for longest | client, timeouts, stop |
-//! | two per WebSocket, and one per request on it (jsonrpsee) | the upgrade | `max_connections` | client, a ping unanswered, stop |
-//! | one accept loop and two per connection of IPC | [`Servers::start`] | `max_connections` | client, stop |
+//! | one per WebSocket | the upgrade | `max_connections` a port | client, a ping unanswered, stop |
+//! | one accept loop and one per connection of IPC | [`Servers::start`] | `max_connections` | client, stop |
+//! | one per request of a WebSocket or of IPC | the connection | see `session.rs`: then it reads no further | with its answer, or the connection |
 //!
 //! Clients that are slow bound what they hold: headers and bodies have to come, and answers be
 //! taken, in time; messages of subscriptions wait in queues of fixed length.
@@ -13,18 +14,22 @@
 //! Everything binds to loopback unless told otherwise.
 
 mod access;
+mod answers;
 mod auth;
 mod config;
 mod connections;
+mod frames;
 mod ipc;
 mod port;
-mod words;
+mod session;
+mod ws;
 
 pub use auth::sign_token;
 pub use config::{AuthConfig, ConnectionLimits, HttpConfig, IpcConfig, ServerConfig, WsConfig};
 
 use crate::{Namespace, RpcContext, build_methods};
 use access::{Hosts, Origins};
+use answers::Answers;
 use jsonrpsee::Methods;
 use port::{Port, PortConfig};
 use std::{io, net::SocketAddr, path::PathBuf, time::Duration};
@@ -105,8 +110,8 @@ impl Servers {
                 server: "HTTP",
                 addr: http.addr,
                 methods: build_methods(context, &http.apis),
-                is_http: true,
-                is_ws: ws.is_some(),
+                http: Some("http"),
+                ws: ws.map(|_| "ws"),
                 hosts: Hosts::new(&http.vhosts),
                 cors: access::cors(&http.cors_origins)?,
                 origins: Origins::new(ws.map_or(&[], |ws| &ws.origins)),
@@ -120,8 +125,8 @@ impl Servers {
                 server: "WebSocket",
                 addr: ws.addr,
                 methods: build_methods(context, &ws.apis),
-                is_http: false,
-                is_ws: true,
+                http: None,
+                ws: Some("ws"),
                 // Names in browsers are guarded by origins here, as in geth.
                 hosts: Hosts::any(),
                 cors: None,
@@ -138,8 +143,8 @@ impl Servers {
                 server: "Engine API",
                 addr: auth.addr,
                 methods,
-                is_http: true,
-                is_ws: true,
+                http: Some("engine"),
+                ws: Some("engine"),
                 hosts: Hosts::new(&auth.vhosts),
                 cors: None,
                 origins: Origins::any(),
@@ -150,7 +155,9 @@ impl Servers {
         }
         if let Some(ipc) = ipc {
             let methods = build_methods(context, &ipc.apis);
-            servers.ipc = Some(ipc::IpcServer::start(&ipc.path, methods, *limits).await?);
+            let metrics = context.metrics.server("ipc", methods.method_names());
+            let answers = Answers { methods, limits: *limits, metrics };
+            servers.ipc = Some(ipc::IpcServer::start(&ipc.path, answers).await?);
         }
         Ok(servers)
     }

@@ -1,39 +1,44 @@
-//! One TCP port: accepting, serving, stopping.
+//! A TCP port: its connections, what is refused on them, and JSON-RPC over HTTP.
 
 use super::{
     ServerError,
     access::{Hosts, Origins},
+    answers::{Answers, Client},
     auth,
     config::ConnectionLimits,
     connections::{Connection, Connections},
-    words::{OneAnswer, WordsLayer},
+    ws,
 };
 use crate::RpcContext;
 use alloy_rpc_types_engine::JwtSecret;
 use http::{Method, Request, Response, StatusCode, header};
-use hyper::{body::Incoming, server::conn::http1, service::service_fn};
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use hyper::{
+    body::{Body, Incoming},
+    server::conn::http1,
+    service::service_fn,
+};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use jsonrpsee::{
     Methods,
-    core::{BoxError, middleware::RpcServiceBuilder, traits::IdProvider},
     server::{
-        BatchRequestConfig, HttpBody, PingConfig, ServerBuilder, ServerConfig, ServerHandle,
-        StopHandle, TowerServiceBuilder, stop_channel, ws::is_upgrade_request,
+        HttpBody, MethodResponse, ServerHandle, StopHandle, http::is_json, stop_channel,
+        ws::is_upgrade_request,
     },
-    types::SubscriptionId,
+    types::{Id, error::reject_too_big_request},
 };
 use serde_json::json;
 use std::{convert::Infallible, net::SocketAddr, sync::Arc, time::Duration};
 use tokio::{
     net::{TcpListener, TcpStream},
+    sync::Semaphore,
     task::{JoinHandle, JoinSet},
+    time::timeout,
 };
 use tokio_io_timeout::TimeoutStream;
-use tower::{Service, ServiceBuilder, layer::util::Identity, layer::util::Stack};
-use tower_http::{cors::CorsLayer, timeout::TimeoutBody};
+use tower::{Service, ServiceBuilder};
+use tower_http::cors::CorsLayer;
 
-/// How often WebSocket clients are asked whether they are there.
-const PING_INTERVAL: Duration = Duration::from_secs(30);
 /// Pause after the system could not give a connection, as when files have run out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// What a connection gets that finds no place.
@@ -45,8 +50,10 @@ pub(super) struct PortConfig {
     pub(super) server: &'static str,
     pub(super) addr: SocketAddr,
     pub(super) methods: Methods,
-    pub(super) is_http: bool,
-    pub(super) is_ws: bool,
+    /// Name of HTTP in metrics, if it is served.
+    pub(super) http: Option<&'static str>,
+    /// Name of WebSockets in metrics, if they are served.
+    pub(super) ws: Option<&'static str>,
     pub(super) hosts: Hosts,
     pub(super) cors: Option<CorsLayer>,
     pub(super) origins: Origins,
@@ -92,65 +99,65 @@ impl Port {
 
     pub(super) async fn stop(mut self, grace: Duration) {
         let _ = self.handle.stop();
-        // What is not done by then is dropped with the task.
-        let _ = tokio::time::timeout(grace, &mut self.accepting).await;
-        let _ = tokio::time::timeout(grace, self.handle.clone().stopped()).await;
+        let handle = self.handle.clone();
+        let ended = async {
+            let _ = (&mut self.accepting).await;
+            // WebSockets have tasks of their own.
+            handle.stopped().await;
+        };
+        if timeout(grace, ended).await.is_err() {
+            tracing::debug!(addr = %self.addr, "connections that did not end in time are dropped");
+        }
     }
 }
 
-type Rpc = TowerServiceBuilder<Stack<WordsLayer, Identity>, Identity>;
-
 /// What the connections of a port share.
 struct Shared {
-    methods: Methods,
-    is_http: bool,
-    is_ws: bool,
+    http: Option<Answers>,
+    ws: Option<Answers>,
+    /// Places for WebSockets.
+    ws_places: Arc<Semaphore>,
     hosts: Hosts,
     cors: Option<CorsLayer>,
     origins: Origins,
     secret: Option<JwtSecret>,
     limits: ConnectionLimits,
     context: RpcContext,
-    rpc: Rpc,
     stop: StopHandle,
 }
 
 impl Shared {
     fn new(config: PortConfig, context: &RpcContext, stop: StopHandle) -> Self {
-        let PortConfig { methods, is_http, is_ws, hosts, cors, origins, secret, limits, .. } =
-            config;
-        let server = ServerConfig::builder()
-            .max_request_body_size(limits.max_request_size)
-            .max_response_body_size(limits.max_response_size)
-            .max_connections(limits.max_connections)
-            .max_subscriptions_per_connection(limits.max_subscriptions)
-            .set_batch_request_config(BatchRequestConfig::Limit(limits.max_batch_size))
-            .set_message_buffer_capacity(limits.message_buffer)
-            .set_id_provider(HexIds)
-            .enable_ws_ping(
-                PingConfig::new().ping_interval(PING_INTERVAL).inactive_limit(2 * PING_INTERVAL),
-            )
-            .build();
-        let words = RpcServiceBuilder::new().layer(WordsLayer(methods.clone()));
-        let rpc = ServerBuilder::with_config(server).set_rpc_middleware(words).to_service_builder();
-        let context = context.clone();
-        Self { methods, is_http, is_ws, hosts, cors, origins, secret, limits, context, rpc, stop }
+        let PortConfig { methods, http, ws, hosts, cors, origins, secret, limits, .. } = config;
+        let answers = |name: &'static str| Answers {
+            methods: methods.clone(),
+            limits,
+            metrics: context.metrics.server(name, methods.method_names()),
+        };
+        Self {
+            http: http.map(answers),
+            ws: ws.map(answers),
+            ws_places: Arc::new(Semaphore::new(limits.max_connections.max(1) as usize)),
+            hosts,
+            cors,
+            origins,
+            secret,
+            limits,
+            context: context.clone(),
+            stop,
+        }
     }
-}
 
-/// Ids of subscriptions as geth has them.
-#[derive(Debug)]
-pub(super) struct HexIds;
-
-impl IdProvider for HexIds {
-    fn next_id(&self) -> SubscriptionId<'static> {
-        format!("{:#x}", rand::random::<u128>()).into()
+    /// Those that count the port's connections.
+    fn answers(&self) -> Option<&Answers> {
+        self.http.as_ref().or(self.ws.as_ref())
     }
 }
 
 /// Serves connections until the port is stopped, then until the last one is done.
 async fn accept(listener: TcpListener, shared: Arc<Shared>, stop: StopHandle) {
-    let connections = Connections::new(shared.limits.max_connections as usize);
+    let refused = shared.answers().map(|answers| answers.metrics.refused.clone());
+    let connections = Connections::new(shared.limits.max_connections as usize, refused);
     let mut tasks = JoinSet::new();
     let stopped = stop.shutdown();
     tokio::pin!(stopped);
@@ -179,37 +186,36 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>, stop: StopHandle) {
 }
 
 async fn serve(stream: TcpStream, connection: Arc<Connection>, shared: Arc<Shared>) {
+    let _connected = shared.http.as_ref().map(|http| http.metrics.connected());
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%error, "a connection is gone");
         return;
     }
-    let limits = shared.limits;
     let mut stream = TimeoutStream::new(stream);
-    stream.set_write_timeout(Some(limits.stall_timeout));
-    let rpc = shared.rpc.clone().build(shared.methods.clone(), shared.stop.clone());
-    let service = ServiceBuilder::new().option_layer(shared.cors.clone()).service(rpc);
+    stream.set_write_timeout(Some(shared.limits.stall_timeout));
+    let calls = |shared: Arc<Shared>| {
+        tower::service_fn(move |request| {
+            let shared = shared.clone();
+            async move { Ok::<_, Infallible>(dispatch(&shared, request).await) }
+        })
+    };
+    let service =
+        ServiceBuilder::new().option_layer(shared.cors.clone()).service(calls(shared.clone()));
     let answer = |request: Request<Incoming>| {
         let busy = connection.busy();
         let mut service = service.clone();
         let shared = shared.clone();
         async move {
             let _busy = busy;
-            if let Some(answer) = before_rpc(&shared, &request) {
-                return Ok::<_, Infallible>(answer);
+            match before_rpc(&shared, &request) {
+                Some(answer) => Ok(answer),
+                None => service.call(request).await,
             }
-            let mut request =
-                request.map(|body| TimeoutBody::new(shared.limits.stall_timeout, body));
-            if !is_upgrade_request(&request) {
-                request.extensions_mut().insert(OneAnswer);
-            }
-            let answer: Result<Response<HttpBody>, BoxError> = service.call(request).await;
-            Ok(answer
-                .unwrap_or_else(|error| text(StatusCode::INTERNAL_SERVER_ERROR, error.to_string())))
         }
     };
     let http = http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(limits.idle_timeout)
+        .header_read_timeout(shared.limits.idle_timeout)
         .serve_connection(TokioIo::new(Box::pin(stream)), service_fn(answer))
         .with_upgrades();
     let stopped = shared.stop.clone().shutdown();
@@ -242,17 +248,68 @@ fn before_rpc(shared: &Shared, request: &Request<Incoming>) -> Option<Response<H
     {
         return refuse(StatusCode::UNAUTHORIZED, reason.to_string());
     }
-    if is_upgrade_request(request) {
-        if !shared.is_ws {
-            return refuse(StatusCode::FORBIDDEN, "there are no WebSockets on this port".into());
-        }
-        if !shared.origins.allow(headers) {
-            return refuse(StatusCode::FORBIDDEN, "origin not allowed".into());
-        }
-    } else if !shared.is_http {
-        return refuse(StatusCode::FORBIDDEN, "there are only WebSockets on this port".into());
+    if is_upgrade_request(request) && !shared.origins.allow(headers) {
+        return refuse(StatusCode::FORBIDDEN, "origin not allowed".into());
     }
     None
+}
+
+async fn dispatch(shared: &Shared, request: Request<Incoming>) -> Response<HttpBody> {
+    if !is_upgrade_request(&request) {
+        return match &shared.http {
+            Some(answers) => post(answers, request).await,
+            None => text(StatusCode::FORBIDDEN, "there are only WebSockets on this port".into()),
+        };
+    }
+    let Some(answers) = &shared.ws else {
+        return text(StatusCode::FORBIDDEN, "there are no WebSockets on this port".into());
+    };
+    match shared.ws_places.clone().try_acquire_owned() {
+        Ok(place) => ws::upgrade(request, answers.clone(), place, shared.stop.clone()),
+        Err(_) => {
+            answers.metrics.refused.inc();
+            text(StatusCode::TOO_MANY_REQUESTS, "too many connections".into())
+        }
+    }
+}
+
+/// A request over HTTP. Its body has to come as a whole within the time that a client may stall.
+async fn post(answers: &Answers, request: Request<Incoming>) -> Response<HttpBody> {
+    if request.method() != Method::POST {
+        let reason = "JSON-RPC is spoken by POST".into();
+        return text(StatusCode::METHOD_NOT_ALLOWED, reason);
+    }
+    if !is_json(request.headers().get(header::CONTENT_TYPE)) {
+        let reason = "the content type must be application/json".into();
+        return text(StatusCode::UNSUPPORTED_MEDIA_TYPE, reason);
+    }
+    let limits = &answers.limits;
+    let too_large = || {
+        let error = reject_too_big_request(limits.max_request_size);
+        let answer = MethodResponse::error(Id::Null, error);
+        json_body(StatusCode::PAYLOAD_TOO_LARGE, answer)
+    };
+    // Without reading what it announces to be too long.
+    if request.body().size_hint().lower() > u64::from(limits.max_request_size) {
+        return too_large();
+    }
+    let body = Limited::new(request.into_body(), limits.max_request_size as usize);
+    let body = match timeout(limits.stall_timeout, body.collect()).await {
+        Ok(Ok(body)) => body.to_bytes(),
+        Ok(Err(error)) if error.is::<LengthLimitError>() => return too_large(),
+        Ok(Err(error)) => return text(StatusCode::BAD_REQUEST, error.to_string()),
+        Err(_) => {
+            let reason = "the request did not come in time".into();
+            return text(StatusCode::REQUEST_TIMEOUT, reason);
+        }
+    };
+    match Client::new(answers.clone()).answer(&body).await {
+        Some(answer) => {
+            answers.metrics.sent.inc_by(answer.as_json().get().len() as u64);
+            json_body(StatusCode::OK, answer)
+        }
+        None => Response::new(HttpBody::empty()),
+    }
 }
 
 /// Whether the node is in sync: 200 if so, 503 if not.
@@ -263,16 +320,22 @@ fn health(context: &RpcContext) -> Response<HttpBody> {
         Some(_) => StatusCode::SERVICE_UNAVAILABLE,
     };
     let body = json!({ "syncing": syncing.is_some(), "head": context.live.head().number });
-    let mut answer = text(status, body.to_string());
-    let json = header::HeaderValue::from_static("application/json");
-    answer.headers_mut().insert(header::CONTENT_TYPE, json);
-    answer
+    response(status, "application/json", body.to_string())
 }
 
-fn text(status: StatusCode, body: String) -> Response<HttpBody> {
+fn json_body(status: StatusCode, answer: MethodResponse) -> Response<HttpBody> {
+    let json = Box::<str>::from(answer.into_json()).into_string();
+    response(status, "application/json; charset=utf-8", json)
+}
+
+pub(super) fn text(status: StatusCode, body: String) -> Response<HttpBody> {
+    response(status, "text/plain; charset=utf-8", body)
+}
+
+fn response(status: StatusCode, kind: &'static str, body: String) -> Response<HttpBody> {
     let mut answer = Response::new(HttpBody::from(body));
     *answer.status_mut() = status;
-    let plain = header::HeaderValue::from_static("text/plain; charset=utf-8");
-    answer.headers_mut().insert(header::CONTENT_TYPE, plain);
+    let kind = header::HeaderValue::from_static(kind);
+    answer.headers_mut().insert(header::CONTENT_TYPE, kind);
     answer
 }

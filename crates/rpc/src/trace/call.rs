@@ -4,11 +4,8 @@ use super::replay::{TraceTypes, inspector, results};
 use crate::{
     Args, RpcContext, RpcError, RpcResult,
     args::heavy,
-    call::{
-        CallRules, TransactFailure, apply_block_overrides, apply_state_overrides, header_of_call,
-        prepare, simulation,
-    },
-    context::ResolveBlock,
+    call::{CallRules, Ground, TransactFailure, prepare},
+    debug::Recording,
 };
 use alloy_consensus::transaction::SignerRecoverable;
 use alloy_eips::{BlockId, eip2718::Decodable2718};
@@ -34,27 +31,23 @@ fn call(rpc: &RpcContext, view: &View, args: &mut Args<'_>) -> RpcResult<TraceRe
     let types: TraceTypes = args.required()?;
     let block: BlockId = args.optional()?.unwrap_or_default();
     let accounts: Option<StateOverride> = args.optional()?;
-    let overrides: BlockOverrides = args.optional()?.unwrap_or_default();
+    let overrides: Option<BlockOverrides> = args.optional()?;
 
-    let state = view.state_at(block)?;
-    let header = header_of_call(state.header(), Some(&overrides))?;
-    let spec = rpc.live.spec().for_header(&header);
-    let mut simulation = simulation(rpc, &spec, &header, &state)?;
-    apply_block_overrides(&mut simulation, &overrides)?;
-    if let Some(accounts) = accounts {
-        apply_state_overrides(&mut simulation, accounts)?;
-    }
-    traced_request(rpc, &mut simulation, request, &types)
+    let ground = Ground::after(rpc, view, block, overrides.as_ref())?;
+    let mut simulation = ground.simulation(rpc, overrides.as_ref(), accounts)?;
+    let mut recording = Recording::new(rpc.limits.max_response_size);
+    traced_request(rpc, &mut simulation, request, &types, &mut recording)
 }
 
 /// `trace_callMany([[call, types], ...], block)`: calls that see each other's changes.
 fn call_many(rpc: &RpcContext, view: &View, args: &mut Args<'_>) -> RpcResult<Vec<TraceResults>> {
     let calls: Vec<(TransactionRequest, TraceTypes)> = args.required()?;
     let block: BlockId = args.optional()?.unwrap_or_default();
-    let state = view.state_at(block)?;
-    let spec = rpc.live.spec().for_header(state.header());
-    let mut simulation = simulation(rpc, &spec, state.header(), &state)?;
-    let traced = |(request, types)| traced_request(rpc, &mut simulation, request, &types);
+    let ground = Ground::after(rpc, view, block, None)?;
+    let mut simulation = ground.simulation(rpc, None, None)?;
+    let mut recording = Recording::new(rpc.limits.max_response_size);
+    let traced =
+        |(request, types)| traced_request(rpc, &mut simulation, request, &types, &mut recording);
     calls.into_iter().map(traced).collect()
 }
 
@@ -69,10 +62,11 @@ fn raw_transaction(rpc: &RpcContext, view: &View, args: &mut Args<'_>) -> RpcRes
         Transaction::decode_2718_exact(&bytes).map_err(|error| invalid(error.to_string()))?;
     let sender = transaction.recover_signer().map_err(|error| invalid(error.to_string()))?;
 
-    let state = view.state_at(block)?;
-    let spec = rpc.live.spec().for_header(state.header());
-    let mut simulation = simulation(rpc, &spec, state.header(), &state)?;
-    traced(rpc, &mut simulation, TxEnv::from_recovered_tx(&transaction, sender), &types)
+    let ground = Ground::after(rpc, view, block, None)?;
+    let mut simulation = ground.simulation(rpc, None, None)?;
+    let tx = TxEnv::from_recovered_tx(&transaction, sender);
+    let mut recording = Recording::new(rpc.limits.max_response_size);
+    traced(rpc, &mut simulation, tx, &types, &mut recording)
 }
 
 fn traced_request(
@@ -80,10 +74,11 @@ fn traced_request(
     simulation: &mut Simulation<'_>,
     request: TransactionRequest,
     types: &TraceTypes,
+    recording: &mut Recording,
 ) -> RpcResult<TraceResults> {
     let block_env = simulation.env().block_env.clone();
     let tx = prepare(simulation, request, CallRules::Call, rpc.limits.gas_cap)?;
-    let answer = traced(rpc, simulation, tx, types)?;
+    let answer = traced(rpc, simulation, tx, types, recording)?;
     simulation.env_mut().block_env = block_env;
     Ok(answer)
 }
@@ -94,10 +89,13 @@ fn traced(
     simulation: &mut Simulation<'_>,
     tx: TxEnv,
     types: &TraceTypes,
+    recording: &mut Recording,
 ) -> RpcResult<TraceResults> {
     let mut inspector = inspector(types);
     let base_fee = simulation.env().block_env.basefee;
-    let outcome = simulation.inspect(tx.clone(), &mut inspector).map_err(|error| {
+    let outcome = simulation.inspect(tx.clone(), &mut recording.watch(&mut inspector));
+    recording.check()?;
+    let outcome = outcome.map_err(|error| {
         TransactFailure::new(error, &tx, base_fee, rpc.limits.evm_timeout).in_call()
     })?;
     let answer = results(inspector, &outcome, types, simulation)?;

@@ -5,7 +5,10 @@ use crate::{
     RpcContext, RpcResult,
     args::heavy,
     context::ResolveBlock,
-    debug::replay::{Replayed, Which, replay},
+    debug::{
+        Clock,
+        replay::{Replayed, Which, replay},
+    },
 };
 use alloy_consensus::transaction::TransactionInfo;
 use alloy_eips::BlockId;
@@ -20,7 +23,7 @@ pub(super) fn register(module: &mut RpcModule<RpcContext>) {
     heavy(module, "trace_block", |rpc, view, args| {
         let Some(header) = view.find(args.required::<BlockId>()?)? else { return Ok(None) };
         let Some(block) = view.block(&header.hash())? else { return Ok(None) };
-        of_block(rpc, &view, &block).map(Some)
+        of_block(rpc, &view, &block, Clock::new(rpc.limits.evm_timeout)).map(Some)
     });
     heavy(module, "trace_transaction", |rpc, view, args| {
         of_transaction(rpc, &view, args.required()?)
@@ -39,11 +42,12 @@ pub(super) fn of_block(
     rpc: &RpcContext,
     view: &View,
     block: &RecoveredBlock,
+    clock: Clock,
 ) -> RpcResult<Vec<LocalizedTransactionTrace>> {
     if block.number == 0 {
         return Ok(Vec::new());
     }
-    let traces = traces(rpc, view, block, Which::All)?;
+    let traces = traces(rpc, view, block, Which::All, clock)?;
     let rewards = rewards(&rpc.live.spec().for_header(block.header()), block);
     Ok(traces.into_iter().flatten().chain(rewards).collect())
 }
@@ -55,7 +59,8 @@ fn of_transaction(
 ) -> RpcResult<Option<Vec<LocalizedTransactionTrace>>> {
     let Some(found) = view.transaction(&hash)? else { return Ok(None) };
     let Some(block) = view.block(&found.block.hash)? else { return Ok(None) };
-    Ok(traces(rpc, view, &block, Which::Only(found.index as usize))?.pop())
+    let (which, clock) = (Which::Only(found.index as usize), Clock::new(rpc.limits.evm_timeout));
+    Ok(traces(rpc, view, &block, which, clock)?.pop())
 }
 
 fn traces(
@@ -63,10 +68,11 @@ fn traces(
     view: &View,
     block: &RecoveredBlock,
     which: Which,
+    clock: Clock,
 ) -> RpcResult<Vec<Vec<LocalizedTransactionTrace>>> {
     let config = TracingInspectorConfig::default_parity();
     let inspector = || Ok(TracingInspector::new(config));
-    replay(rpc, view, block, which, rpc.limits.evm_timeout, inspector, |replayed| {
+    replay(rpc, view, block, which, clock, inspector, |replayed| {
         let Replayed { index, inspector, .. } = replayed;
         let info = TransactionInfo {
             hash: Some(*block.body().transactions[index].hash()),

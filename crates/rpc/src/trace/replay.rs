@@ -4,7 +4,10 @@ use crate::{
     RpcContext, RpcError, RpcResult,
     args::heavy,
     context::ResolveBlock,
-    debug::replay::{Replayed, Which, replay},
+    debug::{
+        Clock,
+        replay::{Replayed, Which, replay},
+    },
 };
 use alloy_eips::BlockId;
 use alloy_primitives::{B256, map::HashSet};
@@ -48,7 +51,8 @@ fn replay_block(
     types: &TraceTypes,
 ) -> RpcResult<Vec<TraceResultsWithTransactionHash>> {
     let inspector = || Ok(self::inspector(types));
-    replay(rpc, view, block, which, rpc.limits.evm_timeout, inspector, |replayed| {
+    let clock = Clock::new(rpc.limits.evm_timeout);
+    replay(rpc, view, block, which, clock, inspector, |replayed| {
         let Replayed { index, inspector, outcome, simulation, .. } = replayed;
         let full_trace = results(inspector, outcome, types, simulation)?;
         let transaction_hash = *block.body().transactions[index].hash();

@@ -22,7 +22,7 @@ use retrie_rpc::{
     server::{ConnectionLimits, HttpConfig, ServerConfig, Servers, WsConfig},
 };
 use retrie_sources::BlockSource;
-use retrie_state::{Backend, StoreOptions};
+use retrie_state::{Backend, Changes, StoreOptions};
 use retrie_storage_lvmt::{Lvmt, Params, ProofShard};
 use retrie_storage_mpt::{Mpt, MptArchive, TrieHash};
 use retrie_storage_raw::Raw;
@@ -101,7 +101,7 @@ impl Node {
                 sync: SyncMode::NoSync,
                 ..OpenOptions::default()
             },
-            store: StoreOptions::default(),
+            store: StoreOptions { changes: Changes::All, ..StoreOptions::default() },
         })
         .unwrap();
         let metrics = Metrics::new().unwrap();
@@ -275,6 +275,13 @@ impl Ws {
     pub async fn send(&mut self, message: &str) {
         self.sender.send_text(message).await.unwrap();
         self.sender.flush().await.unwrap();
+    }
+
+    /// Both sides, to be used at once.
+    pub const fn split(
+        &mut self,
+    ) -> (&mut soketto::Sender<Compat<TcpStream>>, &mut soketto::Receiver<Compat<TcpStream>>) {
+        (&mut self.sender, &mut self.receiver)
     }
 
     /// The next message.

@@ -168,3 +168,43 @@ async fn filters_tell_of_transactions_that_wait() {
     assert_eq!(changes(&hashes).await, json!([]));
     assert_eq!(changes(&full).await[0]["hash"], hash);
 }
+
+#[tokio::test]
+async fn a_filter_goes_on_where_its_branch_was_forgotten() {
+    let mut chain = test_chain(Rules::Cancun);
+    let mut node = Node::new(&chain.spec, mpt());
+    let genesis = chain.genesis();
+    let ([_, a2], [b1, b2, b3]) = two_branches(&mut chain);
+    node.add(&chain.path(genesis, a2)).await;
+    node.add(&chain.path(genesis, b3)).await;
+    node.set_head(a2, B256::ZERO, B256::ZERO).await;
+    let heads = node.call("eth_newBlockFilter", json!([])).await;
+    // What is not on the way to a final block is dropped.
+    node.set_head(b3, b3, b3).await;
+    let changes = node.call("eth_getFilterChanges", json!([heads])).await;
+    assert_eq!(changes, json!([b1, b2, b3]));
+    assert_eq!(node.call("eth_getFilterChanges", json!([heads])).await, json!([]));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_at_once_are_told_each_block_once() {
+    let mut chain = test_chain(Rules::Cancun);
+    let mut node = Node::new(&chain.spec, mpt());
+    let mut blocks = vec![chain.genesis()];
+    for _ in 0..20 {
+        let last = *blocks.last().unwrap();
+        blocks.push(chain.extend(last, Plan::new([])));
+    }
+    node.add(&chain.path(blocks[0], blocks[20])).await;
+    let id = node.call("eth_newBlockFilter", json!([])).await;
+    let mut told = Vec::new();
+    for head in &blocks[1..] {
+        node.set_head(*head, B256::ZERO, B256::ZERO).await;
+        let asked = (0..4).map(|_| node.call("eth_getFilterChanges", json!([id])));
+        for answer in futures::future::join_all(asked).await {
+            told.extend(answer.as_array().unwrap().clone());
+        }
+    }
+    let expected: Vec<Value> = blocks[1..].iter().map(|block| json!(block)).collect();
+    assert_eq!(told, expected);
+}

@@ -6,6 +6,7 @@ use retrie_rpc::{
     Namespace, NodeStatus, SyncProgress,
     server::{ConnectionLimits, ServerConfig, ServerError, Servers, WsConfig},
 };
+use retrie_telemetry::Metrics;
 use serde_json::{Value, json};
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 use tokio::{
@@ -110,7 +111,10 @@ async fn batches_are_answered_in_order_within_their_limits() {
     assert_eq!(answers.as_array().unwrap().len(), 3);
 
     let notification = r#"[{"jsonrpc":"2.0","method":"eth_chainId"}]"#;
-    assert_eq!(post(addr, notification).await.json(), Value::Null);
+    for notification in [notification, &notification[1..notification.len() - 1]] {
+        let answer = post(addr, notification).await;
+        assert_eq!((answer.status, &*answer.body), (200, ""), "notifications have no answer");
+    }
     assert_eq!(post(addr, "[]").await.error().0, -32600);
     let many = json!(vec![call(1, "eth_chainId"); 4]);
     assert!(post(addr, &many.to_string()).await.json()["error"].is_object());
@@ -120,6 +124,54 @@ async fn batches_are_answered_in_order_within_their_limits() {
     assert!(large.json()["error"].is_object(), "a genesis block has more than 500 bytes");
     let long = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"{}"}}"#, "x".repeat(2000));
     assert_eq!(post(addr, &long).await.status, 413);
+}
+
+#[tokio::test]
+async fn requests_errors_and_connections_are_counted() {
+    let mut node = node();
+    let metrics = Metrics::new().unwrap();
+    node.rpc = node.rpc.clone().with_metrics(metrics.rpc.clone());
+    let servers = node.serve(&node.config()).await;
+    let addr = servers.http_addr().unwrap();
+    let call = |method: &str| request(method, json!(["0x1"]));
+    let batch = json!([call("eth_chainId"), call("eth_nope"), call("eth_nopes")]);
+    let size = post(addr, &batch.to_string()).await.body.len();
+    let mut ws = Ws::connect(servers.ws_addr().unwrap(), &[]).await.unwrap();
+    ws.call("eth_chainId", json!([])).await;
+    let text = || String::from_utf8(metrics.encode().unwrap()).unwrap();
+    for line in [
+        r#"retrie_rpc_requests_total{method="eth_chainId",server="http"} 1"#,
+        r#"retrie_rpc_errors_total{method="eth_chainId",server="http"} 1"#,
+        r#"retrie_rpc_requests_total{method="unknown",server="http"} 2"#,
+        r#"retrie_rpc_requests_total{method="eth_chainId",server="ws"} 1"#,
+        r#"retrie_rpc_errors_total{method="eth_chainId",server="ws"} 0"#,
+        r#"retrie_rpc_connections{server="ws"} 1"#,
+        &format!(r#"retrie_rpc_received_bytes_total{{server="http"}} {}"#, batch.to_string().len()),
+        &format!(r#"retrie_rpc_sent_bytes_total{{server="http"}} {size}"#),
+    ] {
+        assert!(text().lines().any(|found| found == line), "{line} is not in {}", text());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn bodies_that_trickle_are_let_go() {
+    let node = node();
+    let (_servers, addr) = served(&node, &only_http(&node)).await;
+    let (mut reader, mut writer) = TcpStream::connect(addr).await.unwrap().into_split();
+    let head = "POST / HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n\
+                content-length: 100000\r\n\r\n{";
+    writer.write_all(head.as_bytes()).await.unwrap();
+    let trickle = tokio::spawn(async move {
+        while writer.write_all(b" ").await.is_ok() {
+            tokio::time::sleep(Duration::from_secs(5)).await;
+        }
+    });
+    let start = tokio::time::Instant::now();
+    let mut rest = Vec::new();
+    reader.read_to_end(&mut rest).await.ok();
+    assert!(start.elapsed() < Duration::from_secs(60), "{:?}", start.elapsed());
+    assert!(String::from_utf8_lossy(&rest).starts_with("HTTP/1.1 408"), "{rest:?}");
+    trickle.abort();
 }
 
 #[tokio::test]

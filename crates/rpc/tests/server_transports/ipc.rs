@@ -127,6 +127,12 @@ async fn a_socket_in_use_is_left_alone_and_a_dead_one_replaced() {
     assert_eq!(Client::connect(&path).await.call("net_version", json!([])).await["result"], "7331");
     first.stop().await;
     drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
-    let _second = served(&node, &path).await.unwrap();
+    let second = served(&node, &path).await.unwrap();
     assert_eq!(Client::connect(&path).await.call("net_version", json!([])).await["result"], "7331");
+    second.stop().await;
+
+    std::fs::write(&path, "precious").unwrap();
+    let error = served(&node, &path).await.unwrap_err().to_string();
+    assert!(error.contains("no socket; choose another --ipcpath"), "{error}");
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), "precious");
 }

@@ -1,11 +1,11 @@
 //! WebSocket: calls and subscriptions, over reorganisations and limits.
 
-use crate::common::{Node, Ws, backends, mpt, test_chain};
-use alloy_primitives::B256;
+use crate::common::{Node, Ws, backends, mpt, request, test_chain};
+use alloy_primitives::{Address, B256};
 use retrie_pipeline::testkit::{Call, GENESIS_CONTRACT, Plan, Rules, Wallet};
 use retrie_rpc::server::{ConnectionLimits, ServerConfig, Servers};
 use serde_json::{Value, json};
-use std::net::SocketAddr;
+use std::{cell::Cell, net::SocketAddr, time::Duration};
 
 async fn served(node: &Node, config: &ServerConfig) -> (Servers, SocketAddr) {
     let servers = node.serve(&ServerConfig { http: None, ..config.clone() }).await;
@@ -110,4 +110,37 @@ async fn subscriptions_have_limits_and_names() {
     let post = crate::common::post(addr, "{}").await;
     assert_eq!(post.status, 403, "there is no HTTP here");
     servers.stop().await;
+}
+
+#[tokio::test]
+async fn a_client_that_does_not_read_is_not_read() {
+    const COUNT: usize = 1500;
+    let node = Node::new(&test_chain(Rules::Cancun).spec, mpt());
+    let limits = ConnectionLimits { max_response_size: 1 << 20, ..ConnectionLimits::default() };
+    let (_servers, addr) = served(&node, &ServerConfig { limits, ..node.config() }).await;
+    let mut ws = Ws::connect(addr, &[]).await.unwrap();
+    // The error repeats the key: what comes in goes out.
+    let params = json!([Address::ZERO, "1".repeat(100_000), "latest"]);
+    let request = request("eth_getStorageAt", params).to_string();
+    let sent = Cell::new(0);
+    let (sender, receiver) = ws.split();
+    let sending = async {
+        while sent.get() < COUNT {
+            sender.send_text(&request).await.unwrap();
+            sender.flush().await.unwrap();
+            sent.set(sent.get() + 1);
+        }
+    };
+    tokio::pin!(sending);
+    let stuck = tokio::time::timeout(Duration::from_secs(3), &mut sending).await;
+    assert!(stuck.is_err(), "{} requests were taken", sent.get());
+    let receiving = async {
+        for _ in 0..COUNT {
+            let mut data = Vec::new();
+            receiver.receive_data(&mut data).await.unwrap();
+            let answer: Value = serde_json::from_slice(&data).unwrap();
+            assert_eq!(answer["error"]["code"], -32602);
+        }
+    };
+    tokio::join!(sending, receiving);
 }

@@ -1,4 +1,4 @@
-//! `retrie bench transfers|erc20|uniswap|smallbank|kvstore`: whole clients raced on the same blocks.
+//! `retrie bench transfers|erc20|uniswap|new-payload|smallbank|kvstore`: whole clients raced on the same blocks.
 
 mod table;
 
@@ -9,11 +9,11 @@ use crate::{
     progress::RaceProgress,
     registry::{self, BackendArgs, Hash},
 };
-use eyre::{OptionExt, eyre};
+use eyre::{OptionExt, bail, eyre};
 use retrie_bench::{
     BenchError,
     chain::{ContractSet, Fill, KeyChoice, Mix, Preload, Recipe},
-    clients::{ClientRace, Entrant, Raced, Senders, Workload},
+    clients::{ClientRace, Entrant, Raced, Senders, Via, Workload},
     state::Terms,
 };
 use retrie_db::SyncMode;
@@ -44,11 +44,11 @@ pub(crate) struct Args {
     /// Accounts that sign: 20,000 by default, 1,000 for banks and store.
     #[arg(long, value_name = "N", value_parser = parse_count)]
     signers: Option<u64>,
-    /// Blocks that are measured: 300 by default, 1,000 for banks and store.
+    /// Blocks that are measured: 300 by default, 200 for new-payload, 1,000 for banks and store.
     #[arg(long, value_name = "N", value_parser = parse_count)]
     blocks: Option<u64>,
     /// Transactions a block, as far as they take less than 30 Mgas: 500 by default, 200 swaps, 100 for
-    /// banks and store.
+    /// banks and store, as many as fit for new-payload.
     #[arg(long, value_name = "N", value_parser = parse_count)]
     txs: Option<u64>,
     /// Blocks before the measured ones; a tenth of them by default.
@@ -64,9 +64,9 @@ pub(crate) struct Args {
     commit_every: Option<u64>,
     /// When the senders of transactions are recovered. `recovered`: before the clock starts, as by a
     /// node that has had the transactions in its pool. `unrecovered`: on the clock, as in an import.
-    /// `both`: one race each.
-    #[arg(long, value_name = "WHEN", default_value = "both", value_parser = parse_senders)]
-    senders: SenderRaces,
+    /// `both`: one race each; the default, but for new-payload, which knows `unrecovered` only.
+    #[arg(long, value_name = "WHEN", value_parser = parse_senders)]
+    senders: Option<SenderRaces>,
     /// Whence everything random comes.
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
@@ -145,16 +145,33 @@ impl ContractArgs {
 }
 
 /// The races that `--senders` asks for.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct SenderRaces(&'static [Senders]);
 
+impl SenderRaces {
+    const RECOVERED: Self = Self(&[Senders::Recovered]);
+    const UNRECOVERED: Self = Self(&[Senders::Unrecovered]);
+    const BOTH: Self = Self(&[Senders::Recovered, Senders::Unrecovered]);
+
+    /// Those that are asked for, if blocks come `via` this.
+    fn choose(asked: Option<Self>, via: Via) -> eyre::Result<Self> {
+        match (via, asked) {
+            (Via::Import, asked) => Ok(asked.unwrap_or(Self::BOTH)),
+            (Via::EngineApi, None | Some(Self::UNRECOVERED)) => Ok(Self::UNRECOVERED),
+            (Via::EngineApi, Some(_)) => {
+                bail!("payloads come without senders: leave out --senders")
+            }
+        }
+    }
+}
+
 fn parse_senders(text: &str) -> Result<SenderRaces, String> {
-    Ok(SenderRaces(match text {
-        "recovered" => &[Senders::Recovered],
-        "unrecovered" => &[Senders::Unrecovered],
-        "both" => &[Senders::Recovered, Senders::Unrecovered],
-        _ => return Err("it is `recovered`, `unrecovered` or `both`".into()),
-    }))
+    match text {
+        "recovered" => Ok(SenderRaces::RECOVERED),
+        "unrecovered" => Ok(SenderRaces::UNRECOVERED),
+        "both" => Ok(SenderRaces::BOTH),
+        _ => Err("it is `recovered`, `unrecovered` or `both`".into()),
+    }
 }
 
 fn parse_contracts(text: &str) -> Result<Contracts, String> {
@@ -186,6 +203,7 @@ struct Defaults {
     /// Unless there are fewer blocks.
     slices: u64,
     commit_every: Option<u64>,
+    via: Via,
 }
 
 /// Payments, of the LVMT and LMPT papers.
@@ -198,6 +216,7 @@ const TRANSFERS: Defaults = Defaults {
     txs: 500,
     slices: 10,
     commit_every: None,
+    via: Via::Import,
 };
 const ERC20: Defaults =
     Defaults { name: "erc20", mix: Mix { erc20: 1, ..Mix::NOTHING }, ..TRANSFERS };
@@ -213,9 +232,21 @@ const SMALLBANK: Defaults = Defaults {
     txs: 100,
     slices: 25,
     commit_every: Some(1),
+    via: Via::Import,
 };
 const KVSTORE: Defaults =
     Defaults { name: "kvstore", mix: Mix { kvstore: 1, ..Mix::NOTHING }, ..SMALLBANK };
+/// Blocks as full as mainnet's, of what fills those.
+const NEW_PAYLOAD: Defaults = Defaults {
+    name: "new-payload",
+    mix: Recipe::BUILT_IN.mix,
+    blocks: 200,
+    // More than fit.
+    txs: 2_000,
+    commit_every: Some(1),
+    via: Via::EngineApi,
+    ..TRANSFERS
+};
 
 /// Keys where the workload has none.
 const ANY_KEYS: [KeyChoice; 1] = [KeyChoice { reads: 50, zipf: None }];
@@ -230,6 +261,7 @@ impl Args {
         stop: &AtomicBool,
     ) -> eyre::Result<Measured> {
         let names = lanes::names(&self.backends, self.hash, |_| false)?;
+        let senders = SenderRaces::choose(self.senders, defaults.via)?;
         let workloads = self.workloads(defaults, contracts, keys);
         workloads.iter().try_for_each(Workload::check)?;
         let terms = Terms {
@@ -241,7 +273,7 @@ impl Args {
         let mut measured = Measured::on(defaults.name);
         let mut variants = workloads
             .iter()
-            .flat_map(|workload| self.senders.0.iter().map(move |senders| (workload, *senders)));
+            .flat_map(|workload| senders.0.iter().map(move |senders| (workload, *senders)));
         let results = &mut measured.results;
         let mut run = |workload: &Workload, senders: Senders| -> eyre::Result<()> {
             // Made anew: a backend may have cached nodes of the race before.
@@ -295,6 +327,7 @@ impl Args {
             warmup: self.warmup.unwrap_or(blocks / 10),
             slices: self.slices.unwrap_or_else(|| blocks.min(defaults.slices)),
             commit_every: self.commit_every.or(defaults.commit_every),
+            via: defaults.via,
         };
         let variants = accounts.iter().flat_map(|n| keys.iter().map(move |keys| (*n, *keys)));
         variants.map(|(accounts, keys)| workload(accounts, keys)).collect()
@@ -317,6 +350,11 @@ impl TokenArgs {
     /// `bench erc20`.
     pub(super) fn erc20(self, out: &Output, stop: &AtomicBool) -> eyre::Result<Measured> {
         self.args.race(&ERC20, self.contracts.set()?, &ANY_KEYS, out, stop)
+    }
+
+    /// `bench new-payload`.
+    pub(super) fn new_payload(self, out: &Output, stop: &AtomicBool) -> eyre::Result<Measured> {
+        self.args.race(&NEW_PAYLOAD, self.contracts.set()?, &ANY_KEYS, out, stop)
     }
 
     /// `bench uniswap`.

@@ -42,6 +42,9 @@ pub(crate) enum Race {
     Erc20(chain::TokenArgs),
     /// Race whole clients on swaps through a router, Uniswap's by default (LMPT section V).
     Uniswap(chain::TokenArgs),
+    /// Race live nodes on full blocks of transfers, tokens and swaps that come one by one through the
+    /// Engine API; the latency is that of engine_newPayload.
+    NewPayload(chain::TokenArgs),
     /// Race whole clients on SmallBank, block by block (COLE section 8).
     Smallbank(chain::Args),
     /// Race whole clients on a key-value store, with the mixes of YCSB (COLE section 8).
@@ -104,6 +107,7 @@ impl Race {
             Self::Transfers(args) => args.transfers(out, stop),
             Self::Erc20(args) => args.erc20(out, stop),
             Self::Uniswap(args) => args.uniswap(out, stop),
+            Self::NewPayload(args) => args.new_payload(out, stop),
             Self::Smallbank(args) => args.smallbank(out, stop),
             Self::Kvstore(args) => args.kvstore(out, stop),
         }
@@ -113,7 +117,7 @@ impl Race {
         match self {
             Self::State(args) => &args.report,
             Self::Transfers(args) | Self::Smallbank(args) => &args.report,
-            Self::Erc20(args) | Self::Uniswap(args) => &args.args.report,
+            Self::Erc20(args) | Self::Uniswap(args) | Self::NewPayload(args) => &args.args.report,
             Self::Kvstore(args) => &args.args.report,
         }
     }

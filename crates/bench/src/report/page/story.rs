@@ -119,6 +119,7 @@ impl<'d> Story<'d> {
             "transfers" => "Transfers of ether".into(),
             "erc20" => "Token transfers".into(),
             "uniswap" => "Swaps on Uniswap".into(),
+            "new-payload" => "Full blocks through the Engine API".into(),
             "smallbank" => "SmallBank".into(),
             "kvstore" => "Key-value store (YCSB)".into(),
             "provenance" => "Provenance queries".into(),
@@ -142,6 +143,10 @@ impl<'d> Story<'d> {
             "uniswap" => {
                 "Swaps through a Uniswap v2 router, in both directions, through the whole import of \
                  blocks."
+            }
+            "new-payload" => {
+                "Blocks of 30 Mgas of transfers, tokens and swaps, one by one. Each engine_newPayload \
+                 counts as one latency; throughput includes making the block durable."
             }
             "smallbank" => "Transfers between accounts that contracts keep, as in Blockbench.",
             "kvstore" => "Reads and writes of a contract's storage, as YCSB makes them.",

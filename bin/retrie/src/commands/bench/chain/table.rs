@@ -6,7 +6,7 @@ use crate::{
 };
 use retrie_bench::{
     chain::Fill,
-    clients::{Entrant, Outcome, Senders, Workload},
+    clients::{Entrant, Outcome, Senders, Via, Workload},
     state::Terms,
 };
 use retrie_db::SyncMode;
@@ -138,7 +138,26 @@ pub(super) fn print(out: &Output, workload: &Workload, outcomes: &[Outcome]) -> 
          paper's Fig. 3; reads, writes: rows per key read or changed",
         yardstick.backend
     );
+    if workload.via == Via::EngineApi {
+        print_payloads(out, yardstick, outcomes)?;
+    }
     print_baseline(out, workload, outcomes)
+}
+
+/// How long a payload takes, block by block against the yardstick.
+fn print_payloads(out: &Output, yardstick: &Outcome, outcomes: &[Outcome]) -> eyre::Result<()> {
+    let times = |one: &Outcome| {
+        let ratio = one.latency_ratio_to(yardstick);
+        let (median, spread) = (ratio.median, ratio.spread() * 100.0);
+        format!("{} {median:.3} (spread {spread:.0}%)", one.backend)
+    };
+    let times = outcomes.iter().map(times).collect::<Vec<_>>().join(", ");
+    say!(
+        out,
+        "engine_newPayload, times as long as {}, median of blocks: {times}",
+        yardstick.backend
+    );
+    Ok(())
 }
 
 /// The ratios that the papers give.

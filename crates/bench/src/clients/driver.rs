@@ -1,0 +1,233 @@
+//! How blocks come to a client: as in an import, or one by one as from a consensus client.
+
+use crate::{BenchError, error::OfClient};
+use alloy_consensus::Transaction as _;
+use alloy_primitives::{Address, B256};
+use alloy_rpc_types_engine::{ExecutionPayloadV3, ForkchoiceState, PayloadStatus};
+use retrie_chainspec::{ChainSpec, primitives::Block};
+use retrie_engine::{
+    BuilderConfig, Engine, EngineApi, EngineApiError, EngineConfig, PayloadBuilder,
+    pool::{Pool, PoolConfig},
+};
+use retrie_pipeline::{BlockStream, Chain, ImportOptions, ImportTimes, Importer, PipelineError};
+use retrie_telemetry::Metrics;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::Scope,
+    time::{Duration, Instant},
+};
+use tokio::runtime::Runtime;
+
+/// A block, and its senders where they are known.
+pub(super) type Given = (Block, Option<Vec<Address>>);
+
+/// What gives a client its blocks.
+pub(super) enum Driver<'a> {
+    Importer {
+        importer: Box<Importer<'a>>,
+        /// Every block is durable before the next one comes.
+        is_durable_each: bool,
+    },
+    EngineApi(Box<LiveNode>),
+}
+
+/// How the blocks of a turn went.
+pub(super) struct Driven {
+    pub(super) start: Instant,
+    pub(super) latencies: Vec<Duration>,
+    /// Waiting for blocks that were not yet prepared.
+    pub(super) waited: Duration,
+}
+
+impl Driven {
+    const fn begin(start: Instant) -> Self {
+        Self { start, latencies: Vec::new(), waited: Duration::ZERO }
+    }
+}
+
+impl<'a> Driver<'a> {
+    pub(super) fn importer<'scope>(
+        chain: &'a Chain,
+        options: ImportOptions,
+        is_durable_each: bool,
+        metrics: Metrics,
+        scope: &'scope Scope<'scope, 'a>,
+    ) -> Result<Self, PipelineError> {
+        let importer = Importer::new(chain, options, metrics, scope)?;
+        Ok(Self::Importer { importer: Box::new(importer), is_durable_each })
+    }
+
+    pub(super) fn engine_api(
+        chain: Arc<Chain>,
+        metrics: Metrics,
+        client: &str,
+    ) -> Result<Self, BenchError> {
+        Ok(Self::EngineApi(Box::new(LiveNode::start(chain, metrics, client)?)))
+    }
+
+    /// Runs `blocks`; `None` if it was stopped.
+    pub(super) fn run(
+        &mut self,
+        spec: &Arc<ChainSpec>,
+        blocks: Vec<Given>,
+        client: &str,
+        stop: &AtomicBool,
+    ) -> Result<Option<Driven>, BenchError> {
+        match self {
+            Self::Importer { importer, is_durable_each } => {
+                let start = Instant::now();
+                let stream = BlockStream::of_blocks(spec.clone(), blocks).of_client(client)?;
+                import(importer, *is_durable_each, start, stream, stop).of_client(client)
+            }
+            Self::EngineApi(node) => node.run(blocks, client, stop),
+        }
+    }
+
+    /// Waits until all is durable.
+    pub(super) fn flush(&mut self, client: &str) -> Result<(), BenchError> {
+        match self {
+            Self::Importer { importer, .. } => importer.flush().of_client(client),
+            Self::EngineApi(node) => node.flush(client),
+        }
+    }
+
+    /// Times so far; keys read by the EVM and keys changed.
+    pub(super) fn figures(&self) -> (ImportTimes, (u64, u64)) {
+        match self {
+            Self::Importer { importer, .. } => (importer.times(), importer.key_operations()),
+            Self::EngineApi(node) => node.figures(),
+        }
+    }
+}
+
+fn import(
+    importer: &mut Importer<'_>,
+    is_durable_each: bool,
+    start: Instant,
+    mut stream: BlockStream,
+    stop: &AtomicBool,
+) -> Result<Option<Driven>, PipelineError> {
+    let mut driven = Driven::begin(start);
+    loop {
+        if stop.load(Ordering::Relaxed) {
+            return Ok(None);
+        }
+        let ready = Instant::now();
+        let Some(block) = stream.next() else { break };
+        driven.waited += ready.elapsed();
+        importer.import_prepared(block?)?;
+        if is_durable_each {
+            importer.flush()?;
+        }
+        driven.latencies.push(ready.elapsed());
+    }
+    Ok(Some(driven))
+}
+
+/// A node without servers: its engine, and the Engine API in front of it.
+pub(super) struct LiveNode {
+    api: EngineApi,
+    engine: Engine,
+    runtime: Runtime,
+    metrics: Metrics,
+}
+
+impl LiveNode {
+    fn start(chain: Arc<Chain>, metrics: Metrics, client: &str) -> Result<Self, BenchError> {
+        let engine = Engine::start(chain, EngineConfig::default(), metrics.clone())
+            .map_err(EngineApiError::from)
+            .of_client(client)?;
+        let live = engine.handle().live().clone();
+        let pool = Pool::new(PoolConfig::default(), live.spec().clone());
+        let payloads = PayloadBuilder::new(live, pool.clone(), BuilderConfig::default());
+        let api = EngineApi::new(engine.handle().clone(), payloads, pool);
+        let runtime = tokio::runtime::Builder::new_current_thread().build();
+        let runtime = runtime.map_err(|source| {
+            let action = "starting the consensus client's thread".into();
+            BenchError::Client {
+                client: client.into(),
+                source: Box::new(PipelineError::Io { action, source }),
+            }
+        })?;
+        Ok(Self { api, engine, runtime, metrics })
+    }
+
+    /// Each block as a payload, then as the head; then it becomes durable, as in the seconds until
+    /// the next slot. The latency is that of the payload.
+    fn run(
+        &mut self,
+        blocks: Vec<Given>,
+        client: &str,
+        stop: &AtomicBool,
+    ) -> Result<Option<Driven>, BenchError> {
+        let payloads: Vec<_> = blocks.iter().map(|(block, _)| Payload::of(block)).collect();
+        let mut driven = Driven::begin(Instant::now());
+        for payload in payloads {
+            if stop.load(Ordering::Relaxed) {
+                return Ok(None);
+            }
+            let Payload { hash, payload, versioned_hashes, beacon_root } = payload;
+            let come = Instant::now();
+            let call = self.api.new_payload_v4(payload, versioned_hashes, beacon_root, Vec::new());
+            let status = self.runtime.block_on(call).of_client(client)?;
+            driven.latencies.push(come.elapsed());
+            accept(status, hash, client)?;
+            let state = ForkchoiceState { head_block_hash: hash, ..Default::default() };
+            let updated = self.runtime.block_on(self.api.fork_choice_updated(3, state, None));
+            accept(updated.of_client(client)?.payload_status, hash, client)?;
+            self.flush(client)?;
+        }
+        Ok(Some(driven))
+    }
+
+    fn flush(&self, client: &str) -> Result<(), BenchError> {
+        let flushed = self.runtime.block_on(self.engine.handle().flush());
+        flushed.map_err(EngineApiError::from).of_client(client)
+    }
+
+    fn figures(&self) -> (ImportTimes, (u64, u64)) {
+        let metrics = &self.metrics;
+        let reads = metrics.state_read_seconds.get();
+        let execution = metrics.execution_seconds.get_sample_sum() - reads;
+        let times = ImportTimes {
+            execution: Duration::from_secs_f64(execution.max(0.0)),
+            reads: Duration::from_secs_f64(reads),
+            authentication: Duration::from_secs_f64(metrics.propose_seconds.get_sample_sum()),
+            commit_wait: Duration::from_secs_f64(metrics.commit_wait_seconds.get()),
+            prepare: Duration::ZERO,
+        };
+        (times, (metrics.key_reads.get(), metrics.key_writes.get()))
+    }
+}
+
+/// A block as a consensus client gives it. Made blocks are of Prague, and ask nothing of the
+/// consensus layer.
+struct Payload {
+    hash: B256,
+    payload: ExecutionPayloadV3,
+    versioned_hashes: Vec<B256>,
+    beacon_root: B256,
+}
+
+impl Payload {
+    fn of(block: &Block) -> Self {
+        let hash = block.header.hash_slow();
+        let blobs = block.body.transactions.iter().filter_map(|tx| tx.blob_versioned_hashes());
+        Self {
+            hash,
+            payload: ExecutionPayloadV3::from_block_unchecked(hash, block),
+            versioned_hashes: blobs.flatten().copied().collect(),
+            beacon_root: block.header.parent_beacon_block_root.unwrap_or_default(),
+        }
+    }
+}
+
+fn accept(status: PayloadStatus, hash: B256, client: &str) -> Result<(), BenchError> {
+    if status.is_valid() {
+        return Ok(());
+    }
+    Err(BenchError::NotValid { client: client.into(), hash, status: status.status.to_string() })
+}

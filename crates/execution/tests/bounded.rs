@@ -1,0 +1,75 @@
+//! Executions that nobody keeps do not read a large storage to its end.
+
+use alloy_primitives::{Address, B256, TxKind, U256};
+use retrie_chainspec::{ChainSpec, primitives::Header};
+use retrie_execution::{
+    AccountOverride, DatabaseError, ExecutionError, ExecutionInput, Simulation,
+};
+use retrie_state::{Account, StateError, StateKey, StateReader, Value, encode_slot};
+use revm::context::{
+    TxEnv,
+    result::{ExecutionResult, HaltReason},
+};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+const SENDER: Address = Address::repeat_byte(0x11);
+
+/// A state in which every account but the sender has a storage without end.
+#[derive(Debug, Default)]
+struct Endless {
+    listed: AtomicUsize,
+}
+
+impl StateReader for Endless {
+    fn get(&self, key: &StateKey) -> Result<Option<Value>, StateError> {
+        let account = Account { balance: U256::from(1), ..Account::default() };
+        Ok(match key {
+            StateKey::Account(_) => Some(account.encode()),
+            StateKey::Slot(SENDER, _) => None,
+            StateKey::Slot(..) => encode_slot(U256::from(1)),
+        })
+    }
+
+    fn slots_of(&self, address: &Address) -> Result<Vec<(B256, Value)>, StateError> {
+        panic!("the storage of {address} has no end")
+    }
+
+    fn some_slots(&self, _: &Address, limit: usize) -> Result<Vec<(B256, Value)>, StateError> {
+        self.listed.fetch_add(limit, Ordering::Relaxed);
+        let slot = |number| Some((B256::from(U256::from(number)), encode_slot(U256::from(1))?));
+        Ok((0..limit).filter_map(slot).collect())
+    }
+}
+
+fn header() -> Header {
+    let base_fee_per_gas = Some(0);
+    Header { number: 13_000_000, gas_limit: 30_000_000, base_fee_per_gas, ..Header::default() }
+}
+
+#[test]
+fn a_creation_looks_for_one_slot_alone() {
+    let (spec, state) = (ChainSpec::mainnet(), Endless::default());
+    let input = ExecutionInput::new(&state, &(), &());
+    let mut simulation = Simulation::new(&spec, &header(), input);
+    let tx = TxEnv { caller: SENDER, kind: TxKind::Create, gas_limit: 100_000, ..TxEnv::default() };
+    let outcome = simulation.transact(tx).unwrap();
+    let ExecutionResult::Halt { reason, .. } = outcome.result else { panic!("{outcome:?}") };
+    assert_eq!(reason, HaltReason::CreateCollision);
+    assert_eq!(state.listed.load(Ordering::Relaxed), 1);
+}
+
+#[test]
+fn a_simulated_block_clears_only_so_much() {
+    let (spec, state) = (ChainSpec::mainnet(), Endless::default());
+    let input = ExecutionInput::new(&state, &(), &());
+    let mut simulation = Simulation::new(&spec, &header(), input);
+    let cleared = AccountOverride { clears_storage: true, ..AccountOverride::default() };
+    let contract = Address::repeat_byte(0x22);
+    simulation.override_account(contract, cleared).unwrap();
+    assert_eq!(state.listed.load(Ordering::Relaxed), 0, "a call needs none of them");
+    let error = simulation.after_transactions(&header(), Vec::new(), None).unwrap_err();
+    let ExecutionError::Database { source, .. } = &error else { panic!("{error}") };
+    let DatabaseError::StorageTooLarge { address, limit } = **source else { panic!("{error}") };
+    assert_eq!(address, contract);
+    assert_eq!(state.listed.load(Ordering::Relaxed), limit + 1);
+}

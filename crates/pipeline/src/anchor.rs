@@ -1,0 +1,449 @@
+//! A chain that begins at the state after some block, not at genesis: [`Chain::create_at`].
+//!
+//! ```text
+//!  headers --> Anchor: linked, by the rules of the chain --------.
+//!  dump ----> codes into their table, entries sorted on disk ----+--> one transaction, or nothing
+//!                                          bulk load of each store, roots checked
+//! ```
+//!
+//! The last header is trusted: nothing here shows that it belongs to the chain that the world
+//! follows. A hash from elsewhere ([`Anchor::new`]) settles that. From the header on everything is
+//! checked that can be.
+
+use crate::{
+    Chain, ChainOptions, PipelineError, RootMismatch,
+    chain::{DB_FOLDER, native_spec, write_genesis_block},
+};
+use alloy_primitives::{B256, KECCAK256_EMPTY, U256, keccak256};
+use retrie_chainspec::{
+    ChainSpec,
+    primitives::{RecoveredBlock, SealedHeader},
+};
+use retrie_consensus::ConsensusError;
+use retrie_db::{ChainRead, NewBlock, StateRootMode, WriteTxn};
+use retrie_sources::{DumpedAccount, HeaderItem, StateDump};
+use retrie_state::{Account, BlockRef, EntrySorter, StateKey, StateStore, encode_slot};
+use std::{
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+/// Why a chain cannot begin where it was asked to.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AnchorError {
+    /// No header, and the dump is not of genesis.
+    #[error(
+        "the dump has the state root {root}, which is not that of genesis: give the header of its \
+         block (--header)"
+    )]
+    NoHeader {
+        /// Root of the dump.
+        root: B256,
+    },
+    /// The last header is not the one that was asked for.
+    #[error("the last header is block {number} ({got}), not {expected} (--header-hash)")]
+    OtherHash {
+        /// Its number.
+        number: u64,
+        /// Its hash.
+        got: B256,
+        /// The hash asked for.
+        expected: B256,
+    },
+    /// A header that does not follow from the one before it.
+    #[error(
+        "header {number} ({hash}) is not the child of the one before it, {parent}: the file must \
+         hold a run of ancestors and end with the block of the dump"
+    )]
+    Unlinked {
+        /// Its number.
+        number: u64,
+        /// Its hash.
+        hash: B256,
+        /// The header before it.
+        parent: BlockRef,
+    },
+    /// A proof-of-work block without its total difficulty.
+    #[error(
+        "block {number} is of proof of work: give its total difficulty (--total-difficulty), by \
+         which branches are chosen"
+    )]
+    NoTotalDifficulty {
+        /// Its number.
+        number: u64,
+    },
+    /// A total difficulty that the difficulties of the headers exceed, or, from genesis on, miss.
+    #[error("the total difficulty {total} does not fit the difficulties of the headers")]
+    TotalDifficulty {
+        /// What was given.
+        total: U256,
+    },
+    /// The dump is of another state.
+    #[error(
+        "the dump has the state root {dump}, block {number} ({hash}) has {header}: it is the state \
+         of another block"
+    )]
+    OtherState {
+        /// Root of the dump.
+        dump: B256,
+        /// Block number.
+        number: u64,
+        /// Block hash.
+        hash: B256,
+        /// Root in the header.
+        header: B256,
+    },
+    /// The datadir has a chain.
+    #[error(
+        "the datadir {} already holds a chain, up to block {tip}: a state is loaded into an empty \
+         datadir only", datadir.display()
+    )]
+    NotEmpty {
+        /// The datadir.
+        datadir: PathBuf,
+        /// Its tip.
+        tip: BlockRef,
+    },
+    /// A root that cannot be had from values alone.
+    #[error(
+        "the root of backend {backend} depends on all that happened, not on the state alone: a \
+         chain with its roots in the headers (--state-root native) cannot begin with a dump, \
+         import its blocks"
+    )]
+    HistoryRoot {
+        /// Name of the backend.
+        backend: &'static str,
+    },
+    /// It was told to stop.
+    #[error("stopped; nothing was written, run the same command again")]
+    Stopped,
+    /// A block below the first state.
+    #[error(
+        "the datadir was started from the state after block {anchor}: block {number} is none that it \
+         can import or go back to"
+    )]
+    Below {
+        /// The block.
+        number: u64,
+        /// Number of the block it was started from.
+        anchor: u64,
+    },
+}
+
+/// The block that a chain begins with, and as many ancestors as are known. BLOCKHASH in the blocks
+/// after it asks for up to 255 of these.
+#[derive(Debug)]
+pub struct Anchor {
+    blocks: Vec<Known>,
+    header: SealedHeader,
+    /// That of the last block.
+    total_difficulty: U256,
+}
+
+/// What is known of a block.
+#[derive(Debug)]
+enum Known {
+    Header(Box<SealedHeader>),
+    Block(Arc<RecoveredBlock>),
+}
+
+impl Known {
+    fn new(spec: &Arc<ChainSpec>, item: HeaderItem) -> Result<Self, PipelineError> {
+        match item {
+            HeaderItem::Header(header) => {
+                let header = SealedHeader::seal_slow(header);
+                if header.number > 0 {
+                    let spec = spec.for_header(&header);
+                    retrie_consensus::validate_header(&spec, &header)
+                        .map_err(|source| invalid(&header, source))?;
+                }
+                Ok(Self::Header(Box::new(header)))
+            }
+            HeaderItem::Block(block) if block.header.number == 0 => {
+                Ok(Self::Header(Box::new(SealedHeader::seal_slow(block.header))))
+            }
+            HeaderItem::Block(block) => Ok(Self::Block(crate::prepare(spec, block)?.block)),
+        }
+    }
+
+    fn header(&self) -> SealedHeader {
+        match self {
+            Self::Header(header) => (**header).clone(),
+            Self::Block(block) => block.clone_sealed_header(),
+        }
+    }
+}
+
+/// Rules and genesis of the chain that a datadir with these options holds.
+fn spec_of(options: &ChainOptions) -> Result<Arc<ChainSpec>, PipelineError> {
+    if options.root_mode != StateRootMode::Native {
+        return Ok(options.spec.clone());
+    }
+    if !options.backend.capabilities().state_determined_root {
+        return Err(AnchorError::HistoryRoot { backend: options.backend.identity().name }.into());
+    }
+    native_spec(&options.spec, &options.backend)
+}
+
+fn invalid(header: &SealedHeader, source: ConsensusError) -> PipelineError {
+    let source = Box::new(source);
+    PipelineError::InvalidBlock { number: header.number, hash: header.hash(), source }
+}
+
+impl Anchor {
+    /// In a datadir with these options: the block of the last header, which must have the hash
+    /// `expected` if that is given; the others are its ancestors, one after the other.
+    /// `total_difficulty` is that of the last block, needed if it is of proof of work.
+    ///
+    /// # Errors
+    /// [`AnchorError`], or the rule that a header breaks.
+    pub fn new(
+        options: &ChainOptions,
+        items: Vec<HeaderItem>,
+        expected: Option<B256>,
+        total_difficulty: Option<U256>,
+    ) -> Result<Self, PipelineError> {
+        let spec = &spec_of(options)?;
+        let blocks: Vec<_> =
+            items.into_iter().map(|item| Known::new(spec, item)).collect::<Result<_, _>>()?;
+        let headers: Vec<_> = blocks.iter().map(Known::header).collect();
+        let Some(header) = headers.last().cloned() else {
+            return Err(AnchorError::NoHeader { root: B256::ZERO }.into());
+        };
+        let (number, got) = (header.number, header.hash());
+        if let Some(expected) = expected.filter(|expected| *expected != got) {
+            return Err(AnchorError::OtherHash { number, got, expected }.into());
+        }
+        for genesis in headers.iter().filter(|header| header.number == 0) {
+            let (got, expected) = (genesis.hash(), spec.genesis_hash());
+            if got != expected {
+                let chain = spec.name().to_owned();
+                return Err(PipelineError::ForeignGenesis { got, expected, chain });
+            }
+        }
+        for pair in headers.windows(2) {
+            let (parent, header) = (&pair[0], &pair[1]);
+            if header.parent_hash != parent.hash() {
+                let parent = BlockRef::new(parent.number, parent.hash());
+                let (number, hash) = (header.number, header.hash());
+                return Err(AnchorError::Unlinked { number, hash, parent }.into());
+            }
+            let spec = spec.for_header(header);
+            retrie_consensus::validate_header_against_parent(&spec, header, parent)
+                .map_err(|source| invalid(header, source))?;
+        }
+        let sum = headers.iter().fold(U256::ZERO, |sum, one| sum.saturating_add(one.difficulty));
+        let is_all = headers.first().is_some_and(|first| first.number == 0);
+        let total_difficulty = match total_difficulty {
+            Some(total) if total < sum || is_all && total != sum => {
+                return Err(AnchorError::TotalDifficulty { total }.into());
+            }
+            Some(total) => total,
+            None if is_all => sum,
+            // What lies beyond the terminal one decides nothing any more.
+            None if spec.is_pos(&header) => {
+                spec.terminal_total_difficulty().unwrap_or_default().max(sum)
+            }
+            None => return Err(AnchorError::NoTotalDifficulty { number }.into()),
+        };
+        Ok(Self { blocks, header, total_difficulty })
+    }
+
+    /// Genesis, which must have the state root `root`.
+    ///
+    /// # Errors
+    /// [`AnchorError::NoHeader`] if it has another one.
+    pub fn genesis(options: &ChainOptions, root: B256) -> Result<Self, PipelineError> {
+        let header = spec_of(options)?.genesis_header().clone();
+        if header.state_root != root {
+            return Err(AnchorError::NoHeader { root }.into());
+        }
+        let total_difficulty = header.difficulty;
+        Ok(Self { blocks: vec![Known::Header(Box::new(header.clone()))], header, total_difficulty })
+    }
+
+    /// Header of the block.
+    pub const fn header(&self) -> &SealedHeader {
+        &self.header
+    }
+
+    /// How many ancestors are known.
+    pub fn ancestors(&self) -> usize {
+        self.blocks.len() - 1
+    }
+
+    /// Writes the blocks, and that the chain begins with the last of them.
+    fn write(&self, txn: &mut WriteTxn) -> Result<(), PipelineError> {
+        let difficulties = self.blocks.iter().map(|block| block.header().difficulty);
+        let sum = difficulties.fold(U256::ZERO, U256::saturating_add);
+        let mut total = self.total_difficulty.saturating_sub(sum);
+        for block in &self.blocks {
+            let header = block.header();
+            total = total.saturating_add(header.difficulty);
+            match block {
+                Known::Block(block) => {
+                    txn.insert_block(&NewBlock::recovered(block, None, total))?;
+                }
+                Known::Header(_) if header.number == 0 => write_genesis_block(txn, &header)?,
+                Known::Header(_) => txn.insert_header(header.hash(), header.header(), total)?,
+            }
+        }
+        if self.header.number > 0 {
+            txn.set_anchor(self.header.number)?;
+        }
+        Ok(())
+    }
+}
+
+/// What was loaded.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct LoadedState {
+    /// Accounts so far.
+    pub accounts: u64,
+    /// Their slots.
+    pub slots: u64,
+    /// Root of the backend's own.
+    pub root: B256,
+    /// Whether the root of a store was compared with the header's.
+    pub is_checked: bool,
+}
+
+impl Chain {
+    /// Makes a datadir whose chain begins with `anchor` and the state of `dump`. All of it is one
+    /// transaction: after an error, or a kill, the datadir is as empty as it was, and the same can
+    /// be tried again.
+    ///
+    /// `progress` is called after each account, and `stop` looked at.
+    ///
+    /// # Errors
+    /// [`AnchorError`]; [`PipelineError::StateRoot`] if a store that checks header roots gets
+    /// another one; errors of the dump, the database and the state stores.
+    pub fn create_at(
+        options: ChainOptions,
+        anchor: &Anchor,
+        dump: StateDump,
+        stop: &AtomicBool,
+        progress: &mut dyn FnMut(&LoadedState),
+    ) -> Result<(Self, LoadedState), PipelineError> {
+        let (number, hash, header) = {
+            let header = anchor.header();
+            (header.number, header.hash(), header.state_root)
+        };
+        if dump.root() != header {
+            let dump = dump.root();
+            return Err(AnchorError::OtherState { dump, number, hash, header }.into());
+        }
+        let folder = options.datadir.join(DB_FOLDER);
+        let is_new = !folder.exists();
+        let created = Self::open_stores(options).and_then(|chain| {
+            let tip = chain.db.begin_read()?.tip()?;
+            if let Some(tip) = tip {
+                let datadir = chain.db.datadir().to_owned();
+                return Err(AnchorError::NotEmpty { datadir, tip }.into());
+            }
+            let loaded = chain.load(anchor, dump, stop, progress)?;
+            chain.check_tips()?;
+            Ok((chain, loaded))
+        });
+        if created.is_err() && is_new && folder.exists() {
+            // An empty database would hold nothing but the choice of a backend.
+            std::fs::remove_dir_all(&folder).map_err(|source| PipelineError::Io {
+                action: format!("removing {}", folder.display()),
+                source,
+            })?;
+        }
+        created
+    }
+
+    fn load(
+        &self,
+        anchor: &Anchor,
+        dump: StateDump,
+        stop: &AtomicBool,
+        progress: &mut dyn FnMut(&LoadedState),
+    ) -> Result<LoadedState, PipelineError> {
+        let header = anchor.header();
+        let block = BlockRef::new(header.number, header.hash());
+        let mut loaded = LoadedState::default();
+        let mut txn = self.db.begin_write()?;
+        anchor.write(&mut txn)?;
+        let mut sorter = EntrySorter::new(self.db.datadir());
+        for account in dump {
+            if stop.load(Ordering::Relaxed) {
+                return Err(AnchorError::Stopped.into());
+            }
+            sort(account?, &mut sorter, &mut txn, &mut loaded)?;
+            progress(&loaded);
+        }
+        let (root, after) = self.store.bulk_load(block, &mut sorter.entries()?, &mut txn)?;
+        if self.root_mode != StateRootMode::Shadow {
+            check_root(header, &self.store, root)?;
+            loaded.is_checked = true;
+        }
+        let mut referee_after = None;
+        if let Some(referee) = &self.referee {
+            let (root, after) = referee.load(block, &mut sorter.entries()?, &mut txn)?;
+            check_root(header, &referee.store, root)?;
+            loaded.is_checked = true;
+            referee_after = Some((root, after));
+        }
+        let referee_root = referee_after.as_ref().map(|(root, _)| *root);
+        self.write_roots(&mut txn, block.hash, root, referee_root)?;
+        txn.commit()?;
+        after.run()?;
+        if let Some((_, after)) = referee_after {
+            after.run()?;
+        }
+        Ok(LoadedState { root, ..loaded })
+    }
+
+    /// Refuses blocks at and below which there is no state.
+    ///
+    /// # Errors
+    /// [`AnchorError::Below`].
+    pub(crate) fn refuse_below_anchor(&self, number: u64) -> Result<(), PipelineError> {
+        let anchor = self.db.begin_read()?.anchor()?;
+        if number < anchor {
+            return Err(AnchorError::Below { number, anchor }.into());
+        }
+        Ok(())
+    }
+}
+
+/// Hands one account to the sorter, and its code to the database.
+fn sort(
+    account: DumpedAccount,
+    sorter: &mut EntrySorter,
+    txn: &mut WriteTxn,
+    loaded: &mut LoadedState,
+) -> Result<(), PipelineError> {
+    let DumpedAccount { address, nonce, balance, code, storage } = account;
+    let mut code_hash = KECCAK256_EMPTY;
+    if !code.is_empty() {
+        code_hash = keccak256(&code);
+        txn.insert_code(&code_hash, &code)?;
+    }
+    let value = Account { nonce, balance, code_hash }.encode();
+    sorter.put(&StateKey::Account(address), &value)?;
+    loaded.accounts += 1;
+    for (slot, value) in storage {
+        if let Some(value) = encode_slot(value) {
+            sorter.put(&StateKey::Slot(address, slot), &value)?;
+            loaded.slots += 1;
+        }
+    }
+    Ok(())
+}
+
+fn check_root(header: &SealedHeader, store: &StateStore, got: B256) -> Result<(), PipelineError> {
+    if got == header.state_root {
+        return Ok(());
+    }
+    let (number, hash, expected) = (header.number, header.hash(), header.state_root);
+    let source = Box::new(RootMismatch { expected, got, backend: store.identity().name });
+    Err(PipelineError::StateRoot { number, hash, source })
+}

@@ -1,0 +1,121 @@
+//! The state and the environment that a request's calls are executed in.
+
+use super::{apply_block_overrides, apply_state_overrides, header_of_call};
+use crate::{RpcContext, RpcError, RpcResult, context::ResolveBlock, debug::replay::state_before};
+use alloy_eips::BlockId;
+use alloy_rpc_types_eth::{
+    BlockOverrides, Bundle, StateContext, TransactionRequest, state::StateOverride,
+};
+use retrie_chainspec::{
+    ChainSpec,
+    primitives::{Header, RecoveredBlock},
+};
+use retrie_engine::{BlockState, View};
+use retrie_execution::{Simulation, evm_env};
+use std::{sync::Arc, time::Instant};
+
+/// What calls are made on: the state after a block, or within it, in the environment of that block.
+#[derive(Debug)]
+pub(crate) struct Ground {
+    state: BlockState,
+    /// The block, and how many of its transactions come before, if not all of them do.
+    within: Option<(Arc<RecoveredBlock>, usize)>,
+    header: Header,
+    spec: Arc<ChainSpec>,
+}
+
+impl Ground {
+    /// After the block.
+    pub(crate) fn after(
+        rpc: &RpcContext,
+        view: &View,
+        id: BlockId,
+        overrides: Option<&BlockOverrides>,
+    ) -> RpcResult<Self> {
+        Self::within(rpc, view, id, None, overrides)
+    }
+
+    /// After the first `index` transactions of the block; after the block if there are no more.
+    pub(crate) fn within(
+        rpc: &RpcContext,
+        view: &View,
+        id: BlockId,
+        index: Option<usize>,
+        overrides: Option<&BlockOverrides>,
+    ) -> RpcResult<Self> {
+        let sealed = view.resolve(id)?;
+        let header = header_of_call(&sealed, overrides)?;
+        let spec = rpc.live.spec().for_header(&header);
+        if let Some(index) = index {
+            let missing = || RpcError::Rejected("block not found".into());
+            let block = view.block(&sealed.hash())?.ok_or_else(missing)?;
+            if index < block.body().transactions.len() && block.number > 0 {
+                let state = view.state(&block.parent_hash)?;
+                return Ok(Self { state, within: Some((block, index)), header, spec });
+            }
+        }
+        Ok(Self { state: view.state(&sealed.hash())?, within: None, header, spec })
+    }
+
+    /// The header that lends the environment, changed as the request wants it.
+    pub(crate) const fn header(&self) -> &Header {
+        &self.header
+    }
+
+    /// A simulation for calls of strangers: it ends when the node's time for calls is over.
+    pub(crate) fn simulation(
+        &self,
+        rpc: &RpcContext,
+        overrides: Option<&BlockOverrides>,
+        accounts: Option<StateOverride>,
+    ) -> RpcResult<Simulation<'_>> {
+        let Self { state, within, header, spec } = self;
+        let mut simulation = match within {
+            Some((block, index)) => {
+                let mut simulation = state_before(rpc, spec, block, *index, state)?;
+                *simulation.env_mut() = evm_env(spec, header);
+                simulation
+            }
+            None => Simulation::new(spec, header, state.input()),
+        };
+        if within.is_none() && header.number != state.header().number {
+            // The block before is not the parent of the one that lends its environment.
+            let before = header.number.saturating_sub(1);
+            let hash = retrie_execution::BlockHashes::block_hash(state, before)?;
+            simulation.set_block_hash(before, hash.unwrap_or_default());
+        }
+        simulation.set_deadline(Instant::now() + rpc.limits.evm_timeout);
+        if let Some(overrides) = overrides {
+            apply_block_overrides(&mut simulation, overrides)?;
+        }
+        if let Some(accounts) = accounts {
+            apply_state_overrides(&mut simulation, accounts)?;
+        }
+        Ok(simulation)
+    }
+}
+
+/// Makes the calls of bundles one after the other, each of which sees the changes of those before.
+pub(crate) fn call_bundles<T>(
+    rpc: &RpcContext,
+    view: &View,
+    (bundles, context): (Vec<Bundle>, StateContext),
+    accounts: Option<StateOverride>,
+    mut call: impl FnMut(&mut Simulation<'_>, TransactionRequest) -> RpcResult<T>,
+) -> RpcResult<Vec<Vec<T>>> {
+    let block = context.block_number.unwrap_or_default();
+    let index = context.transaction_index.unwrap_or_default().index();
+    let ground = Ground::within(rpc, view, block, index, None)?;
+    let mut simulation = ground.simulation(rpc, None, accounts)?;
+    let mut answers = Vec::with_capacity(bundles.len());
+    for bundle in bundles {
+        let overrides = bundle.block_override.unwrap_or_default();
+        let header = header_of_call(&ground.header, Some(&overrides))?;
+        *simulation.env_mut() = evm_env(&ground.spec, &header);
+        apply_block_overrides(&mut simulation, &overrides)?;
+        let calls = bundle.transactions.into_iter();
+        answers
+            .push(calls.map(|request| call(&mut simulation, request)).collect::<RpcResult<_>>()?);
+    }
+    Ok(answers)
+}

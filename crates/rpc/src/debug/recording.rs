@@ -1,0 +1,250 @@
+//! How much the traces of one request may hold.
+//!
+//! Loops of cheap instructions make traces of many gigabytes within a few seconds. So what an
+//! inspector records is counted as it goes, and an execution ends when that is more than an answer
+//! may have.
+
+use crate::{RpcError, RpcResult};
+use alloy_primitives::{
+    Address, Log, U256,
+    map::{HashMap, HashSet},
+};
+use retrie_execution::BlockContext;
+use revm::{
+    bytecode::opcode::{SLOAD, SSTORE},
+    context_interface::{ContextTr, context::ContextError},
+    handler::FrameResult,
+    inspector::Inspector,
+    interpreter::{
+        CallInputs, CallOutcome, CreateInputs, CreateOutcome, FrameInput, Interpreter,
+        interpreter_types::{InputsTr, Jumps, LoopControl},
+    },
+};
+use revm_inspectors::tracing::{DebugInspector, TracingInspector};
+
+/// Bytes of a step without stack and memory; of a call; of a log without its data.
+const STEP: usize = 128;
+const CALL: usize = 512;
+const LOG: usize = 128;
+/// Bytes of a slot and its value in an answer.
+const SLOT: usize = 140;
+
+/// What an inspector records of each step, if it does.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Steps {
+    /// So many of them are recorded.
+    most: u64,
+    has_stack: bool,
+    has_memory: bool,
+    /// Steps that read or write storage show all slots of the contract that are known by then.
+    has_storage: bool,
+}
+
+/// An inspector that can tell what it records.
+pub(crate) trait Recorder {
+    /// What it records of each step.
+    fn steps(&self) -> Steps;
+}
+
+impl Recorder for TracingInspector {
+    fn steps(&self) -> Steps {
+        let config = self.config();
+        Steps {
+            most: match config.step_limit {
+                _ if !config.record_steps => 0,
+                Some(limit) => limit.get(),
+                None => u64::MAX,
+            },
+            has_stack: config.record_stack_snapshots.is_all()
+                || config.record_stack_snapshots.is_full(),
+            has_memory: config.record_memory_snapshots,
+            has_storage: false,
+        }
+    }
+}
+
+impl Recorder for DebugInspector {
+    fn steps(&self) -> Steps {
+        match self {
+            Self::Default(inspector, config) => {
+                Steps { has_storage: config.is_storage_enabled(), ..inspector.steps() }
+            }
+            Self::CallTracer(inspector, _)
+            | Self::PreStateTracer(inspector, _)
+            | Self::FlatCallTracer(inspector)
+            | Self::Erc7562Tracer(inspector, _) => inspector.steps(),
+            // These count, or record calls.
+            _ => Steps::default(),
+        }
+    }
+}
+
+/// Bytes that the traces of one request may still come to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Recording {
+    limit: usize,
+    recorded: usize,
+}
+
+impl Recording {
+    /// At most `limit` bytes.
+    pub(crate) const fn new(limit: usize) -> Self {
+        Self { limit, recorded: 0 }
+    }
+
+    /// The same inspector; the execution fails when it records too much.
+    pub(crate) fn watch<'r, I: Recorder>(&'r mut self, inspector: &'r mut I) -> Watched<'r, I> {
+        Watched { steps: inspector.steps(), inspector, recording: self, slots: HashMap::default() }
+    }
+
+    /// Fails if too much was recorded.
+    ///
+    /// # Errors
+    /// As for answers that turn out too large.
+    pub(crate) fn check(&self) -> RpcResult<()> {
+        if !self.is_exceeded() {
+            return Ok(());
+        }
+        Err(RpcError::Coded {
+            code: jsonrpsee::types::error::OVERSIZED_RESPONSE_CODE,
+            message: format!(
+                "{}: the trace takes more than {} bytes (--rpc.max-response-size)",
+                jsonrpsee::types::error::OVERSIZED_RESPONSE_MSG,
+                self.limit
+            ),
+        })
+    }
+
+    const fn is_exceeded(&self) -> bool {
+        self.recorded > self.limit
+    }
+
+    const fn add(&mut self, bytes: usize) {
+        self.recorded = self.recorded.saturating_add(bytes);
+    }
+}
+
+/// An inspector that may only record so much.
+pub(crate) struct Watched<'r, I> {
+    inspector: &'r mut I,
+    recording: &'r mut Recording,
+    steps: Steps,
+    /// Slots that were read or written, if steps show them.
+    slots: HashMap<Address, HashSet<U256>>,
+}
+
+impl<I> Watched<'_, I> {
+    fn count_step(&mut self, interp: &Interpreter) {
+        if self.steps.most == 0 {
+            return;
+        }
+        self.steps.most -= 1;
+        let mut bytes = STEP;
+        if self.steps.has_stack {
+            bytes += 32 * interp.stack.len();
+        }
+        if self.steps.has_memory {
+            bytes += interp.memory.len();
+        }
+        if self.steps.has_storage
+            && matches!(interp.bytecode.opcode(), SLOAD | SSTORE)
+            && let Ok(slot) = interp.stack.peek(0)
+        {
+            let slots = self.slots.entry(interp.input.target_address()).or_default();
+            slots.insert(slot);
+            bytes += SLOT * slots.len();
+        }
+        self.recording.add(bytes);
+    }
+}
+
+impl<'a, I: Inspector<BlockContext<'a>>> Inspector<BlockContext<'a>> for Watched<'_, I> {
+    fn initialize_interp(&mut self, interp: &mut Interpreter, context: &mut BlockContext<'a>) {
+        self.inspector.initialize_interp(interp, context);
+    }
+
+    fn step(&mut self, interp: &mut Interpreter, context: &mut BlockContext<'a>) {
+        self.count_step(interp);
+        if !self.recording.is_exceeded() {
+            return self.inspector.step(interp, context);
+        }
+        *context.error() = Err(ContextError::Custom("the trace is too large".into()));
+        // In place of a call or return that may be due.
+        interp.bytecode.action().take();
+        interp.bytecode.reset_action();
+        interp.halt_fatal();
+    }
+
+    fn step_end(&mut self, interp: &mut Interpreter, context: &mut BlockContext<'a>) {
+        self.inspector.step_end(interp, context);
+    }
+
+    fn log(&mut self, context: &mut BlockContext<'a>, log: Log) {
+        self.recording.add(LOG + log.data.data.len());
+        self.inspector.log(context, log);
+    }
+
+    fn log_full(&mut self, interp: &mut Interpreter, context: &mut BlockContext<'a>, log: Log) {
+        self.recording.add(LOG + log.data.data.len());
+        self.inspector.log_full(interp, context, log);
+    }
+
+    fn call(
+        &mut self,
+        context: &mut BlockContext<'a>,
+        inputs: &mut CallInputs,
+    ) -> Option<CallOutcome> {
+        self.recording.add(CALL + inputs.input.len());
+        self.inspector.call(context, inputs)
+    }
+
+    fn call_end(
+        &mut self,
+        context: &mut BlockContext<'a>,
+        inputs: &CallInputs,
+        outcome: &mut CallOutcome,
+    ) {
+        self.recording.add(outcome.result.output.len());
+        self.inspector.call_end(context, inputs, outcome);
+    }
+
+    fn create(
+        &mut self,
+        context: &mut BlockContext<'a>,
+        inputs: &mut CreateInputs,
+    ) -> Option<CreateOutcome> {
+        self.recording.add(CALL + inputs.init_code().len());
+        self.inspector.create(context, inputs)
+    }
+
+    fn create_end(
+        &mut self,
+        context: &mut BlockContext<'a>,
+        inputs: &CreateInputs,
+        outcome: &mut CreateOutcome,
+    ) {
+        self.recording.add(outcome.result.output.len());
+        self.inspector.create_end(context, inputs, outcome);
+    }
+
+    fn selfdestruct(&mut self, contract: Address, target: Address, value: U256) {
+        self.inspector.selfdestruct(contract, target, value);
+    }
+
+    fn frame_start(
+        &mut self,
+        context: &mut BlockContext<'a>,
+        frame_input: &mut FrameInput,
+    ) -> Option<FrameResult> {
+        self.inspector.frame_start(context, frame_input)
+    }
+
+    fn frame_end(
+        &mut self,
+        context: &mut BlockContext<'a>,
+        frame_input: &FrameInput,
+        frame_result: &mut FrameResult,
+    ) {
+        self.inspector.frame_end(context, frame_input, frame_result);
+    }
+}

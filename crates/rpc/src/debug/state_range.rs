@@ -1,0 +1,142 @@
+//! What a contract stores, and which accounts have changed.
+
+use super::{replay::state_before, trace_past::existing};
+use crate::{
+    Args, RpcContext, RpcError, RpcResult, args::heavy, call::TransactFailure,
+    context::ResolveBlock,
+};
+use alloy_eips::BlockId;
+use alloy_primitives::{Address, B256, Bytes, U64, keccak256};
+use jsonrpsee::RpcModule;
+use retrie_chainspec::primitives::SealedHeader;
+use retrie_engine::View;
+use retrie_state::{At, StateReader};
+use serde::Serialize;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Most slots of a contract whose storage is shown: a state is not stored in the order of hashed keys,
+/// so each request reads all slots.
+const MAX_SLOTS: usize = 1_000_000;
+/// Most blocks whose changes one request may ask for.
+const MAX_BLOCKS: u64 = 1024;
+
+pub(super) fn register(module: &mut RpcModule<RpcContext>) {
+    heavy(module, "debug_storageRangeAt", |rpc, view, args| storage_range(rpc, &view, args));
+    heavy(module, "debug_getModifiedAccountsByNumber", |rpc, view, args| {
+        let number = |number: U64| BlockId::number(number.to());
+        let first = number(args.required()?);
+        modified_accounts(rpc, &view, first, args.optional::<U64>()?.map(number))
+    });
+    heavy(module, "debug_getModifiedAccountsByHash", |rpc, view, args| {
+        let first = args.hash()?.into();
+        modified_accounts(rpc, &view, first, args.optional::<B256>()?.map(Into::into))
+    });
+}
+
+/// The answer of `debug_storageRangeAt`.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct StorageRange {
+    /// Slots by the hash of their key.
+    storage: BTreeMap<B256, StorageEntry>,
+    /// Hash of the key with which the rest begins, if there is more.
+    next_key: Option<B256>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+struct StorageEntry {
+    key: B256,
+    value: B256,
+}
+
+/// `debug_storageRangeAt(block, txIndex, contract, keyStart, maxResult)`: slots in the order of their
+/// hashed keys from `keyStart` on, as they are before the transaction.
+fn storage_range(rpc: &RpcContext, view: &View, args: &mut Args<'_>) -> RpcResult<StorageRange> {
+    let (id, index): (BlockId, U64) = (args.required()?, args.required()?);
+    let (contract, start): (Address, Bytes) = (args.required()?, args.required()?);
+    let count: U64 = args.required()?;
+    if start.len() > B256::len_bytes() {
+        let message = format!("keyStart has {} bytes, at most 32", start.len());
+        return Err(RpcError::InvalidParams(message));
+    }
+    let block = existing(view, id)?;
+    let (index, transactions) = (index.to::<usize>(), block.body().transactions.len());
+    if block.number == 0 {
+        return Err(RpcError::Rejected("no transaction in genesis".into()));
+    }
+    if index >= transactions.max(1) {
+        return Err(RpcError::Rejected(format!(
+            "transaction index {index} out of range for block {}, which has {transactions}",
+            block.hash()
+        )));
+    }
+    let state = view.state(&block.parent_hash)?;
+    let spec = rpc.live.spec().for_header(block.header());
+    if state.some_slots(&contract, MAX_SLOTS + 1)?.len() > MAX_SLOTS {
+        return Err(RpcError::Rejected(format!(
+            "{contract} has more than {MAX_SLOTS} slots; read those that are known with \
+             eth_getStorageValues"
+        )));
+    }
+    let simulation = state_before(rpc, &spec, &block, index, &state)?;
+    let slots = simulation.slots_of(&contract).map_err(TransactFailure::database)?;
+    let start = B256::right_padding_from(&start);
+    let by_hash: BTreeMap<B256, StorageEntry> = slots
+        .into_iter()
+        .map(|(key, value)| (keccak256(key), StorageEntry { key, value: value.into() }))
+        .collect();
+    let mut rest = by_hash.range(start..);
+    let shown = rest.by_ref().take(count.saturating_to());
+    let storage = shown.map(|(hash, entry)| (*hash, entry.clone())).collect();
+    Ok(StorageRange { storage, next_key: rest.next().map(|(hash, _)| *hash) })
+}
+
+/// Accounts that are others after block `last` than after `first`, in the order of their hashes;
+/// without `last`, those that `first` has changed.
+fn modified_accounts(
+    rpc: &RpcContext,
+    view: &View,
+    first: BlockId,
+    last: Option<BlockId>,
+) -> RpcResult<Vec<Address>> {
+    let known = |id: BlockId| {
+        let missing = || RpcError::Rejected(format!("block {id} not found"));
+        view.find(id)?.ok_or_else(missing)
+    };
+    let (first, last) = match (known(first)?, last) {
+        (first, Some(last)) => (first, known(last)?),
+        (block, None) if block.number == 0 => {
+            return Err(RpcError::Rejected("genesis has no parent".into()));
+        }
+        (block, None) => (known(block.parent_hash.into())?, block),
+    };
+    if first.number >= last.number {
+        return Err(RpcError::Rejected(format!(
+            "start block height ({}) must be less than end block height ({})",
+            first.number, last.number
+        )));
+    }
+    if last.number - first.number > MAX_BLOCKS {
+        return Err(RpcError::InvalidParams(format!(
+            "{} blocks are too many, at most {MAX_BLOCKS}",
+            last.number - first.number
+        )));
+    }
+    let mut keys = BTreeSet::new();
+    // The history of a canonical block is that of the head.
+    let head = if view.is_canonical(&last.hash())? { view.head().hash() } else { last.hash() };
+    for number in first.number + 1..=last.number {
+        keys.extend(rpc.live.chain().state().changed_keys(At::Block(head), number)?);
+    }
+    let state = |header: &SealedHeader| view.state(&header.hash());
+    let (before, after) = (state(&first)?, state(&last)?);
+    let mut modified = BTreeMap::new();
+    for key in keys {
+        let address = *key.address();
+        let hash = keccak256(address);
+        if !modified.contains_key(&hash) && before.get(&key)? != after.get(&key)? {
+            modified.insert(hash, address);
+        }
+    }
+    Ok(modified.into_values().collect())
+}

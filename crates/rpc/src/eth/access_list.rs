@@ -1,0 +1,94 @@
+//! What blocks access: `eth_getBlockAccessList` (EIP-7928).
+
+use super::block::find;
+use crate::{RpcContext, args::heavy, debug::access_list};
+use alloy_primitives::{Address, B256, Bytes, U64, U256};
+use jsonrpsee::RpcModule;
+use retrie_execution::BlockAccessList;
+use serde::Serialize;
+
+pub(super) fn register(module: &mut RpcModule<RpcContext>) {
+    heavy(module, "eth_getBlockAccessList", |rpc, view, args| {
+        let Some(block) = find(&view, args.required()?)? else { return Ok(None) };
+        Ok(access_list(rpc, &view, &block)?.map(shown))
+    });
+}
+
+/// Accesses of one account. An index is 0 before the transactions of the block, `i + 1` in
+/// transaction `i`, and one more than their number after them.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct AccountAccess {
+    address: Address,
+    storage_changes: Vec<SlotChanges>,
+    storage_reads: Vec<B256>,
+    balance_changes: Vec<Change<U256>>,
+    nonce_changes: Vec<Change<U64>>,
+    code_changes: Vec<CodeChange>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+struct SlotChanges {
+    key: B256,
+    changes: Vec<Change<B256>>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+struct Change<T> {
+    index: U64,
+    value: T,
+}
+
+#[derive(Clone, Debug, Serialize)]
+struct CodeChange {
+    index: U64,
+    code: Bytes,
+}
+
+fn shown(list: BlockAccessList) -> Vec<AccountAccess> {
+    let index = |index: u64| U64::from(index);
+    let accounts = list.into_iter().map(|account| AccountAccess {
+        address: account.address,
+        storage_changes: account
+            .storage_changes
+            .into_iter()
+            .map(|slot| SlotChanges {
+                key: slot.slot.into(),
+                changes: slot
+                    .changes
+                    .into_iter()
+                    .map(|change| Change {
+                        index: index(change.block_access_index.get()),
+                        value: change.new_value.into(),
+                    })
+                    .collect(),
+            })
+            .collect(),
+        storage_reads: account.storage_reads.into_iter().map(Into::into).collect(),
+        balance_changes: account
+            .balance_changes
+            .into_iter()
+            .map(|change| Change {
+                index: index(change.block_access_index.get()),
+                value: change.post_balance,
+            })
+            .collect(),
+        nonce_changes: account
+            .nonce_changes
+            .into_iter()
+            .map(|change| Change {
+                index: index(change.block_access_index.get()),
+                value: U64::from(change.new_nonce),
+            })
+            .collect(),
+        code_changes: account
+            .code_changes
+            .into_iter()
+            .map(|change| CodeChange {
+                index: index(change.block_access_index.get()),
+                code: change.new_code,
+            })
+            .collect(),
+    });
+    accounts.collect()
+}

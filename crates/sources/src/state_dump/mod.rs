@@ -1,0 +1,29 @@
+//! State dumps: the whole state after one block as JSON lines, as `geth dump --iterative` writes it
+//! and `reth init-state` reads it.
+//!
+//! ```text
+//! {"root":"0xd7f8974f.."}
+//! {"address":"0x00..01","balance":"0x1","nonce":0}
+//! {"address":"0x00..02","balance":"17","nonce":1,"code":"0x6001..","storage":{"0x00..01":"0x2a"}}
+//! ```
+//!
+//! The first line has the state root of the block's header. Each line after it is an account, in
+//! any order. Balance and nonce are numbers, decimal strings or `0x` hex; slots and values are hex
+//! of at most 32 bytes, the values with or without `0x`; a slot of zero counts as absent. Members
+//! that are not known are ignored.
+//!
+//! Two members that geth adds are checked: `codeHash` against the code, and `root`, that of the
+//! account's storage trie, against the slots. geth writes what it has: without the preimage of a
+//! hashed address a line has no `address`, and without that of a slot its key is lost. Both are
+//! refused.
+
+mod headers;
+mod read;
+mod write;
+
+pub use headers::{HeaderItem, read_headers};
+pub use read::{DumpedAccount, StateDump};
+pub use write::StateDumpWriter;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,251 @@
+//! Reading dumps, one account at a time.
+
+use std::{fmt, path::Path};
+
+use alloy_primitives::{Address, B256, Bytes, KECCAK256_EMPTY, U256, keccak256};
+use alloy_trie::root::storage_root_unhashed;
+use serde::{
+    Deserialize, Deserializer,
+    de::{Error, IgnoredAny, MapAccess, Visitor},
+};
+
+use crate::{
+    check::same_hash,
+    error::{Place, SourceError, SourceErrorKind},
+    input::Input,
+};
+
+/// Longest line accepted, in bytes: an account of more than 50 million slots.
+const MAX_LINE_BYTES: u64 = 8 << 30;
+
+/// An account of a dump.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DumpedAccount {
+    /// Where it is.
+    pub address: Address,
+    /// Its nonce.
+    pub nonce: u64,
+    /// Its balance in wei.
+    pub balance: U256,
+    /// Its code, empty without.
+    pub code: Bytes,
+    /// Its slots that are not zero, in the order of the file.
+    pub storage: Vec<(B256, U256)>,
+}
+
+/// Reader of a [state dump](super), plain or gzipped. Yields accounts in the order of the file;
+/// after an error, which names the line, it ends.
+#[derive(Debug)]
+pub struct StateDump {
+    input: Input,
+    root: B256,
+    /// Lines read so far.
+    line: u64,
+    text: Vec<u8>,
+    ended: bool,
+}
+
+impl StateDump {
+    /// Opens a dump and reads its first line.
+    ///
+    /// # Errors
+    /// If the file cannot be read, or does not begin with a state root.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self, SourceError> {
+        let input = Input::open(path.as_ref())?;
+        let mut dump = Self { input, root: B256::ZERO, line: 0, text: Vec::new(), ended: false };
+        let first = dump.next_line().and_then(|line| match line {
+            Some(Line { root: Some(root), accounts: None, address: None, key: None, .. }) => {
+                Ok(root)
+            }
+            Some(Line { accounts: Some(_), .. }) => Err(SourceErrorKind::Format(
+                "this is a dump in one piece: dump line by line, geth dump --iterative",
+            )),
+            _ => Err(SourceErrorKind::Format(
+                "a state dump begins with the line {\"root\": \"0x..\"}, the state root of its block",
+            )),
+        });
+        dump.root = first.map_err(|kind| dump.failed(kind))?;
+        Ok(dump)
+    }
+
+    /// The state root that the dump says it has.
+    pub const fn root(&self) -> B256 {
+        self.root
+    }
+
+    fn failed(&self, kind: SourceErrorKind) -> SourceError {
+        SourceError::new(self.input.path(), Place::Line(self.line), kind)
+    }
+
+    /// The next line that is not blank.
+    fn next_line(&mut self) -> Result<Option<Line>, SourceErrorKind> {
+        loop {
+            self.text.clear();
+            self.line += 1;
+            if !self.input.read_line(MAX_LINE_BYTES, &mut self.text, "a line of the dump")? {
+                return Ok(None);
+            }
+            if !self.text.trim_ascii().is_empty() {
+                let line = serde_json::from_slice(&self.text);
+                return line.map(Some).map_err(SourceErrorKind::line_json);
+            }
+        }
+    }
+
+    fn next_account(&mut self) -> Result<Option<DumpedAccount>, SourceErrorKind> {
+        self.next_line()?.map(Line::account).transpose()
+    }
+}
+
+impl Iterator for StateDump {
+    type Item = Result<DumpedAccount, SourceError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.ended {
+            return None;
+        }
+        let account = self.next_account();
+        self.ended = !matches!(account, Ok(Some(_)));
+        account.map_err(|kind| self.failed(kind)).transpose()
+    }
+}
+
+impl std::iter::FusedIterator for StateDump {}
+
+/// A line, of the state or of an account.
+#[derive(Deserialize)]
+struct Line {
+    root: Option<B256>,
+    accounts: Option<IgnoredAny>,
+    address: Option<Address>,
+    /// keccak-256 of the address.
+    key: Option<String>,
+    balance: Option<Quantity>,
+    nonce: Option<Quantity>,
+    #[serde(rename = "codeHash")]
+    code_hash: Option<B256>,
+    code: Option<Bytes>,
+    storage: Option<Storage>,
+}
+
+impl Line {
+    fn account(self) -> Result<DumpedAccount, SourceErrorKind> {
+        let Some(address) = self.address else {
+            return Err(match self.key {
+                Some(key) => SourceErrorKind::NoAddress { key },
+                None => SourceErrorKind::Format("an account without `address`"),
+            });
+        };
+        let balance =
+            self.balance.ok_or(SourceErrorKind::Format("an account without `balance`"))?;
+        let nonce = u64::try_from(self.nonce.map_or(U256::ZERO, |nonce| nonce.0))
+            .map_err(|_| SourceErrorKind::Format("a `nonce` beyond 64 bits"))?;
+        let code = self.code.unwrap_or_default();
+        if let Some(expected) = self.code_hash {
+            if code.is_empty() && expected != KECCAK256_EMPTY {
+                let what = "an account whose code was left out: dump without --nocode";
+                return Err(SourceErrorKind::Format(what));
+            }
+            same_hash("codeHash of the code", expected, keccak256(&code))?;
+        }
+        let storage = self.storage.unwrap_or_default().0;
+        if let Some(expected) = self.root {
+            let got = storage_root_unhashed(storage.iter().copied());
+            if got != expected {
+                return Err(SourceErrorKind::DumpedStorage { address, expected, got });
+            }
+        }
+        Ok(DumpedAccount { address, nonce, balance: balance.0, code, storage })
+    }
+}
+
+/// A number: as such, as a decimal string, or in `0x` hex.
+struct Quantity(U256);
+
+impl<'de> Deserialize<'de> for Quantity {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Number;
+
+        impl Visitor<'_> for Number {
+            type Value = Quantity;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a number of at most 256 bits, beyond 64 bits as a string")
+            }
+
+            fn visit_u64<E: Error>(self, number: u64) -> Result<Quantity, E> {
+                Ok(Quantity(U256::from(number)))
+            }
+
+            fn visit_str<E: Error>(self, text: &str) -> Result<Quantity, E> {
+                let (digits, radix) =
+                    text.strip_prefix("0x").map_or((text, 10), |digits| (digits, 16));
+                number(digits, radix)
+                    .map(Quantity)
+                    .ok_or_else(|| E::invalid_value(serde::de::Unexpected::Str(text), &self))
+            }
+        }
+
+        deserializer.deserialize_any(Number)
+    }
+}
+
+/// Slots that are not zero.
+#[derive(Default)]
+struct Storage(Vec<(B256, U256)>);
+
+impl<'de> Deserialize<'de> for Storage {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Slots;
+
+        impl<'de> Visitor<'de> for Slots {
+            type Value = Storage;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object of slots and values in hex")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Storage, A::Error> {
+                let mut slots = Vec::new();
+                while let Some((Word(slot), Word(value))) = map.next_entry()? {
+                    if !value.is_zero() {
+                        slots.push((slot.into(), value));
+                    }
+                }
+                Ok(Storage(slots))
+            }
+        }
+
+        deserializer.deserialize_map(Slots)
+    }
+}
+
+/// At most 32 bytes in hex, with or without `0x`.
+struct Word(U256);
+
+impl<'de> Deserialize<'de> for Word {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Hex;
+
+        impl Visitor<'_> for Hex {
+            type Value = Word;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("at most 32 bytes in hex")
+            }
+
+            fn visit_str<E: Error>(self, text: &str) -> Result<Word, E> {
+                number(text.strip_prefix("0x").unwrap_or(text), 16)
+                    .map(Word)
+                    .ok_or_else(|| E::invalid_value(serde::de::Unexpected::Str(text), &self))
+            }
+        }
+
+        deserializer.deserialize_str(Hex)
+    }
+}
+
+fn number(digits: &str, radix: u64) -> Option<U256> {
+    let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
+    is_number.then(|| U256::from_str_radix(digits, radix).ok()).flatten()
+}

@@ -1,0 +1,96 @@
+//! Writing dumps, in the form that reth reads too.
+
+use std::{
+    io::{self, Write},
+    path::{Path, PathBuf},
+};
+
+use alloy_primitives::{Address, B256, Bytes, U256};
+
+use crate::{error::SourceError, export::Sink};
+
+/// Writes a [state dump](super) to a file that appears under its name only when it is complete; a
+/// name ending in `.gz` selects gzip. Accounts should come in the order of their addresses, slots in
+/// their own: the same state then gives the same bytes.
+#[derive(Debug)]
+pub struct StateDumpWriter {
+    target: PathBuf,
+    sink: Sink,
+    line: Vec<u8>,
+    /// Whether the line of an account has been begun, and its storage.
+    begun: Option<bool>,
+}
+
+impl StateDumpWriter {
+    /// Starts the dump of the state under `root`, which is that of the block's header.
+    ///
+    /// # Errors
+    /// If no file can be created in the folder.
+    pub fn create(target: impl AsRef<Path>, root: B256) -> Result<Self, SourceError> {
+        let target = target.as_ref().to_owned();
+        let sink = Sink::create(&target)?;
+        let mut writer = Self { target, sink, line: Vec::new(), begun: None };
+        writer.write(|line| writeln!(line, "{{\"root\":\"{root}\"}}"))?;
+        Ok(writer)
+    }
+
+    /// Begins an account; the slots that follow are its own.
+    ///
+    /// # Errors
+    /// If the file cannot be written; the writer is then of no further use.
+    pub fn account(
+        &mut self,
+        address: &Address,
+        nonce: u64,
+        balance: U256,
+        code: &Bytes,
+    ) -> Result<(), SourceError> {
+        self.end_account()?;
+        self.begun = Some(false);
+        self.write(|line| {
+            write!(
+                line,
+                "{{\"address\":\"{address:#x}\",\"balance\":\"{balance:#x}\",\"nonce\":{nonce}"
+            )?;
+            if code.is_empty() { Ok(()) } else { write!(line, ",\"code\":\"{code}\"") }
+        })
+    }
+
+    /// Adds a slot to the account begun last.
+    ///
+    /// # Errors
+    /// As [`account`](Self::account).
+    pub fn slot(&mut self, slot: &B256, value: U256) -> Result<(), SourceError> {
+        let before = if self.begun == Some(true) { "," } else { ",\"storage\":{" };
+        self.begun = Some(true);
+        self.write(|line| write!(line, "{before}\"{slot}\":\"{}\"", B256::from(value)))
+    }
+
+    fn end_account(&mut self) -> Result<(), SourceError> {
+        let end = match self.begun.take() {
+            None => return Ok(()),
+            Some(false) => "}\n",
+            Some(true) => "}}\n",
+        };
+        self.write(|line| line.write_all(end.as_bytes()))
+    }
+
+    fn write(
+        &mut self,
+        what: impl FnOnce(&mut Vec<u8>) -> io::Result<()>,
+    ) -> Result<(), SourceError> {
+        self.line.clear();
+        what(&mut self.line)
+            .and_then(|()| self.sink.write_all(&self.line))
+            .map_err(|error| SourceError::io(&self.target, "write the file", error))
+    }
+
+    /// Makes the file durable and gives it its name.
+    ///
+    /// # Errors
+    /// When writing, syncing or renaming fails; the target is then as it was before.
+    pub fn finish(mut self) -> Result<(), SourceError> {
+        self.end_account()?;
+        self.sink.finish(&self.target)
+    }
+}
