@@ -1,11 +1,18 @@
 //! JSON-RPC over WebSocket (RFC 6455).
+//!
+//! A client costs what it has really sent: room for a frame is reserved once its header is there,
+//! and first touched when its bytes come. A connection holds one frame, one message in fragments and
+//! [`PIECE`] of an answer in its buffers, and they never shrink; what lies in the session comes on top.
 
 use super::{
     answers::Answers,
     port::text,
     session::{self, Outbox, Session},
 };
-use futures::io::{BufReader, BufWriter};
+use futures::{
+    SinkExt, StreamExt,
+    stream::{SplitSink, SplitStream},
+};
 use http::{Request, Response, StatusCode};
 use hyper::{body::Incoming as Body, upgrade::Upgraded};
 use hyper_util::rt::TokioIo;
@@ -14,22 +21,41 @@ use jsonrpsee::{
     types::error::reject_too_big_request,
 };
 use parking_lot::Mutex;
-use soketto::{
-    Incoming, Receiver, Sender, connection::Error, data::ByteSlice125, handshake::http::Server,
-};
 use std::{sync::Arc, time::Duration};
 use tokio::{
+    io,
     sync::OwnedSemaphorePermit,
-    time::{Instant, interval_at},
+    time::{Instant, interval_at, timeout},
 };
-use tokio_util::compat::{Compat, TokioAsyncReadCompatExt};
+use tokio_tungstenite::{
+    WebSocketStream,
+    tungstenite::{
+        Bytes, Error, Message,
+        handshake::server::create_response_with_body,
+        protocol::{
+            CloseFrame, Role, WebSocketConfig,
+            frame::{
+                Frame,
+                coding::{CloseCode, Data, OpCode},
+            },
+        },
+    },
+};
 
+/// Bytes read at once.
+const READ_SIZE: usize = 16 << 10;
+/// Bytes of an answer that become one frame. The buffer they are written from never shrinks, so it
+/// must not see answers as a whole.
+const PIECE: usize = 64 << 10;
 /// How often clients are asked whether they are there.
 const PING_INTERVAL: Duration = Duration::from_secs(30);
 /// How long a client may be silent that is asked.
 const MAX_SILENCE: Duration = Duration::from_secs(60);
+/// How long a client may go on to send after it was told that this is too much. If it were cut off at
+/// once, it would see a reset connection in place of the reason.
+const LINGER: Duration = Duration::from_secs(2);
 
-type Io = BufReader<BufWriter<Compat<TokioIo<Upgraded>>>>;
+type Socket = WebSocketStream<TokioIo<Upgraded>>;
 
 /// When the client was last heard; `None` while nobody listens, as it has enough under way.
 type Heard = Arc<Mutex<Option<Instant>>>;
@@ -42,98 +68,129 @@ pub(super) fn upgrade(
     place: OwnedSemaphorePermit,
     stop: StopHandle,
 ) -> Response<HttpBody> {
-    let mut server = Server::new();
-    let answer = match server.receive_request(&request) {
-        Ok(answer) => answer.map(|()| HttpBody::empty()),
+    let answer = match create_response_with_body(&request, HttpBody::empty) {
+        Ok(answer) => answer,
         Err(error) => return text(StatusCode::BAD_REQUEST, error.to_string()),
     };
     tokio::spawn(async move {
         let _place = place;
         let io = match hyper::upgrade::on(request).await {
-            Ok(upgraded) => TokioIo::new(upgraded).compat(),
+            Ok(upgraded) => TokioIo::new(upgraded),
             Err(error) => return tracing::debug!(%error, "a connection became no WebSocket"),
         };
-        let mut builder = server.into_builder(BufReader::new(BufWriter::new(io)));
-        builder.set_max_message_size(answers.limits.max_request_size as usize);
-        let (sender, receiver) = builder.finish();
-        serve(sender, receiver, &answers, stop).await;
+        let most = answers.limits.max_request_size as usize;
+        let config = WebSocketConfig::default()
+            .read_buffer_size(READ_SIZE)
+            .write_buffer_size(0)
+            // One piece, and answers to pings.
+            .max_write_buffer_size(2 * PIECE)
+            .max_frame_size(Some(most))
+            .max_message_size(Some(most));
+        let socket = WebSocketStream::from_raw_socket(io, Role::Server, Some(config)).await;
+        serve(socket, &answers, stop).await;
     });
     answer
 }
 
 /// Serves a connection until the client or the node ends it.
-async fn serve(sender: Sender<Io>, receiver: Receiver<Io>, answers: &Answers, stop: StopHandle) {
+async fn serve(socket: Socket, answers: &Answers, stop: StopHandle) {
     let _connected = answers.metrics.connected();
     let (session, outbox) = session::open(answers);
     let heard: Heard = Arc::new(Mutex::new(Some(Instant::now())));
-    let writing = write(sender, outbox, heard.clone());
+    let (sink, mut stream) = socket.split();
+    let writing = write(sink, outbox, heard.clone());
     tokio::pin!(writing);
-    tokio::select! {
-        () = &mut writing => return,
-        ended = read(receiver, session, &heard) => {
-            if let Err(error) = ended {
-                tracing::debug!(%error, "a WebSocket has failed");
-            }
+    // The end, after answers to requests under way.
+    let (code, sink) = tokio::select! {
+        sink = &mut writing => (CloseCode::Away, sink),
+        ended = read(&mut stream, session, &heard) => match ended {
+            Err(Error::Capacity(_)) => (CloseCode::Size, writing.await),
             // Nobody is left to hear answers.
-            return;
+            Err(error) => return tracing::debug!(%error, "a WebSocket has failed"),
+            Ok(()) => return,
+        },
+        () = stop.clone().shutdown() => (CloseCode::Away, writing.await),
+    };
+    let Some(mut sink) = sink else { return };
+    let close = CloseFrame { code, reason: Default::default() };
+    let is_told = sink.send(Message::Close(Some(close))).await.is_ok();
+    if is_told
+        && code == CloseCode::Size
+        && let Ok(mut socket) = sink.reunite(stream)
+    {
+        let mut nowhere = io::sink();
+        tokio::select! {
+            _ = timeout(LINGER, io::copy(socket.get_mut(), &mut nowhere)) => {}
+            () = stop.shutdown() => {}
         }
-        () = stop.clone().shutdown() => {}
     }
-    // Answers to requests under way, then the end.
-    writing.await;
 }
 
-async fn read(mut receiver: Receiver<Io>, session: Session, heard: &Heard) -> Result<(), Error> {
-    loop {
-        let mut message = Vec::new();
-        match receiver.receive(&mut message).await {
-            Ok(Incoming::Data(_)) => {
-                *heard.lock() = None;
-                session.take(message).await;
+/// Ends with the connection, or with what is too large: where the next message begins is unknown then.
+async fn read(
+    stream: &mut SplitStream<Socket>,
+    session: Session,
+    heard: &Heard,
+) -> Result<(), Error> {
+    while let Some(message) = stream.next().await {
+        *heard.lock() = None;
+        match message {
+            // Copied, as a part of the read buffer would keep all of it.
+            Ok(Message::Text(message)) => session.take(message.as_bytes().to_vec()).await,
+            Ok(Message::Binary(message)) => session.take(message.to_vec()).await,
+            // Answering pings and closes is left to the library.
+            Ok(_) => {}
+            Err(error) => {
+                if let Error::Capacity(_) = error {
+                    let most = session.client().limits().max_request_size;
+                    session.refuse(reject_too_big_request(most)).await;
+                }
+                return Err(error);
             }
-            Ok(Incoming::Pong(_)) => {}
-            Ok(Incoming::Closed(_)) | Err(Error::Closed) => return Ok(()),
-            // Its bytes were read and dropped.
-            Err(Error::MessageTooLarge { .. }) => {
-                *heard.lock() = None;
-                let most = session.client().limits().max_request_size;
-                session.refuse(reject_too_big_request(most)).await;
-            }
-            Err(error) => return Err(error),
         }
         *heard.lock() = Some(Instant::now());
     }
+    Ok(())
 }
 
-/// Ends with the session, or when the client is gone.
-async fn write(mut sender: Sender<Io>, mut outbox: Outbox, heard: Heard) {
+/// Ends with the session, or when the client is gone; what there is to say goodbye on, unless that
+/// has failed.
+async fn write(
+    mut sink: SplitSink<Socket, Message>,
+    mut outbox: Outbox,
+    heard: Heard,
+) -> Option<SplitSink<Socket, Message>> {
     let mut pings = interval_at(Instant::now() + PING_INTERVAL, PING_INTERVAL);
     loop {
         let sent = tokio::select! {
             next = outbox.next() => match next {
-                Some(next) => sender.send_text(next.text()).await,
-                None => break,
+                Some(next) => send(&mut sink, next.text()).await,
+                None => return Some(sink),
             },
             _ = pings.tick() => {
                 if heard.lock().is_some_and(|heard| heard.elapsed() > MAX_SILENCE) {
                     tracing::debug!("a WebSocket client is gone");
-                    break;
+                    return Some(sink);
                 }
-                match ByteSlice125::try_from(&[][..]) {
-                    Ok(nothing) => sender.send_ping(nothing).await,
-                    Err(_) => Ok(()),
-                }
+                sink.send(Message::Ping(Bytes::new())).await
             }
         };
-        let flushed = match sent {
-            Ok(()) => sender.flush().await,
-            failed => failed,
-        };
-        if let Err(error) = flushed {
+        if let Err(error) = sent {
             tracing::debug!(%error, "a WebSocket client does not read");
-            return;
+            return None;
         }
     }
-    // A client that is gone does not miss it.
-    let _ = sender.close().await;
+}
+
+/// Sends a message, in fragments if it is long.
+async fn send(sink: &mut SplitSink<Socket, Message>, text: &str) -> Result<(), Error> {
+    let mut pieces = text.as_bytes().chunks(PIECE).peekable();
+    let mut kind = Data::Text;
+    while let Some(piece) = pieces.next() {
+        let is_last = pieces.peek().is_none();
+        let frame = Frame::message(Bytes::copy_from_slice(piece), OpCode::Data(kind), is_last);
+        sink.send(Message::Frame(frame)).await?;
+        kind = Data::Continue;
+    }
+    Ok(())
 }

@@ -2,10 +2,23 @@
 
 use crate::common::{Node, Ws, backends, mpt, request, test_chain};
 use alloy_primitives::{Address, B256};
+use futures::{SinkExt, StreamExt};
 use retrie_pipeline::testkit::{Call, GENESIS_CONTRACT, Plan, Rules, Wallet};
 use retrie_rpc::server::{ConnectionLimits, ServerConfig, Servers};
 use serde_json::{Value, json};
+use soketto::Incoming;
 use std::{cell::Cell, net::SocketAddr, time::Duration};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
+use tokio_tungstenite::tungstenite::{
+    Message,
+    protocol::frame::{
+        Frame,
+        coding::{CloseCode, Data, OpCode},
+    },
+};
 
 async fn served(node: &Node, config: &ServerConfig) -> (Servers, SocketAddr) {
     let servers = node.serve(&ServerConfig { http: None, ..config.clone() }).await;
@@ -143,4 +156,82 @@ async fn a_client_that_does_not_read_is_not_read() {
         }
     };
     tokio::join!(sending, receiving);
+}
+
+#[tokio::test]
+async fn a_client_hears_that_its_request_is_too_large_before_it_is_let_go() {
+    let node = Node::new(&test_chain(Rules::Cancun).spec, mpt());
+    let limits = ConnectionLimits { max_request_size: 100_000, ..ConnectionLimits::default() };
+    let (_servers, addr) = served(&node, &ServerConfig { limits, ..node.config() }).await;
+    // The larger one is still being sent when the node has seen enough.
+    for size in [100_001, 20 << 20] {
+        let mut ws = Ws::connect(addr, &[]).await.unwrap();
+        assert!(ws.call("eth_chainId", json!([])).await["result"].is_string());
+        ws.send(&"x".repeat(size)).await;
+        assert_eq!(ws.next().await["error"]["code"], -32007, "{size} bytes");
+        match ws.split().1.receive(&mut Vec::new()).await {
+            Ok(Incoming::Closed(reason)) => assert_eq!(reason.code, 1009, "{size} bytes"),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn fragments_are_one_message_and_bounded_as_one() {
+    let node = Node::new(&test_chain(Rules::Cancun).spec, mpt());
+    let limits = ConnectionLimits { max_request_size: 500_000, ..ConnectionLimits::default() };
+    let (_servers, addr) = served(&node, &ServerConfig { limits, ..node.config() }).await;
+    let stream = TcpStream::connect(addr).await.unwrap();
+    let (mut ws, _) =
+        tokio_tungstenite::client_async(format!("ws://{addr}/"), stream).await.unwrap();
+    let fragment = |text: &str, kind, is_last| {
+        Message::Frame(Frame::message(text.to_string(), OpCode::Data(kind), is_last))
+    };
+    let params = json!([Address::ZERO, "1".repeat(400_000), "latest"]);
+    let request = request("eth_getStorageAt", params).to_string();
+    let (start, end) = request.split_at(request.len() / 2);
+    ws.send(fragment(start, Data::Text, false)).await.unwrap();
+    // Control frames may come in between.
+    ws.send(Message::Ping("here?".into())).await.unwrap();
+    assert_eq!(ws.next().await.unwrap().unwrap(), Message::Pong("here?".into()));
+    ws.send(fragment(end, Data::Continue, true)).await.unwrap();
+    let answer = ws.next().await.unwrap().unwrap().into_text().unwrap();
+    let answer: Value = serde_json::from_str(&answer).unwrap();
+    assert_eq!(answer["error"]["code"], -32602);
+    assert!(answer.to_string().len() > 400_000, "the error repeats the key");
+
+    ws.send(fragment(start, Data::Text, false)).await.unwrap();
+    for _ in 0..2 {
+        ws.send(fragment(start, Data::Continue, false)).await.unwrap();
+    }
+    let refusal = ws.next().await.unwrap().unwrap().into_text().unwrap();
+    assert!(refusal.contains("-32007"), "{refusal}");
+    match ws.next().await.unwrap().unwrap() {
+        Message::Close(Some(reason)) => assert_eq!(reason.code, CloseCode::Size),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_client_that_answers_no_pings_is_let_go() {
+    let node = Node::new(&test_chain(Rules::Cancun).spec, mpt());
+    let (_servers, addr) = served(&node, &node.config()).await;
+    let mut stream = TcpStream::connect(addr).await.unwrap();
+    let handshake = format!(
+        "GET / HTTP/1.1\r\nhost: {addr}\r\nconnection: upgrade\r\nupgrade: websocket\r\n\
+         sec-websocket-version: 13\r\nsec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
+    );
+    stream.write_all(handshake.as_bytes()).await.unwrap();
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        head.push(stream.read_u8().await.unwrap());
+    }
+    assert!(head.starts_with(b"HTTP/1.1 101"), "{}", String::from_utf8_lossy(&head));
+    tokio::time::pause();
+    let mut rest = Vec::new();
+    let ended = tokio::time::timeout(Duration::from_secs(120), stream.read_to_end(&mut rest)).await;
+    ended.expect("the server ends it").unwrap();
+    // Code 1001 comes with the second ping that is due, or the third: they are 30 s apart.
+    let pings = rest.strip_suffix(&[0x88, 2, 0x03, 0xe9]).unwrap();
+    assert!(pings == [0x89, 0] || pings == [0x89, 0, 0x89, 0], "{pings:?}");
 }
