@@ -84,8 +84,6 @@ fn main() -> ExitCode {
     };
     let verbosity = match (cli.quiet, cli.verbosity) {
         (true, _) => 1,
-        // A race prints its figures; the nodes in it would log each block.
-        (false, 0) if matches!(cli.command, Command::Bench(_)) => 2,
         (false, 0) => 3,
         (false, level) => level,
     };
