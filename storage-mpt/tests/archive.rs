@@ -92,7 +92,7 @@ fn every_block_has_the_root_and_the_proofs_of_mpt_and_keeps_its_state() {
         assert_eq!(faults(&store), Vec::<String>::new());
         assert_eq!(store.mpt.kept(&store.view).unwrap(), Some(0..=89));
         for (number, (root, model, asked, proof)) in (0..).zip(past) {
-            let (old_root, cache) = store.mpt.open_at(&store.view, number).unwrap();
+            let (old_root, cache) = store.mpt.open_at(&store.view, &store.cache, number).unwrap();
             assert_eq!(old_root, root);
             check_state(&store.mpt, &store.view, &cache, &model);
             assert_eq!(store.mpt.prove(&store.view, &cache, &asked).unwrap(), proof);

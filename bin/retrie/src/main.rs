@@ -3,6 +3,7 @@
 //! The binary is the command line, the [`registry`] of backends, and nothing that a library
 //! could want.
 
+mod cole;
 mod commands;
 mod lvmt;
 mod meter;
@@ -138,6 +139,9 @@ fn parse() -> eyre::Result<Cli> {
     Ok(Cli::parse_from(line))
 }
 
+/// Exit code of `db verify` that could not check. (2 is for wrong command lines.)
+const NOT_CHECKED: u8 = 3;
+
 /// One line on stderr.
 fn fail(error: &eyre::Report) -> ExitCode {
     let mut line = error.to_string();
@@ -150,6 +154,9 @@ fn fail(error: &eyre::Report) -> ExitCode {
     }
     // With stderr closed there is nobody to tell.
     let _ = writeln!(std::io::stderr(), "error: {}", line.replace('\n', " "));
+    if error.is::<commands::verify::NotChecked>() {
+        return ExitCode::from(NOT_CHECKED);
+    }
     ExitCode::FAILURE
 }
 

@@ -139,6 +139,9 @@ impl RaceProgress {
             clients::Progress::Making { done, total } => {
                 self.show(done, total, || format!("making blocks, {done}/{total}"));
             }
+            clients::Progress::Importing { backend, done, total } => {
+                self.show(done, total, || format!("{backend}: importing, {done}/{total} blocks"));
+            }
             clients::Progress::Racing { done, total } => self.slices(done, total),
             clients::Progress::Turn(done) => self.turn(&done),
         }

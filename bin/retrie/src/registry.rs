@@ -1,9 +1,10 @@
 //! The one place that knows which backends exist. A new backend adds its line here.
 
-use crate::lvmt;
+use crate::{cole, lvmt};
 use Make::{Configured, Plain};
 use alloy_primitives::B256;
-use eyre::bail;
+use clap::{Args as _, FromArgMatches as _, parser::ValueSource};
+use eyre::{bail, eyre};
 use retrie_chainspec::ChainSpec;
 use retrie_state::Backend;
 use retrie_storage_mpt::{MptArchive, TrieHash};
@@ -15,6 +16,8 @@ const BACKENDS: &[(&str, Make)] = &[
     ("mpt-archive", Plain(|| Arc::new(MptArchive::new(TrieHash::Keccak256)))),
     ("raw", Plain(|| Arc::new(retrie_storage_raw::Raw))),
     ("lvmt", Configured(|args, purpose| lvmt::backend(&args.lvmt, purpose))),
+    ("cole", Configured(|args, purpose| cole::backend(&args.cole, true, purpose))),
+    ("cole-sync", Configured(|args, purpose| cole::backend(&args.cole, false, purpose))),
 ];
 
 /// Backends that have another hash function beside their own, for comparison only.
@@ -45,6 +48,8 @@ impl Make {
 pub(crate) struct BackendArgs {
     #[command(flatten)]
     lvmt: lvmt::LvmtArgs,
+    #[command(flatten)]
+    cole: cole::ColeArgs,
 }
 
 /// What a backend is made for.
@@ -85,9 +90,43 @@ impl BackendArgs {
     /// The same for `backend` with another proof shard.
     pub(crate) fn with_proof_shard(&self, backend: &str, shard: &str) -> eyre::Result<Self> {
         match row(backend)? {
-            Configured(_) => Ok(Self { lvmt: self.lvmt.with_proof_shard(shard)? }),
+            Configured(_) => Ok(Self { lvmt: self.lvmt.with_proof_shard(shard)?, ..self.clone() }),
             Plain(_) => bail!("backend `{backend}` has no proof shards, so no {shard}"),
         }
+    }
+}
+
+impl BackendArgs {
+    /// The same with one flag of `backend` set: flag `size-ratio` of `cole`, and of `cole-sync`, is
+    /// `--cole.size-ratio`.
+    pub(crate) fn with_flag(&self, backend: &str, flag: &str, value: &str) -> eyre::Result<Self> {
+        if let Plain(_) = row(backend)? {
+            bail!("backend `{backend}` has no flags, so no {flag}={value}");
+        }
+        let family = format!("{}.", backend.split('-').next().unwrap_or(backend));
+        let command = Self::augment_args_for_update(clap::Command::new("").no_binary_name(true));
+        let longs = command.get_arguments().filter_map(|arg| arg.get_long());
+        let known: Vec<_> = longs.filter_map(|long| long.strip_prefix(&family)).collect();
+        if !known.contains(&flag) {
+            bail!("backend `{backend}` has no flag `{flag}`; there are: {}", known.join(", "));
+        }
+        let ids: Vec<_> = command.get_arguments().map(|arg| arg.get_id().clone()).collect();
+        let mut matches = command
+            .try_get_matches_from([format!("--{family}{flag}={value}")])
+            .map_err(|error| {
+                let text = error.to_string();
+                let line = text.lines().next().unwrap_or_default();
+                eyre!("{}", line.trim_start_matches("error: "))
+            })?;
+        // What was not given keeps its value, instead of going back to its default.
+        for id in &ids {
+            if matches.value_source(id.as_str()) != Some(ValueSource::CommandLine) {
+                matches.try_clear_id(id.as_str())?;
+            }
+        }
+        let mut args = self.clone();
+        args.update_from_arg_matches_mut(&mut matches)?;
+        Ok(args)
     }
 }
 
@@ -143,6 +182,12 @@ pub(crate) fn backend_of(
     };
     let other = other.into_iter().find(same);
     other.map_or_else(|| backend(name, args, purpose), |(_, backend)| Ok(backend))
+}
+
+/// What a datadir of the backend called `name` says it holds: `cole-sync` is `cole` with a parameter
+/// of its own.
+pub(crate) fn stored_name(name: &str) -> &str {
+    if name == "cole-sync" { "cole" } else { name }
 }
 
 /// Whether the backend called `name` is made from flags.

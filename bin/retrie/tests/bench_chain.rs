@@ -85,6 +85,65 @@ fn variants_are_races_of_their_own() {
     }
 }
 
+/// `cole:fanout=8` in a race is one of several lanes; which of its kind there are, others test.
+#[test]
+fn lanes_may_have_flags_of_their_own() {
+    let scene = Scene::new();
+    let line = "smallbank --fresh --signers 1 --blocks 4 --txs 10 --senders recovered --backends";
+    succeeds(&mut race(&scene, &format!("{line} lvmt,lvmt:proof-shard=0/4")));
+    let report = scene.json("report.json");
+    let backend = |n: usize| report["results"][n]["backend"].clone();
+    assert_eq!((backend(0), backend(1)), ("lvmt".into(), "lvmt:proof-shard=0/4".into()));
+    assert_eq!(report["results"][0]["params"]["fresh"], true);
+    for (backend, says) in [
+        ("raw:shard=1", "`raw` has no flags"),
+        ("lvmt:shard=1", "there are: params, insecure-dev, proof-shard"),
+        ("lvmt:proof-shard", "proof-shard"),
+    ] {
+        fails_saying(&mut race(&scene, &format!("{line} {backend}")), &[says]);
+    }
+}
+
+#[test]
+fn provenance_is_asked_of_backends_that_prove_the_past() {
+    let scene = Scene::new();
+    let ask = |more: &str| {
+        let mut command = retrie(words("bench provenance --states 10 --txs 5 --queries 8"));
+        command.args(["--state-cache", &scene.at("cache"), "--json", &scene.at("report.json")]);
+        command.args(["--report", &scene.at("report.html")]);
+        command.args(words(more));
+        command
+    };
+    let printed = succeeds(&mut ask("--blocks 20 --range 2,16 --backends mpt-archive"));
+    assert!(printed.contains("mpt-archive") && printed.contains("shared nodes"), "{printed}");
+    let report = scene.json("report.json");
+    let results = report["results"].as_array().unwrap();
+    let ranges: Vec<_> = results.iter().map(|one| one["params"]["range"].as_u64()).collect();
+    assert_eq!(ranges, [Some(2), Some(16)]);
+    let bytes = |n: usize| results[n]["proofs"][0]["bytes"]["p50"].as_u64().unwrap();
+    assert!(bytes(1) > 4 * bytes(0) && bytes(0) > 0, "{report}");
+    assert!(results.iter().all(|one| one["ops"] == 8 && one["disk_bytes"].as_u64() > Some(0)));
+    let page = std::fs::read_to_string(scene.path("report.html")).unwrap();
+    assert!(page.contains("Provenance queries") && page.contains("mpt-archive"));
+    // A range of blocks is one proof of `cole`, and no chain of proofs.
+    succeeds(&mut ask("--blocks 20 --range 2,16 --backends cole:memory-pairs=50"));
+    let report = scene.json("report.json");
+    let results = report["results"].as_array().unwrap();
+    let bytes = |n: usize| results[n]["proofs"][0]["bytes"]["p50"].as_u64().unwrap();
+    assert!(results.len() == 2 && results.iter().all(|one| one["ops"] == 8), "{report}");
+    assert!(bytes(1) < 4 * bytes(0), "{report}");
+    // Nobody but an archive, unless others are asked for.
+    succeeds(&mut ask("--blocks 20 --range 2"));
+    let report = scene.json("report.json");
+    let names = report["results"].as_array().unwrap().iter().map(|one| one["backend"].clone());
+    assert!(
+        names.clone().any(|name| name == "mpt-archive") && !names.into_iter().any(|n| n == "raw")
+    );
+    fails_saying(&mut ask("--blocks 20 --backends raw"), &["--range 32", "--blocks"]);
+    fails_saying(&mut ask("--blocks 200 --backends raw"), &["`raw`", "old blocks"]);
+    fails_saying(&mut retrie(words("bench provenance --queries 0")), &["--queries"]);
+}
+
 #[test]
 fn bad_flags_are_one_line_errors() {
     let scene = Scene::new();
@@ -111,6 +170,7 @@ fn bad_flags_are_one_line_errors() {
         ("kvstore --ratio half", "read-write"),
         ("smallbank --accounts 5x", "5x"),
         ("transfers --cache-mb 0", "cache-mb"),
+        ("kvstore --inserts 101", "inserts"),
     ] {
         let output = race(&scene, line).output().unwrap();
         let stderr = String::from_utf8(output.stderr).unwrap();

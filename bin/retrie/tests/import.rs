@@ -230,7 +230,8 @@ fn side_chain_of_a_file_wins_by_total_difficulty() {
 fn first_mainnet_blocks_import_on_every_backend() {
     let Some(mainnet) = mainnet() else { return };
     let era1 = mainnet_blocks(&mainnet)[0].to_str().unwrap().to_owned();
-    for (backend, checked) in [("mpt", 600), ("raw", 0), ("raw --referee mpt", 600)] {
+    let cole = "cole --cole.memory-pairs 300 --referee mpt";
+    for (backend, checked) in [("mpt", 600), ("raw", 0), ("raw --referee mpt", 600), (cole, 600)] {
         let scene = Scene::new();
         let json = scene.at("report.json");
         let line = format!(

@@ -12,6 +12,9 @@ use std::process::Command;
 /// The block that chains begin with, of `BLOCKS`.
 const AT: u64 = 16;
 const BLOCKS: u64 = 24;
+/// Small levels: every few blocks something is flushed or merged.
+const COLE: &str = "cole --cole.memory-pairs 40 --cole.size-ratio 2";
+const COLE_REFEREED: &str = "cole-sync --cole.memory-pairs 20 --referee mpt";
 
 /// A chain on `backend` in `data`, up to block `AT`, and its state and headers in files.
 fn dumped(rules: Rules, backend: &str) -> (Scene, Vec<Block>) {
@@ -51,6 +54,8 @@ fn every_backend_goes_on_from_the_state_of_every_other() {
         (Rules::Byzantium, "mpt", &["mpt-archive", "lvmt --referee mpt"]),
         (Rules::Cancun, "raw", &["mpt", "lvmt"]),
         (Rules::Prague, "mpt-archive", &["raw", "mpt-archive"]),
+        (Rules::Prague, COLE, &["mpt", "lvmt --referee mpt", COLE]),
+        (Rules::Byzantium, "mpt", &[COLE, COLE_REFEREED]),
     ] {
         let (scene, blocks) = dumped(rules, from);
         let (mut headers, mut more) = ("headers.rlp", String::new());
@@ -160,7 +165,9 @@ fn what_does_not_fit_is_refused_and_leaves_nothing_behind() {
         lines[1].into(),
     ] {
         damaged(2, wrong);
-        for backend in ["mpt", "mpt-archive", "raw --referee mpt", "lvmt --referee mpt"] {
+        for backend in
+            ["mpt", "mpt-archive", "raw --referee mpt", "lvmt --referee mpt", COLE_REFEREED]
+        {
             let flags = format!("{trusted} --state-backend {backend}");
             refused(&flags, &["block 16", "state root is", "by backend mpt"]);
         }
@@ -244,7 +251,7 @@ fn genesis_needs_no_header() {
     let (scene, _) = Scene::with_chain(Rules::Prague, 4);
     succeeds(&mut on(&scene, "data", "init"));
     succeeds(&mut dump(&scene, "data", "state.jsonl", ""));
-    for backend in ["mpt", "raw", "lvmt --referee mpt", "mpt --state-root native"] {
+    for backend in ["mpt", "raw", "lvmt --referee mpt", COLE_REFEREED, "mpt --state-root native"] {
         let data = backend.replace(' ', "");
         let flags = format!("--state-backend {backend}");
         let printed = succeeds(&mut init(&scene, &data, &flags));

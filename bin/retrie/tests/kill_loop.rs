@@ -91,6 +91,11 @@ impl Loop {
         if name == "lvmt" {
             args.push("--lvmt.insecure-dev".to_owned());
         }
+        if name.starts_with("cole") {
+            // Something is flushed or merged every few blocks.
+            let flags = ["--cole.memory-pairs=100", "--cole.size-ratio=2"];
+            args.extend(flags.map(str::to_owned));
+        }
         let (random, doing) = (Random(seed), String::new());
         let backend = args;
         let straight = chain.iter().any(|arg| arg == "mainnet");
@@ -237,7 +242,8 @@ impl Loop {
 }
 
 fn backends() -> Vec<String> {
-    let names = setting("RETRIE_KILL_BACKENDS", "mpt,mpt-archive,raw,raw+mpt,lvmt+mpt".to_owned());
+    let all = "mpt,mpt-archive,raw,raw+mpt,lvmt+mpt,cole+mpt,cole-sync";
+    let names = setting("RETRIE_KILL_BACKENDS", all.to_owned());
     names.split(',').map(str::to_owned).collect()
 }
 

@@ -5,7 +5,7 @@ mod common;
 use alloy_consensus::{SignableTransaction, TxEip1559};
 use alloy_eips::eip2718::Encodable2718;
 use alloy_primitives::{Address, B256, Bytes, TxKind, U64, U256};
-use common::{retrie, succeeds, words};
+use common::{fails_saying, retrie, succeeds, words};
 use retrie_pipeline::testkit::{
     CHAIN_ID, Call, Plan, Rules, TestChain, WALLETS, Wallet, write_blocks,
 };
@@ -22,6 +22,9 @@ use tempfile::TempDir;
 
 /// Long enough for the slowest machine; nothing waits for it to pass.
 const PATIENCE: Duration = Duration::from_secs(60);
+
+/// `cole` with small levels: every few blocks something is flushed or merged.
+const SMALL_COLE: &str = "cole --cole.memory-pairs 20 --cole.size-ratio 2";
 
 /// A running node, killed at the end of a test.
 struct Node {
@@ -140,7 +143,7 @@ fn genesis(folder: &TempDir) -> String {
 
 #[test]
 fn dev_chain_seals_what_is_sent_on_every_backend_and_goes_on_after_a_restart() {
-    for backend in ["mpt", "raw", "lvmt", "mpt-archive"] {
+    for backend in ["mpt", "raw", "lvmt", "mpt-archive", SMALL_COLE] {
         let folder = TempDir::new().unwrap();
         let flags = format!("--dev --chain {} --state-backend {backend}", genesis(&folder));
         let datadir = folder.path().join("data");
@@ -172,18 +175,30 @@ fn dev_chain_seals_what_is_sent_on_every_backend_and_goes_on_after_a_restart() {
 
 #[test]
 fn a_killed_node_keeps_what_was_durable_and_resumes() {
+    for backend in ["lvmt", SMALL_COLE, &format!("{SMALL_COLE} --cole.async-merge false")] {
+        keeps_what_was_durable(backend);
+    }
+}
+
+/// Kills a node with blocks, state and old states being read, again and again.
+fn keeps_what_was_durable(backend: &str) {
     let folder = TempDir::new().unwrap();
-    let flags =
-        format!("--dev --dev.block-time 30ms --chain {} --state-backend lvmt", genesis(&folder));
+    let genesis = genesis(&folder);
+    let flags = format!("--dev --dev.block-time 30ms --chain {genesis} --state-backend {backend}");
     let datadir = folder.path().join("data");
     let mut floor = 0;
-    let mut hashes: Vec<(u64, Value)> = Vec::new();
+    let mut durable: Vec<(u64, (Value, Value))> = Vec::new();
     for round in 0..4 {
         let node = Node::start(&datadir, &flags);
         let (start, _) = node.head();
+        let balance = |number| {
+            let asked = json!([Wallet::new(0).address, U64::from(number)]);
+            node.call("eth_getBalance", &asked)
+        };
         assert!(start >= floor, "round {round}: block {start} after {floor}");
-        for (number, hash) in &hashes {
-            assert_eq!(node.hash(*number), *hash, "block {number} in round {round}");
+        for (number, known) in &durable {
+            let now = (node.hash(*number), balance(*number));
+            assert_eq!(now, *known, "{backend}: block {number} in round {round}");
         }
         let goal = start + 12;
         let wallet = Wallet::new(round);
@@ -193,10 +208,10 @@ fn a_killed_node_keeps_what_was_durable_and_resumes() {
         wait_for("blocks", || (node.head().0 >= goal).then_some(()));
         // With the default threshold at most a few blocks are not durable yet.
         floor = goal - 8;
-        hashes = (1..=floor).map(|number| (number, node.hash(number))).collect();
+        durable = (1..=floor).map(|n| (n, (node.hash(n), balance(n)))).collect();
         node.kill();
     }
-    let check = format!("db verify --datadir {} --chain {}", datadir.display(), genesis(&folder));
+    let check = format!("db verify --datadir {} --chain {genesis}", datadir.display());
     succeeds(&mut retrie(words(&check)));
 }
 
@@ -264,6 +279,73 @@ fn four_nodes_prove_together_what_none_can_prove_alone() {
         alone += u32::from(lonely.answer("state_getProof", &request).get("error").is_none());
     }
     assert!(alone < 20, "a node with a quarter of the proofs proved {alone} of 24 by itself");
+}
+
+#[test]
+fn old_states_and_versions_are_fetched_from_a_node_and_verified_without_it() {
+    let folder = TempDir::new().unwrap();
+    let flags = "--state-backend cole --cole.memory-pairs 40 --cole.size-ratio 2";
+    let flags = format!("--dev --retention 4 --chain {} {flags}", genesis(&folder));
+    let node = Node::start(&folder.path().join("data"), &flags);
+    let (wallet, to) = (Wallet::new(0), Address::repeat_byte(0x77));
+    for nonce in 0..30 {
+        node.send(&wallet, nonce, to.into(), Bytes::new());
+        wait_for("a block", || (node.head().0 > nonce).then_some(()));
+    }
+    // Beyond the retention depth, states are shown by the root of the durable tip.
+    let shown_later = || node.call("state_getProof", &json!([to, [], "0x5"]))["asOf"] == "0x5";
+    wait_for("a later root", || shown_later().then_some(()));
+    let file = |name: &str| folder.path().join(name).display().to_string();
+    let ask = |line: &str, name: &str| {
+        let line = format!("proof {line} --rpc {} --address {to} -o {}", node.url, file(name));
+        let out = succeeds(&mut retrie(words(&line)));
+        assert!(out.contains("by cole") && out.contains("nothing is verified yet"), "{out}");
+        let answer: Value = serde_json::from_slice(&std::fs::read(file(name)).unwrap()).unwrap();
+        let number: U64 = serde_json::from_value(answer["block"].clone()).unwrap();
+        // Whom to trust is not the file's to say.
+        (answer, node.hash(number.to()).as_str().unwrap().to_owned())
+    };
+    let (old, old_hash) = ask("get --block 5", "old.json");
+    let (versions, later_hash) = ask("provenance --from 2 --to 8", "versions.json");
+    let params = node.call("state_backend", &json!([]))["params"].as_str().unwrap().to_owned();
+    node.interrupt();
+
+    let verify = |name: &str, hash: &str, more: &str| {
+        let line = format!("proof verify {} --block-hash {hash} {more}", file(name));
+        retrie(words(&line))
+    };
+    let pinned = format!("--cole-params {params}");
+    let out = succeeds(&mut verify("old.json", &old_hash, &pinned));
+    assert!(out.contains("state after block 5:") && out.contains("balance 35 wei"), "{out}");
+    assert!(out.contains("in the header of the trusted hash"), "{out}");
+    let out = succeeds(&mut verify("versions.json", &later_hash, &pinned));
+    assert!(out.contains("blocks 2 to 8: 7 versions"), "{out}");
+    for block in 2..=8 {
+        let line = format!("set by block {block}: account {to}: balance {} wei", 7 * block);
+        assert!(out.contains(&line), "{out}");
+    }
+    // Parameters come from whoever is trusted, not from the proof.
+    let hint = [&params[..], "--cole-params"];
+    fails_saying(&mut verify("old.json", &old_hash, ""), &hint);
+
+    let refuses = |answer: &Value, hash: &str, field: &str, value: Value, says: &str| {
+        let mut forged = answer.clone();
+        forged[field] = value;
+        std::fs::write(file("forged.json"), forged.to_string()).unwrap();
+        fails_saying(&mut verify("forged.json", hash, &pinned), &["forged.json is refused", says]);
+    };
+    refuses(&old, &old_hash, "asOf", json!("0x6"), "");
+    refuses(&old, &old_hash, "asOf", json!("0xffff"), "65535");
+    refuses(&old, &old_hash, "asOf", Value::Null, "");
+    let mut account = old["account"].clone();
+    account["balance"] = json!("0x1");
+    refuses(&old, &old_hash, "account", account, "another value of account");
+    refuses(&old, &old_hash, "proof", versions["proof"].clone(), "");
+    let mut fewer = versions["versions"].clone();
+    fewer.as_array_mut().unwrap().remove(3);
+    refuses(&versions, &later_hash, "versions", fewer, "another value of account");
+    refuses(&versions, &later_hash, "to", json!("0x9"), "");
+    refuses(&versions, &later_hash, "from", json!("0x1"), "");
 }
 
 #[test]

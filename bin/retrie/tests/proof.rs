@@ -2,10 +2,11 @@
 
 mod common;
 
-use alloy_primitives::{Bytes, U256, hex, keccak256};
+use alloy_primitives::{B256, Bytes, U256, hex, keccak256};
 use alloy_rlp::Decodable;
 use common::{Scene, fails_saying, retrie, succeeds, words};
 use retrie_chainspec::primitives::Header;
+use retrie_light_client::ColeParams;
 use retrie_sources::testkit::{HttpServer, Reply};
 use serde_json::{Value, json};
 use std::process::Command;
@@ -35,7 +36,7 @@ fn node(answer: Value, header: &[u8]) -> HttpServer {
         let call: Value = serde_json::from_slice(&request.body).unwrap();
         let result = match call["method"].as_str().unwrap() {
             "eth_getBlockByNumber" => block.clone(),
-            "state_getProof" => answer.clone(),
+            "state_getProof" | "state_getProvenance" => answer.clone(),
             method => panic!("{method}"),
         };
         let reply = json!({"jsonrpc": "2.0", "id": call["id"], "result": result});
@@ -86,6 +87,65 @@ fn a_fetched_proof_is_verified_without_the_node() {
         fails_saying(&mut verify(&bare, &format!("--header {file} --block-hash {root}")), hint);
     }
     fails_saying(&mut verify(&bare, &format!("--block-hash {hash}")), &["--header FILE"]);
+}
+
+/// An answer of `cole` that somebody made up, under the root of the block of this header.
+fn made_up(answer: &Value, params: ColeParams) -> Value {
+    json!({
+        "backend": "cole", "version": 1, "hash": "blake2b-256", "params": params.digest(),
+        "block": answer["block"], "blockHash": answer["blockHash"], "root": answer["root"],
+        "address": answer["address"], "slot": null, "from": "0x1", "to": "0x3",
+        "versions": [{ "block": "0x2", "account": null }], "proof": "0x0100",
+    })
+}
+
+#[test]
+fn versions_are_fetched_as_asked_and_not_believed() {
+    let scene = Scene::new();
+    let (answer, header) = answer();
+    // COLE as it is without flags.
+    let params = ColeParams::default();
+    let server = node(made_up(&answer, params), &header);
+    let ask = |range: &str| {
+        let (url, file) = (server.url(), scene.at("versions.json"));
+        let address = answer["address"].as_str().unwrap();
+        let line = format!("proof provenance --rpc {url} --address {address} {range} -o {file}");
+        retrie(words(&line))
+    };
+    fails_saying(&mut ask("--from 1 --to 4"), &["another question"]);
+    fails_saying(&mut ask("--from 1 --to 3 --slot 7"), &["another question"]);
+    fails_saying(&mut ask("--from 4 --to 3"), &["--from 4", "must not be above"]);
+    let out = succeeds(&mut ask("--from 1 --to 3"));
+    assert!(out.contains("by cole") && out.contains("nothing is verified yet"), "{out}");
+    let (file, root) = (scene.at("versions.json"), answer["root"].as_str().unwrap());
+    let trusted = format!("--root {root}");
+    fails_saying(&mut verify(&file, &trusted), &["versions.json is refused", "malformed"]);
+    // Under other parameters than those that are trusted it is not even looked at.
+    let other = ColeParams { fanout: 16, ..params };
+    let other = format!("{trusted} --cole-params {}", other.digest());
+    let digest = params.digest().to_string();
+    fails_saying(&mut verify(&file, &other), &["versions.json is refused", &digest]);
+    let out = verify(&file, &format!("{trusted} --cole-params 0x01")).output().unwrap();
+    assert_eq!(out.status.code(), Some(2), "no 32 bytes: {out:?}");
+}
+
+/// The state of an old block comes under the root of a later one, whose header goes into the file.
+#[test]
+fn a_proof_as_of_an_older_block_names_both() {
+    let scene = Scene::new();
+    let (mut answer, header) = answer();
+    let number: U256 = answer["block"].as_str().unwrap().parse().unwrap();
+    // The one block of this node is asked for; the answer is under the root of the next.
+    answer["asOf"] = json!(number);
+    answer["block"] = json!(number + U256::from(1));
+    let server = node(answer.clone(), &header);
+    // There is no other block, so it is not the one that the proof names.
+    answer["blockHash"] = json!(B256::with_last_byte(7));
+    fails_saying(&mut get(&scene, &server, &answer["address"]), &["block"]);
+    drop(server);
+    answer["asOf"] = json!(number - U256::from(1));
+    let server = node(answer.clone(), &header);
+    fails_saying(&mut get(&scene, &server, &answer["address"]), &["has answered of block"]);
 }
 
 #[test]

@@ -79,9 +79,8 @@ fn real_bundles_pass_every_check_on_every_backend() {
         "prestate/19910734",
     ]
     .map(|name| bundle(&mainnet, name));
-    for (pad, backends) in
-        [("", "mpt,raw"), ("--pad-accounts 2k --pad-slots 3k --state-cache none", "lvmt,raw,mpt")]
-    {
+    let pad = "--pad-accounts 2k --pad-slots 3k --state-cache none --cole.memory-pairs 500";
+    for (pad, backends) in [("", "mpt,raw"), (pad, "lvmt,raw,cole,mpt")] {
         let more = format!("--state-backend {backends} {pad}");
         let printed = succeeds(&mut replay(&scene, &more, &paths));
         assert!(!printed.contains("BAD"), "{printed}");

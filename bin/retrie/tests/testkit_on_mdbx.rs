@@ -5,6 +5,7 @@ use retrie_state::{
     Backend, KvStore, StateStore,
     testkit::{Kit, Scale, a_key_value_store_matches_a_model, run_all_of},
 };
+use retrie_storage_cole::Cole;
 use retrie_storage_lvmt::{Lvmt, Params, ProofShard};
 use retrie_storage_mpt::{MptArchive, TrieHash};
 use std::{cell::RefCell, ops::ControlFlow, sync::Arc};
@@ -56,6 +57,20 @@ fn lvmt_passes_the_kit_on_mdbx() {
     let params = Params::insecure_dev(4, true, &|_, _, _| ControlFlow::Continue(())).unwrap();
     let params = Arc::new(params);
     passes_on_mdbx(&|| Arc::new(Lvmt::new(params.clone(), ProofShard::All).unwrap()));
+}
+
+/// Levels of a few blocks.
+#[test]
+fn cole_passes_the_kit_on_mdbx() {
+    for async_merge in [true, false] {
+        let params = retrie_storage_cole::Params {
+            async_merge,
+            memory_pairs: 50,
+            size_ratio: 2,
+            ..Default::default()
+        };
+        passes_on_mdbx(&|| Arc::new(Cole::new(params).unwrap()));
+    }
 }
 
 #[test]

@@ -5,7 +5,7 @@ mod common;
 use common::{Scene, fails_saying, retrie, succeeds, words};
 use mdbx::{Environment, Geometry, Mode};
 use retrie_db::{Db, OpenOptions};
-use retrie_pipeline::testkit::Rules;
+use retrie_pipeline::{state_folder, testkit::Rules};
 use std::{
     io::{Read, Seek, SeekFrom, Write},
     path::Path,
@@ -52,6 +52,41 @@ fn verify_tells_what_it_checked_and_where_the_damage_is() {
     fails_saying(verify.args(["--json", &json]), &["1 findings", "import again"]);
     let finding = scene.json("verify.json")["findings"][0].as_str().unwrap().to_owned();
     assert!(finding.contains("table Metadata, key 0x6e6f74652f66696e616c69736564"), "{finding}");
+}
+
+/// What goes wrong in the check itself is told apart from damage, and leaves nothing behind.
+#[test]
+fn a_check_that_cannot_be_done_says_nothing_of_the_datadir() {
+    let (scene, _) = Scene::with_chain(Rules::Prague, 6);
+    succeeds(&mut scene.import("chain.rlp", ""));
+    let entries = |folder: &Path| {
+        let entries = std::fs::read_dir(folder).unwrap();
+        let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name()).collect();
+        names.sort();
+        names
+    };
+    let before = entries(&scene.path("data"));
+    let file = scene.write("file", "no folder");
+    for scratch in [scene.at("nowhere"), file] {
+        let mut verify = command(&scene, "db verify");
+        let output = verify.args(["--scratch", &scratch]).output().unwrap();
+        assert_eq!(output.status.code(), Some(3), "{output:?}");
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        let says = stderr.contains("could not be done") && stderr.contains(&scratch);
+        assert!(says && stderr.contains("--scratch") && !stderr.contains("findings"), "{stderr}");
+    }
+    let scratch = scene.path("scratch");
+    std::fs::create_dir(&scratch).unwrap();
+    let mut verify = command(&scene, "db verify");
+    let printed = succeeds(verify.args(["--scratch", &scene.at("scratch")]));
+    assert!(printed.contains("nothing is wrong"), "{printed}");
+    assert!(entries(&scratch).is_empty());
+    // A file in the state folder that nobody names does no harm.
+    std::fs::write(state_folder(&scene.path("data"), false).join("left-over"), [0; 7]).unwrap();
+    let printed = succeeds(&mut command(&scene, "db verify"));
+    let says = printed.contains("1 that nobody needs any more, 7 bytes");
+    assert!(says && printed.contains("nothing is wrong"), "{printed}");
+    assert_eq!(entries(&scene.path("data")), before);
 }
 
 /// Bytes of the database file that have ever been used.

@@ -28,7 +28,7 @@ use std::{
 const TERMS: Terms = Terms { sync: SyncMode::NoSync, cache_bytes: 64 << 20, retention: 16 };
 
 fn workload(name: &'static str, mix: Mix, contracts: ContractSet) -> Workload {
-    let preload = Preload { senders: 20, contracts: contracts.into() };
+    let preload = Preload { senders: 20, contracts: contracts.into(), empty_ledgers: false };
     Workload {
         name,
         recipe: Recipe {
@@ -36,7 +36,7 @@ fn workload(name: &'static str, mix: Mix, contracts: ContractSet) -> Workload {
             fill: Fill::Transactions(15),
             mix,
             accounts: 200,
-            keys: KeyChoice { reads: 50, zipf: None },
+            keys: KeyChoice { reads: 50, inserts: 0, zipf: None },
             preload: Some(preload),
         },
         blocks: 10,
@@ -162,6 +162,34 @@ fn every_workload_runs_to_its_end() {
         let params = raced.outcomes[0].result(&workload, &TERMS).params;
         assert_eq!(params["senders"], senders.to_string());
         assert_eq!(params.contains_key("contracts"), name == "erc20" || name == "uniswap");
+    }
+}
+
+/// As in the COLE authors' program: one caller, and calls fill what is empty at first.
+#[test]
+fn ledgers_may_be_empty_at_first() {
+    let home = tempfile::tempdir().unwrap();
+    for (name, mix) in [
+        ("smallbank", Mix { smallbank: 1, ..Mix::NOTHING }),
+        ("kvstore", Mix { kvstore: 1, ..Mix::NOTHING }),
+    ] {
+        let filled = workload(name, mix, ContractSet::own());
+        let mut empty = filled.clone();
+        empty.recipe.keys.inserts = 50;
+        if let Some(preload) = &mut empty.recipe.preload {
+            (preload.empty_ledgers, preload.senders) = (true, 1);
+        }
+        let [filled, empty] = [filled, empty].map(|workload| {
+            let raced = run(&workload, Senders::Recovered, home.path());
+            check(&workload, &raced);
+            raced.outcomes[0].result(&workload, &TERMS)
+        });
+        assert_eq!(
+            (empty.params["fresh"].as_bool(), &empty.params["inserts"]),
+            (Some(true), &50.into())
+        );
+        assert!(!filled.params.contains_key("fresh") && !filled.params.contains_key("inserts"));
+        assert!(empty.disk_bytes < filled.disk_bytes, "{name}: {}", empty.disk_bytes);
     }
 }
 

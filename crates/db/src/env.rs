@@ -145,8 +145,18 @@ impl Db {
         self.begin_read()?.code(hash)
     }
 
-    /// Writes to the disk whatever commits have left in memory (with [`SyncMode::NoSync`]).
+    /// Writes to the disk whatever commits have left in memory (with [`SyncMode::NoSync`]). Waits
+    /// while a write transaction is open.
+    ///
+    /// # Errors
+    /// [`DbError::Nested`] if that is one of this thread.
     pub fn sync(&self) -> Result<()> {
+        // Nothing is written through this handle.
+        let Some(gate) = &self.inner.gate else { return Ok(()) };
+        // MDBX, which here knows no owner of a transaction, would take another thread's for this
+        // thread's own and sync in the midst of it.
+        let path = || self.inner.context.path.clone();
+        let _pass = gate.enter().ok_or_else(|| DbError::Nested { path: path() })?;
         match self.inner.env.sync(true) {
             Ok(_) => Ok(()),
             Err(e) => Err(self.inner.error("syncing", e)),

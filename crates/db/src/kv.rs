@@ -70,6 +70,10 @@ impl KvStore for StateStore {
             .and_then(|snapshot| snapshot.state_bytes())
             .map_err(|e| StoreError::new("measuring the state", e))
     }
+
+    fn sync(&self) -> Result<(), StoreError> {
+        self.0.sync().map_err(|e| StoreError::new("syncing the state", e))
+    }
 }
 
 /// Reads that snapshots and write transactions do alike; the two differ in how they find a table.

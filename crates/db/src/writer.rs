@@ -51,14 +51,14 @@ pub(crate) struct Gate {
 }
 
 /// The right to write.
-struct Pass {
+pub(crate) struct Pass {
     inside: Arc<AtomicUsize>,
     _turn: ArcMutexGuard<RawFairMutex, ()>,
 }
 
 impl Gate {
     /// Waits for its turn; `None` if this thread is inside already and would wait for itself.
-    fn enter(&self) -> Option<Pass> {
+    pub(crate) fn enter(&self) -> Option<Pass> {
         let me = thread_number() + 1;
         if self.inside.load(Ordering::Relaxed) == me {
             return None;

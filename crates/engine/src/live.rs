@@ -14,11 +14,12 @@ use retrie_db::{ChainRead, ReadTxn, StoredTransaction};
 use retrie_execution::{BlockHashes, CodeCache, CodeReader, ExecutionInput};
 use retrie_pipeline::{BlockWithReceipts, Chain, ExecutedBlock, HeadChange, PipelineError, Tree};
 use retrie_state::{
-    AccountNodes, At, BlockRef, Session, StateError, StateKey, StateProof, StateReader, StoreError,
-    Value,
+    AccountNodes, At, BlockRef, PastState, Session, StateError, StateKey, StateProof, StateReader,
+    StoreError, Value, Version,
 };
 use std::{
     fmt,
+    ops::RangeInclusive,
     sync::{Arc, Weak},
     time::Duration,
 };
@@ -155,11 +156,7 @@ impl LiveChain {
                 return Ok(View { live: self.clone(), moment, read: Arc::new(read) });
             }
             drop(read);
-            if attempt < EAGER_ATTEMPTS {
-                std::thread::yield_now();
-            } else {
-                std::thread::sleep(PAUSE);
-            }
+            rest(attempt);
         }
     }
 
@@ -174,6 +171,15 @@ impl LiveChain {
             // Without subscribers there is nobody to tell.
             let _ = self.0.changes.send(Arc::new(change));
         }
+    }
+}
+
+/// Makes way for the engine before another attempt.
+fn rest(attempt: usize) {
+    if attempt < EAGER_ATTEMPTS {
+        std::thread::yield_now();
+    } else {
+        std::thread::sleep(PAUSE);
     }
 }
 
@@ -387,40 +393,82 @@ impl View {
         }
     }
 
-    /// From memory; by flat history, which is quickest below the tip; through undo; by the history
-    /// of the backend.
+    /// From memory; by the history of the backend, where it has one; by flat history, which is
+    /// quickest of the other ways below the tip; through undo.
     fn reader(&self, header: &SealedHeader) -> Result<Reader, PipelineError> {
         let store = self.live.chain().state();
         let (number, hash) = (header.number, header.hash());
         if let Some(block) = self.moment.blocks.get(&hash) {
-            return Ok(Box::new(store.reader(At::Proposal(&block.proposal))?));
+            return match store.reader(At::Proposal(&block.proposal)) {
+                // It has become durable since, and has left the retention depth already.
+                Err(error @ StateError::UnknownBlock { .. }) => match self.in_history(&hash)? {
+                    Some(past) => Ok(Box::new(past)),
+                    None => Err(error.into()),
+                },
+                reader => Ok(Box::new(reader?)),
+            };
         }
         let is_tip = store.tip().is_some_and(|tip| tip.block.hash == hash);
         if is_tip || !self.read.is_canonical(&hash)? {
             return Ok(Box::new(store.reader(At::Block(hash))?));
         }
-        let head = self.moment.canonical.last();
-        // By the head of this view, whatever the durable tip is by now.
-        let from = match head {
-            Some(head) => At::Proposal(&head.proposal),
-            None => At::Block(self.moment.head.hash()),
-        };
-        let past = store.past(from, number);
-        match past {
-            Err(error @ StateError::BeyondHistory { .. }) => {
-                if let Ok(reader) = store.reader(At::Block(hash)) {
-                    return Ok(Box::new(reader));
-                }
-                if store.backend().history().is_some() {
-                    return Ok(Box::new(store.history(number)?));
-                }
-                Err(error.into())
-            }
+        if let Some(past) = self.in_history(&hash)? {
+            return Ok(Box::new(past));
+        }
+        match store.past(self.at_head(), number) {
+            Err(error @ StateError::BeyondHistory { .. }) => match store.reader(At::Block(hash)) {
+                Ok(reader) => Ok(Box::new(reader)),
+                Err(_) => Err(self.why_not_in_history(number).unwrap_or(error).into()),
+            },
             past => Ok(Box::new(past?)),
         }
     }
 
-    /// A proof of the values of `keys` after a known block.
+    /// The state of the head of this view, whatever the durable tip is by now.
+    fn at_head(&self) -> At<'_> {
+        match self.moment.canonical.last() {
+            Some(head) => At::Proposal(&head.proposal),
+            None => At::Block(self.moment.head.hash()),
+        }
+    }
+
+    /// The state of a canonical durable block by the backend's own history; `None` if that does not
+    /// have it.
+    fn in_history(&self, hash: &B256) -> Result<Option<PastState>, PipelineError> {
+        let chain = self.live.chain();
+        if chain.state().backend().history().is_none() || !self.is_canonical(hash)? {
+            return Ok(None);
+        }
+        let Some(number) = self.block_number(hash)? else { return Ok(None) };
+        for attempt in 1..=ATTEMPTS {
+            let past = match chain.state().history(number) {
+                // Forgotten, or durable no longer.
+                Err(StateError::NotInHistory { .. }) => return Ok(None),
+                past => past?,
+            };
+            // It is the history of the durable chain of now, which may be another than that of this
+            // view. Where that tip still is canonical, so are its ancestors.
+            let now = chain.db().begin_read()?;
+            if now.is_canonical(&past.tip().hash)? {
+                return Ok(now.is_canonical(hash)?.then_some(past));
+            }
+            drop((now, past));
+            rest(attempt);
+        }
+        Ok(None)
+    }
+
+    /// What the backend's history says of a block that it does not have.
+    fn why_not_in_history(&self, number: u64) -> Option<StateError> {
+        match self.live.chain().state().history(number) {
+            Err(error @ StateError::NotInHistory { .. }) => Some(error),
+            _ => None,
+        }
+    }
+
+    /// A proof of the values of `keys` after a known block. Some backends prove states beyond the
+    /// retention depth under the root of a later block, the durable tip: the proof then is
+    /// [as of](StateProof::as_of) the block.
     ///
     /// # Errors
     /// As [`state`](Self::state); [`StateError::Unsupported`] if the backend has no proofs.
@@ -429,10 +477,30 @@ impl View {
         if let Some(block) = self.moment.blocks.get(hash) {
             return Ok(store.prove(At::Proposal(&block.proposal), keys)?);
         }
-        match self.only_in_history(hash)? {
-            Some(number) => Ok(store.history(number)?.prove(*hash, keys)?),
-            None => Ok(store.prove(At::Block(*hash), keys)?),
+        // Who asks for a recent block may trust its root alone.
+        let history = store.backend().history();
+        if history.is_some_and(|history| history.proven_by_view())
+            && let Ok(proof) = store.prove(At::Block(*hash), keys)
+        {
+            return Ok(proof);
         }
+        match self.in_history(hash)? {
+            Some(past) => Ok(past.prove(*hash, keys)?),
+            None => store.prove(At::Block(*hash), keys).map_err(|error| self.not_kept(hash, error)),
+        }
+    }
+
+    /// What each of `keys` was over `blocks`, newest version first, and the proof of that under the
+    /// root of the head; see [`retrie_state::Provenance`].
+    ///
+    /// # Errors
+    /// Those of [`retrie_state::StateStore::versions`].
+    pub fn versions(
+        &self,
+        keys: &[StateKey],
+        blocks: RangeInclusive<u64>,
+    ) -> Result<(Vec<Vec<Version>>, StateProof), PipelineError> {
+        Ok(self.live.chain().state().versions(self.at_head(), keys, blocks)?)
     }
 
     /// The trie nodes that prove an account and its `slots` after a known block, for `eth_getProof`
@@ -450,9 +518,12 @@ impl View {
         if let Some(block) = self.moment.blocks.get(hash) {
             return Ok(store.account_nodes(At::Proposal(&block.proposal), address, slots)?);
         }
-        match self.only_in_history(hash)? {
-            Some(number) => Ok(store.history(number)?.account_nodes(address, slots)?),
-            None => Ok(store.account_nodes(At::Block(*hash), address, slots)?),
+        match self.in_history(hash)? {
+            Some(past) => Ok(past.account_nodes(address, slots)?),
+            None => {
+                let nodes = store.account_nodes(At::Block(*hash), address, slots);
+                nodes.map_err(|error| self.not_kept(hash, error))
+            }
         }
     }
 
@@ -470,20 +541,22 @@ impl View {
         if let Some(block) = self.moment.blocks.get(hash) {
             return Ok(store.merge_nodes(At::Proposal(&block.proposal), removed)?);
         }
-        match self.only_in_history(hash)? {
-            Some(number) => Ok(store.history(number)?.merge_nodes(removed)?),
-            None => Ok(store.merge_nodes(At::Block(*hash), removed)?),
+        match self.in_history(hash)? {
+            Some(past) => Ok(past.merge_nodes(removed)?),
+            None => {
+                let nodes = store.merge_nodes(At::Block(*hash), removed);
+                nodes.map_err(|error| self.not_kept(hash, error))
+            }
         }
     }
 
-    /// Number of a durable block whose state the backend's own history has alone.
-    fn only_in_history(&self, hash: &B256) -> Result<Option<u64>, PipelineError> {
-        let store = self.live.chain().state();
-        let number = self.block_number(hash)?.ok_or(StateError::UnknownBlock { hash: *hash })?;
-        let is_retained = store.retained().is_some_and(|kept| kept.contains(&number));
-        let has_history = store.backend().history().is_some();
-        let is_old = !is_retained && has_history && self.is_canonical(hash)?;
-        Ok(is_old.then_some(number))
+    /// `error` of a block whose state is not at hand; of a known one, why history does not have it.
+    fn not_kept(&self, hash: &B256, error: StateError) -> PipelineError {
+        let why = match (&error, self.block_number(hash)) {
+            (StateError::UnknownBlock { .. }, Ok(Some(number))) => self.why_not_in_history(number),
+            _ => None,
+        };
+        why.unwrap_or(error).into()
     }
 
     /// As much of such a proof as this node has; see [`retrie_state::ProofShards`].

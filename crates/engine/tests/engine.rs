@@ -15,16 +15,19 @@ use retrie_engine::EngineConfig;
 use retrie_pipeline::testkit::{Call, GENESIS_CONTRACT, Plan, Rules};
 use retrie_state::StateReader;
 
-const ALL: [Setup; 9] = [
+const ALL: [Setup; 12] = [
     Setup::Mpt,
     Setup::MptShadow,
     Setup::Archive,
     Setup::Raw,
     Setup::Refereed,
     Setup::Lvmt,
+    Setup::Cole,
+    Setup::ColeRefereed,
     Setup::RawNative,
     Setup::ArchiveNative,
     Setup::LvmtNative,
+    Setup::ColeNative,
 ];
 
 /// `block` with the wrong gas, which no setup accepts, and its child in the same way.
@@ -434,7 +437,7 @@ fn reorg_below_what_is_kept_is_refused_and_changes_nothing() {
     let genesis = chain.genesis();
     let main = chain.branch(genesis, 24, 12, 1);
     let side = chain.branch(main[0], 26, 12, 2);
-    for setup in [Setup::Mpt, Setup::Lvmt] {
+    for setup in [Setup::Mpt, Setup::Lvmt, Setup::Cole] {
         let mut node = Node::new(&chain.spec, setup);
         node.retention = 8;
         node.config = EngineConfig { persistence_threshold: 0, memory_blocks: 0 };

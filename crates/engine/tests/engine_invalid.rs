@@ -29,7 +29,7 @@ fn requests_are_sorted_by_type_and_have_data() {
 
 #[test]
 fn requests_are_those_that_execution_gives() {
-    for setup in [Setup::Mpt, Setup::Raw, Setup::Lvmt] {
+    for setup in [Setup::Mpt, Setup::Raw, Setup::Lvmt, Setup::Cole] {
         let (chain, blocks) = line(setup, Rules::Prague, 2);
         let running = Node::new(&chain.spec, setup).start();
         running.follow(&blocks[..1]);
@@ -145,7 +145,7 @@ fn each_wrong_field_makes_a_block_invalid() {
             block.body.withdrawals = Some(list.into());
         },
     ];
-    for setup in [Setup::Mpt, Setup::Archive, Setup::Refereed, Setup::Raw, Setup::Lvmt] {
+    for setup in CHECKED.into_iter().chain([Setup::Raw, Setup::Lvmt, Setup::Cole]) {
         let running = Node::new(&chain.spec, setup).start();
         running.follow(&blocks[..1]);
         let sees_roots = CHECKED.contains(&setup);

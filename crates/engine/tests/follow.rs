@@ -140,7 +140,7 @@ impl World {
 
 #[test]
 fn follower_catches_up_and_follows_reorgs() {
-    for setup in [Setup::Mpt, Setup::Lvmt] {
+    for setup in [Setup::Mpt, Setup::Lvmt, Setup::ColeNative] {
         let mut chain = setup.test_chain(Rules::Cancun);
         let genesis = chain.genesis();
         let main = chain.branch(genesis, 90, 12, 1);

@@ -353,7 +353,7 @@ fn withdrawal_requests_go_to_the_consensus_layer() {
 
 #[test]
 fn node_without_the_state_roots_of_its_chain_builds_nothing() {
-    for setup in [Setup::Raw, Setup::Lvmt] {
+    for setup in [Setup::Raw, Setup::Lvmt, Setup::Cole] {
         let running = Node::new(&fork("cancun"), setup).start();
         let attributes = attributes(&running.live, 12);
         let head = ForkchoiceState::same_hash(running.head());
@@ -368,7 +368,9 @@ fn referee_and_native_roots_make_payloads_of_every_backend() {
     for (maker, judge) in [
         (Setup::Refereed, Setup::Mpt),
         (Setup::Archive, Setup::Mpt),
+        (Setup::ColeRefereed, Setup::Mpt),
         (Setup::LvmtNative, Setup::LvmtNative),
+        (Setup::ColeNative, Setup::ColeNative),
         (Setup::RawNative, Setup::RawNative),
         (Setup::ArchiveNative, Setup::ArchiveNative),
     ] {
@@ -401,7 +403,8 @@ fn miner(running: &Running, maintainer: &PoolMaintainer, sealing: Sealing) -> De
     )
 }
 
-const NATIVE: [Setup; 3] = [Setup::LvmtNative, Setup::RawNative, Setup::ArchiveNative];
+const NATIVE: [Setup; 4] =
+    [Setup::LvmtNative, Setup::RawNative, Setup::ArchiveNative, Setup::ColeNative];
 
 #[test]
 fn dev_chain_seals_each_transaction_at_once() {

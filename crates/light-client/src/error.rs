@@ -48,6 +48,14 @@ pub enum LightClientError {
         /// The proof's.
         proof: String,
     },
+    /// The proof is said to be of a block that is later than the one whose root it leads to.
+    #[error("a proof under the root of block {proven} says nothing of the later block {asked}")]
+    LaterBlock {
+        /// The later block.
+        asked: u64,
+        /// The block whose root the proof leads to.
+        proven: u64,
+    },
     /// The proof leads to another root than the trusted one.
     #[error(
         "the proof leads to root {proof}, but the trusted root is {trusted}; if the backend's roots \
@@ -93,7 +101,7 @@ impl LightClientError {
             | Self::UnknownParams { .. }
             | Self::Proof(ProofError::WrongKind { .. }) => "kind",
             Self::Header { .. } => "header",
-            Self::OtherBlock { .. } => "block",
+            Self::OtherBlock { .. } | Self::LaterBlock { .. } => "block",
             Self::OtherRoot { .. } | Self::Proof(ProofError::RootMismatch) => "root",
             Self::Proof(ProofError::Missing { .. }) => "missing",
             Self::Proof(ProofError::Unused) => "unused",

@@ -5,7 +5,9 @@
 //!  ----                                     ----
 //!  state_getProof --> StateProofResponse -> Verifier -- by backend --> verifier of the storage crate
 //!  eth_getProof ----> EthProofResponse ---> ^  ^
-//!                                           |  '-- parameters, pinned by their digest (lvmt)
+//!  state_getProvenance                      |  '-- parameters, pinned by their digest (lvmt, cole)
+//!               '---> ProvenanceResponse ---'
+//!                                           ^
 //!             header, checkpoint or root: TrustedRoot
 //!                                           |
 //!                                           v
@@ -19,6 +21,8 @@
 //! * **Kind**: backend, version of its proofs, hash function, digest of its parameters.
 //! * **Trusted root**: a root that the caller believes in, and why: [`TrustedRoot`].
 //! * **Answer**: a proof with the values that the node says it proves. [`StateProofResponse`].
+//! * **Provenance**: what a key was over a range of blocks, proven under one root. An answer of that:
+//!   [`ProvenanceResponse`].
 //!
 //! # Assumptions
 //!
@@ -36,15 +40,18 @@ extern crate alloc;
 
 mod error;
 mod header;
+mod provenance;
 mod response;
 mod trust;
 mod verified;
 mod verifier;
 
 pub use error::{HeaderFault, LightClientError};
+pub use provenance::{ProvenanceResponse, VersionClaim, VersionValue};
 pub use response::{AccountClaim, EthProofResponse, EthSlotProof, SlotClaim, StateProofResponse};
-pub use retrie_state::{Account, BlockRef, ProofError, StateKey, StateProof, Value};
+pub use retrie_state::{Account, BlockRef, ProofError, StateKey, StateProof, Value, Version};
+pub use retrie_storage_cole::{Params as ColeParams, ParamsError as ColeParamsError};
 pub use retrie_storage_lvmt::VerifierParams;
 pub use trust::{ParamsTrust, RootTrust, Trust, TrustedRoot};
-pub use verified::{Shown, Verified};
+pub use verified::{Shown, Verified, VerifiedProvenance};
 pub use verifier::{Verifier, verify_code};

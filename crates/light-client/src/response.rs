@@ -24,6 +24,10 @@ pub struct StateProofResponse {
     pub block: U64,
     /// Hash of the block.
     pub block_hash: B256,
+    /// Number of the block whose state is shown, if that is an older one than `block`, whose root the
+    /// proof leads to.
+    #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "Option::is_none"))]
+    pub as_of: Option<U64>,
     /// The root that the proof leads to.
     pub root: B256,
     /// Address of the account.
@@ -82,7 +86,7 @@ impl StateProofResponse {
         account: Option<Account>,
         storage: impl IntoIterator<Item = (B256, U256)>,
     ) -> Self {
-        let StateProof { backend, version, hash, params, block, root, bytes } = proof;
+        let StateProof { backend, version, hash, params, block, as_of, root, bytes } = proof;
         let claim = |(key, value)| SlotClaim { key, value };
         Self {
             backend,
@@ -91,6 +95,7 @@ impl StateProofResponse {
             params,
             block: U64::from(block.number),
             block_hash: block.hash,
+            as_of: as_of.map(U64::from),
             root,
             address,
             account: account.map(AccountClaim::from),
@@ -118,6 +123,7 @@ impl StateProofResponse {
             hash: self.hash.clone(),
             params: self.params,
             block: BlockRef::new(self.block.to(), self.block_hash),
+            as_of: self.as_of.map(|number| number.to()),
             root: self.root,
             bytes: self.proof.clone(),
         }

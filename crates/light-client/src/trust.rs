@@ -55,6 +55,8 @@ pub enum RootTrust {
 pub struct ParamsTrust {
     /// Their digest, which the caller pinned.
     pub digest: B256,
+    /// Whether there is a secret behind them that nobody may know.
+    pub has_secret: bool,
     /// Whether everybody knows their secret, and could have forged the proof.
     pub insecure: bool,
 }
@@ -108,8 +110,10 @@ impl Trust {
     /// What it rests on, a sentence each.
     pub fn sentences(&self) -> Vec<String> {
         let mut sentences = vec![self.reason_with(&self.root)];
-        if let Some(ParamsTrust { digest, insecure }) = self.params {
-            sentences.push(if insecure {
+        if let Some(ParamsTrust { digest, has_secret, insecure }) = self.params {
+            sentences.push(if !has_secret {
+                format!("the parameters {digest} were pinned: the store is one of these")
+            } else if insecure {
                 format!(
                     "the parameters {digest} are INSECURE development parameters: everybody knows \
                      their secret and can forge proofs"

@@ -3,6 +3,7 @@
 use crate::{LightClientError, Trust};
 use alloc::vec::Vec;
 use alloy_primitives::{Address, B256, U256};
+use core::ops::RangeInclusive;
 use retrie_state::{Account, StateKey, Value, decode_slot};
 
 /// What a proof shows under a trusted root.
@@ -11,6 +12,23 @@ use retrie_state::{Account, StateKey, Value, decode_slot};
 pub struct Verified {
     /// The asked keys with what they hold, in the order asked.
     pub shown: Vec<Shown>,
+    /// The block whose state this is, if that is an older one than the block of the root.
+    pub as_of: Option<u64>,
+    /// What that rests on.
+    pub trust: Trust,
+}
+
+/// What a proof shows of a key over a range of blocks, under a trusted root.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[must_use = "this is what was proven; what the answer says besides was not"]
+pub struct VerifiedProvenance {
+    /// The key.
+    pub key: StateKey,
+    /// The range of blocks.
+    pub blocks: RangeInclusive<u64>,
+    /// What the key was set to in the range but at its first block, and what it held at that if it
+    /// had ever been set; each with the block that set it, newest first. These are all.
+    pub versions: Vec<(u64, Shown)>,
     /// What that rests on.
     pub trust: Trust,
 }

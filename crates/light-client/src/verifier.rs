@@ -2,12 +2,13 @@
 //! with what its proof shows.
 
 use crate::{
-    EthProofResponse, LightClientError, ParamsTrust, Shown, StateProofResponse, Trust, TrustedRoot,
-    Verified,
+    EthProofResponse, LightClientError, ParamsTrust, ProvenanceResponse, Shown, StateProofResponse,
+    Trust, TrustedRoot, Verified, VerifiedProvenance, VersionValue,
 };
 use alloc::{borrow::ToOwned, vec::Vec};
 use alloy_primitives::{B256, KECCAK256_EMPTY, keccak256};
-use retrie_state::{Account, HashId, StateKey, StateProof, Value};
+use retrie_state::{Account, HashId, ProofError, StateKey, StateProof, Value, Version};
+use retrie_storage_cole::{Params as ColeParams, verify_versions};
 use retrie_storage_lvmt::VerifierParams;
 use retrie_storage_mpt::{
     TrieHash,
@@ -15,22 +16,24 @@ use retrie_storage_mpt::{
 };
 
 /// Verifies proofs of every kind that it has been given what it takes for: `mpt` and `mpt-archive`
-/// always, `lvmt` under pinned parameters.
+/// always, `lvmt` and `cole` under pinned parameters.
 #[derive(Clone, Debug, Default)]
 pub struct Verifier {
     lvmt: Vec<VerifierParams>,
+    cole: Vec<ColeParams>,
 }
 
 /// Kinds of proofs.
 enum Kind<'a> {
     Mpt(TrieHash),
     Lvmt(&'a VerifierParams),
+    Cole(&'a ColeParams),
 }
 
 impl Verifier {
     /// A verifier without pinned parameters.
     pub const fn new() -> Self {
-        Self { lvmt: Vec::new() }
+        Self { lvmt: Vec::new(), cole: Vec::new() }
     }
 
     /// The same, which also takes proofs of `lvmt` under these parameters. Whether they are to be
@@ -38,6 +41,15 @@ impl Verifier {
     #[must_use]
     pub fn pin_lvmt(mut self, params: VerifierParams) -> Self {
         self.lvmt.push(params);
+        self
+    }
+
+    /// The same, which also takes proofs of `cole` under these parameters. They have no secret, but a
+    /// proof under others than the store's may lie; whose they are is the caller's to know. Their
+    /// [digest](ColeParams::digest) is all of them: [`ColeParams::from_digest`].
+    #[must_use]
+    pub fn pin_cole(mut self, params: ColeParams) -> Self {
+        self.cole.push(params);
         self
     }
 
@@ -53,7 +65,7 @@ impl Verifier {
     ) -> Result<Verified, LightClientError> {
         let (values, trust) = self.values(proof, keys, trusted)?;
         let shown = keys.iter().zip(values).map(|(key, value)| Shown::of(key, value));
-        Ok(Verified { shown: shown.collect::<Result<_, _>>()?, trust })
+        Ok(Verified { shown: shown.collect::<Result<_, _>>()?, as_of: proof.as_of, trust })
     }
 
     /// The values of `keys` as the backend has them (`None`: absent), as `proof` shows them under
@@ -69,20 +81,54 @@ impl Verifier {
         keys: &[StateKey],
         trusted: &TrustedRoot,
     ) -> Result<(Vec<Option<Value>>, Trust), LightClientError> {
+        let (kind, trust) = self.open(proof, trusted)?;
+        Ok((kind.verify(trust.root, keys, proof.as_of, &proof.bytes)?, trust))
+    }
+
+    /// The verifier of a proof's kind, and the trusted root, which the envelope names. What the proof
+    /// shows may be as of a block that is not later than the root's.
+    fn open(
+        &self,
+        proof: &StateProof,
+        trusted: &TrustedRoot,
+    ) -> Result<(Kind<'_>, Trust), LightClientError> {
         let kind = self.kind(proof)?;
         let (root, reason) = trusted.open()?;
         reason.check_block(proof)?;
+        let proven = proof.block.number;
+        if let Some(asked) = proof.as_of.filter(|asked| *asked > proven) {
+            return Err(LightClientError::LaterBlock { asked, proven });
+        }
         if proof.root != root {
             return Err(LightClientError::OtherRoot { trusted: root, proof: proof.root });
         }
-        let params = match kind {
-            Kind::Mpt(_) => None,
-            Kind::Lvmt(params) => {
-                let (digest, insecure) = (params.digest(), params.is_insecure());
-                Some(ParamsTrust { digest, insecure })
-            }
-        };
-        Ok((kind.verify(root, keys, &proof.bytes)?, Trust { root, reason, params }))
+        let params = kind.params();
+        Ok((kind, Trust { root, reason, params }))
+    }
+
+    /// What an answer of `state_getProvenance` proves under the trusted root, which is also what it
+    /// states. That it answers the question is for the caller to see from key and range.
+    ///
+    /// # Errors
+    /// As [`verify_response`](Self::verify_response); also if the range reaches beyond the block of
+    /// the root.
+    pub fn verify_provenance(
+        &self,
+        response: &ProvenanceResponse,
+        trusted: &TrustedRoot,
+    ) -> Result<VerifiedProvenance, LightClientError> {
+        let (key, blocks, proof) = (response.key(), response.blocks(), response.to_proof());
+        let (kind, trust) = self.open(&proof, trusted)?;
+        let Kind::Cole(params) = kind else { return Err(NO_HISTORY.into()) };
+        let versions = verify_versions(params, trust.root, &[key], blocks.clone(), &proof.bytes)?;
+        let shown = versions.into_iter().flatten();
+        let shown = shown.map(|Version { block, value }| Ok((block, Shown::of(&key, value)?)));
+        let versions = shown.collect::<Result<Vec<_>, LightClientError>>()?;
+        let stated = response.versions.iter().map(|claim| (claim.block.to(), claim.value));
+        if !stated.eq(versions.iter().map(|(block, shown)| (*block, VersionValue::from(*shown)))) {
+            return Err(LightClientError::Claim { key });
+        }
+        Ok(VerifiedProvenance { key, blocks, versions, trust })
     }
 
     /// What an answer of `state_getProof` proves under the trusted root, which is also what it
@@ -152,7 +198,7 @@ impl Verifier {
             }
             all.push(shown);
         }
-        Ok(Verified { shown: all, trust: Trust { root, reason, params: None } })
+        Ok(Verified { shown: all, as_of: None, trust: Trust { root, reason, params: None } })
     }
 
     fn kind(&self, proof: &StateProof) -> Result<Kind<'_>, LightClientError> {
@@ -162,6 +208,9 @@ impl Verifier {
             backend: proof.backend.clone(),
             digest: proof.params,
         };
+        if proof.as_of.is_some() && proof.backend != "cole" {
+            return Err(NO_HISTORY.into());
+        }
         let kind = match (proof.backend.as_str(), proof.version, proof.hash.as_str()) {
             ("mpt" | "mpt-archive", 1, KECCAK) => Kind::Mpt(TrieHash::Keccak256),
             ("mpt-archive", 1, BLAKE2B) => Kind::Mpt(TrieHash::Blake2b256),
@@ -169,6 +218,11 @@ impl Verifier {
                 let mut pinned = self.lvmt.iter();
                 let params = pinned.find(|params| params.digest() == proof.params);
                 return params.map(Kind::Lvmt).ok_or_else(unknown_params);
+            }
+            ("cole", 1, BLAKE2B) => {
+                let mut pinned = self.cole.iter();
+                let params = pinned.find(|params| params.digest() == proof.params);
+                return params.map(Kind::Cole).ok_or_else(unknown_params);
             }
             (backend, version, hash) => {
                 let (backend, hash) = (backend.to_owned(), hash.to_owned());
@@ -180,17 +234,35 @@ impl Verifier {
     }
 }
 
+/// Only `cole` proves older states than that of the root.
+const NO_HISTORY: ProofError = ProofError::WrongKind { what: "it cannot show older states" };
+
 impl Kind<'_> {
+    fn params(&self) -> Option<ParamsTrust> {
+        let (digest, has_secret, insecure) = match self {
+            Self::Mpt(_) => return None,
+            Self::Lvmt(params) => (params.digest(), true, params.is_insecure()),
+            Self::Cole(params) => (params.digest(), false, false),
+        };
+        Some(ParamsTrust { digest, has_secret, insecure })
+    }
+
     fn verify(
         &self,
         root: B256,
         keys: &[StateKey],
+        as_of: Option<u64>,
         proof: &[u8],
-    ) -> Result<Vec<Option<Value>>, LightClientError> {
-        Ok(match self {
-            Self::Mpt(hash) => retrie_storage_mpt::verify::verify_with(*hash, root, keys, proof)?,
-            Self::Lvmt(params) => retrie_storage_lvmt::verify(params, root, keys, proof)?,
-        })
+    ) -> Result<Vec<Option<Value>>, ProofError> {
+        match self {
+            Self::Mpt(hash) => retrie_storage_mpt::verify::verify_with(*hash, root, keys, proof),
+            Self::Lvmt(params) => retrie_storage_lvmt::verify(params, root, keys, proof),
+            Self::Cole(params) => {
+                let at = as_of.unwrap_or(u64::MAX);
+                let versions = verify_versions(params, root, keys, at..=at, proof)?.into_iter();
+                Ok(versions.map(|all| all.into_iter().next()?.value).collect())
+            }
+        }
     }
 }
 

@@ -3,8 +3,9 @@
 
 use alloy_primitives::{Address, B256, U64, U256, keccak256};
 use retrie_light_client::{
-    Account, BlockRef, LightClientError, RootTrust, StateKey, StateProof, StateProofResponse,
-    TrustedRoot, Verifier, VerifierParams, verify_code,
+    Account, BlockRef, ColeParams, LightClientError, ProvenanceResponse, RootTrust, StateKey,
+    StateProof, StateProofResponse, TrustedRoot, Verifier, VerifierParams, Version, VersionValue,
+    verify_code,
 };
 use serde_json::{Value, json};
 
@@ -25,6 +26,7 @@ fn answers_have_the_json_of_the_format_page() {
         hash: "blake2b-256".into(),
         params: B256::repeat_byte(1),
         block: BlockRef::new(256, B256::repeat_byte(2)),
+        as_of: None,
         root: B256::repeat_byte(3),
         bytes: vec![4, 5].into(),
     };
@@ -49,6 +51,125 @@ fn answers_have_the_json_of_the_format_page() {
     assert_eq!(answer.keys(), [&[StateKey::Account(address)], &keys[..]].concat());
     let nobody = StateProofResponse::new(proof, address, None, []);
     assert_eq!(serde_json::to_value(nobody).unwrap()["account"], Value::Null);
+}
+
+fn cole_proof() -> StateProof {
+    StateProof {
+        backend: "cole".into(),
+        version: 1,
+        hash: "blake2b-256".into(),
+        params: ColeParams::default().digest(),
+        block: BlockRef::new(16, B256::repeat_byte(2)),
+        as_of: None,
+        root: B256::repeat_byte(3),
+        bytes: vec![4, 5].into(),
+    }
+}
+
+#[test]
+fn old_states_and_provenance_have_the_json_of_the_format_page() {
+    let address = Address::repeat_byte(0xab);
+    let answer = StateProofResponse::new(cole_proof().as_of(10), address, None, []);
+    let json = serde_json::to_value(&answer).unwrap();
+    assert_eq!((&json["asOf"], &json["block"]), (&json!("0xa"), &json!("0x10")));
+    assert_eq!(serde_json::from_value::<StateProofResponse>(json).unwrap(), answer);
+    assert_eq!(answer.to_proof(), cole_proof().as_of(10));
+
+    let account = Account { nonce: 1, balance: U256::from(10), code_hash: B256::repeat_byte(6) };
+    let envelope = json!({
+        "backend": "cole", "version": 1, "hash": "blake2b-256", "params": cole_proof().params,
+        "block": "0x10", "blockHash": B256::repeat_byte(2), "root": B256::repeat_byte(3),
+        "address": address, "from": "0x2", "to": "0xc", "proof": "0x0405",
+    });
+    let check = |key, versions: Vec<Version>, slot: Value, stated: Value| {
+        let answer = ProvenanceResponse::new(cole_proof(), key, 2..=12, versions).unwrap();
+        let mut json = envelope.clone();
+        (json["slot"], json["versions"]) = (slot, stated);
+        assert_eq!(serde_json::to_value(&answer).unwrap(), json);
+        assert_eq!(serde_json::from_value::<ProvenanceResponse>(json).unwrap(), answer);
+        assert_eq!((answer.key(), answer.blocks()), (key, 2..=12));
+        assert_eq!(answer.to_proof(), cole_proof().as_of(12));
+    };
+    let deleted = Version { block: 12, value: None };
+    let versions = vec![deleted.clone(), Version { block: 1, value: Some(account.encode()) }];
+    let stated = json!([
+        {"block": "0xc", "account": null},
+        {"block": "0x1", "account": {"nonce": "0x1", "balance": "0xa", "codeHash": B256::repeat_byte(6)}},
+    ]);
+    check(StateKey::Account(address), versions, Value::Null, stated);
+    let slot = B256::repeat_byte(7);
+    let versions = vec![deleted, Version { block: 1, value: Some(vec![0x12, 0x34].into()) }];
+    let stated = json!([{"block": "0xc", "value": "0x0"}, {"block": "0x1", "value": "0x1234"}]);
+    check(StateKey::Slot(address, slot), versions, json!(slot), stated);
+
+    let bad = vec![Version { block: 1, value: Some(vec![0].into()) }];
+    let error = ProvenanceResponse::new(cole_proof(), StateKey::Slot(address, slot), 2..=12, bad);
+    assert_eq!(error.unwrap_err().class(), "value");
+}
+
+#[test]
+fn what_a_root_cannot_show_is_refused_before_its_proof_is_read() {
+    let (address, proof) = (Address::ZERO, cole_proof());
+    let trusted = TrustedRoot::Root(proof.root);
+    let verifier = Verifier::new().pin_cole(ColeParams::default());
+    let class = |proof: StateProof, verifier: &Verifier| {
+        let answer = StateProofResponse::new(proof, address, None, []);
+        verifier.verify_response(&answer, &trusted).unwrap_err().class()
+    };
+    assert_eq!(class(proof.clone().as_of(16), &verifier), "malformed");
+    assert_eq!(class(proof.clone().as_of(17), &verifier), "block");
+    assert_eq!(class(proof.clone(), &Verifier::new()), "kind");
+    let other = ColeParams { fanout: 5, ..ColeParams::default() };
+    assert_eq!(class(proof.clone(), &Verifier::new().pin_cole(other)), "kind");
+    let mpt = StateProof { backend: "mpt".into(), hash: "keccak256".into(), ..proof.clone() };
+    let mpt = StateProof { params: B256::ZERO, ..mpt };
+    assert_eq!(class(mpt.clone(), &verifier), "malformed");
+    assert_eq!(class(mpt.clone().as_of(16), &verifier), "kind");
+
+    let class = |proof: &StateProof, blocks| {
+        let key = StateKey::Account(address);
+        let answer = ProvenanceResponse::new(proof.clone(), key, blocks, Vec::new()).unwrap();
+        verifier.verify_provenance(&answer, &trusted).unwrap_err().class()
+    };
+    assert_eq!(class(&proof, 3..=16), "malformed");
+    assert_eq!(class(&proof, 3..=17), "block");
+    let (from, to) = (4, 3);
+    assert_eq!(class(&proof, from..=to), "malformed");
+    assert_eq!(class(&mpt, 3..=16), "kind");
+}
+
+#[test]
+fn provenance_must_state_all_versions_that_are_shown_and_no_others() {
+    let path = format!("{}/vectors/cole-forged.json", env!("CARGO_MANIFEST_DIR"));
+    let file: Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
+    let mut seen = 0;
+    for case in file["cases"].as_array().unwrap() {
+        let Some(true) = case["expect"]["versions"].as_array().map(|all| all.len() > 1) else {
+            continue;
+        };
+        let answer = case["question"]["provenance"].clone();
+        let answer: ProvenanceResponse = serde_json::from_value(answer).unwrap();
+        let params = ColeParams::from_digest(&answer.params).unwrap();
+        let verifier = Verifier::new().pin_cole(params);
+        let trusted = TrustedRoot::Root(answer.root);
+        let shown = verifier.verify_provenance(&answer, &trusted).unwrap();
+        assert_eq!((shown.key, shown.blocks), (answer.key(), answer.blocks()));
+        assert_eq!(shown.versions.len(), answer.versions.len());
+        assert!(shown.trust.to_string().contains("were pinned"), "{}", shown.trust);
+        let class = |change: &dyn Fn(&mut ProvenanceResponse)| {
+            let mut answer = answer.clone();
+            change(&mut answer);
+            verifier.verify_provenance(&answer, &trusted).unwrap_err().class()
+        };
+        assert_eq!(class(&|answer| answer.versions.truncate(1)), "claim");
+        assert_eq!(class(&|answer| answer.versions.reverse()), "claim");
+        assert_eq!(class(&|answer| answer.versions.push(answer.versions[0])), "claim");
+        assert_eq!(class(&|answer| answer.versions[0].block += U64::from(1)), "claim");
+        let value = VersionValue::Value(U256::from(77));
+        assert_eq!(class(&|answer| answer.versions[0].value = value), "claim");
+        seen += 1;
+    }
+    assert!(seen > 2);
 }
 
 #[test]

@@ -61,7 +61,14 @@ impl std::fmt::Debug for ChainOptions {
 
 /// In the words of the metrics.
 fn figures(sight: Sight) -> StateFigures {
-    let Sight { counts, pending_bytes, disk_bytes, first_retained } = sight;
+    let Sight {
+        counts,
+        pending_bytes,
+        disk_bytes,
+        file_bytes,
+        retained_file_bytes,
+        first_retained,
+    } = sight;
     let table = |(table, of): (&'static str, TableCounts)| TableFigures {
         table,
         reads: of.reads,
@@ -77,6 +84,8 @@ fn figures(sight: Sight) -> StateFigures {
         tables: counts.tables.into_iter().map(table).collect(),
         pending_bytes,
         disk_bytes,
+        file_bytes,
+        retained_file_bytes,
         first_retained,
     }
 }
@@ -437,7 +446,8 @@ impl Chain {
         }
     }
 
-    /// Bytes of the state on disk, after folding: table pages and files, the referee's included.
+    /// Bytes of the state on disk, after folding: table pages and files, the referee's included, but
+    /// not the files that blocks below the tip alone still need.
     pub fn state_bytes(&self) -> Result<u64, PipelineError> {
         self.flush()?;
         let mut bytes = self.db.state_store().disk_bytes()? + self.store.stats()?.file_bytes;
@@ -495,7 +505,13 @@ pub fn native_spec(
     spec: &ChainSpec,
     backend: &Arc<dyn Backend>,
 ) -> Result<Arc<ChainSpec>, PipelineError> {
-    let options = StoreOptions { retention: 0, ..StoreOptions::default() };
+    // A genesis can be large enough for a backend to write files.
+    let files = tempfile::tempdir().map_err(|source| PipelineError::Io {
+        action: "creating a temporary folder for the state of genesis".into(),
+        source,
+    })?;
+    let dir = Some(files.path().to_owned());
+    let options = StoreOptions { retention: 0, dir, ..StoreOptions::default() };
     let store = StateStore::open(backend.clone(), Arc::new(MemoryStore::new()), options)?;
     let proposal = store.begin(At::Tip)?.finish_as(0, &genesis_delta(spec).0)?;
     Ok(Arc::new(spec.clone().with_genesis_state_root(proposal.root())))

@@ -215,6 +215,18 @@ pub enum PipelineError {
         /// The cause.
         source: std::io::Error,
     },
+    /// The check of a datadir cannot write what it needs to compare states. It says nothing of them.
+    #[error(
+        "the check could not be done, as its scratch folder {} failed: {source}; give it room, or \
+         another folder by --scratch",
+        folder.display()
+    )]
+    Check {
+        /// The folder.
+        folder: std::path::PathBuf,
+        /// The cause.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
     /// A thread of the pipeline died.
     #[error("the pipeline's {thread} thread stopped unexpectedly; see the log")]
     Thread {

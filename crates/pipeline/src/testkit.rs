@@ -26,6 +26,7 @@ use retrie_state::{
 };
 use serde_json::json;
 use std::{path::Path, sync::Arc};
+use tempfile::TempDir;
 
 /// Number of accounts that genesis funds.
 pub const WALLETS: u8 = 8;
@@ -243,6 +244,8 @@ pub struct TestChain {
     blocks: HashMap<B256, Built>,
     codes: HashMap<B256, Bytes>,
     code_cache: CodeCache,
+    /// Where the backend writes files, if it does.
+    _files: TempDir,
 }
 
 #[derive(Debug)]
@@ -277,7 +280,10 @@ impl TestChain {
 
     fn with(genesis_json: String, spec: Arc<ChainSpec>, backend: Arc<dyn Backend>) -> Self {
         let store = Arc::new(MemoryStore::new());
-        let state = StateStore::open(backend, store, StoreOptions::default()).expect("empty");
+        let files = tempfile::tempdir().expect("a temporary folder");
+        let dir = Some(files.path().to_owned());
+        let options = StoreOptions { dir, ..StoreOptions::default() };
+        let state = StateStore::open(backend, store, options).expect("empty");
         let (delta, codes) = genesis_delta(&spec);
         let genesis = state.begin(At::Tip).and_then(|session| session.finish_as(0, &delta));
         let header = spec.genesis_header();
@@ -294,6 +300,7 @@ impl TestChain {
             genesis_json,
             spec,
             state,
+            _files: files,
         }
     }
 

@@ -89,7 +89,13 @@ fn assert_verified(chain: &Chain) -> u64 {
     let backend = |name: &str| -> Option<Arc<dyn Backend>> {
         Some(if name == "raw" { Arc::new(Raw) } else { Arc::new(Mpt::new()) })
     };
-    let options = VerifyOptions { spec: chain.spec().clone(), backend: &backend, max_findings: 10 };
+    let scratch = tempfile::tempdir().unwrap();
+    let options = VerifyOptions {
+        spec: chain.spec().clone(),
+        backend: &backend,
+        max_findings: 10,
+        scratch: scratch.path(),
+    };
     let report = verify(chain.db(), &options, &mut |_, _| {}).unwrap();
     assert_eq!(report.findings, [] as [String; 0]);
     report.states[0].changes

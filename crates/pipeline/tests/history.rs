@@ -1,9 +1,10 @@
-//! The archive beside the latest state: every old state and its proofs, against headers.
+//! Backends that keep every state beside `mpt`, which has the latest one: every old state and its
+//! proofs, against headers.
 
 mod common;
 
 use alloy_primitives::{Address, B256};
-use common::{batches, import_into, test_chain};
+use common::{batches, cole, cole_of, import_into, test_chain};
 use rand::{Rng, SeedableRng, rngs::StdRng, seq::IndexedRandom};
 use retrie_chainspec::{ChainSpec, parse_chain, primitives::Block};
 use retrie_db::{ChainRead, OpenOptions, StateRootMode, SyncMode};
@@ -12,7 +13,11 @@ use retrie_pipeline::{
     testkit::{Rules, write_blocks},
 };
 use retrie_sources::BlockSource;
-use retrie_state::{At, Backend, StateError, StateKey, StateReader, StoreOptions, Value};
+use retrie_state::{
+    At, Backend, PastState, StateError, StateKey, StateReader, StateStore, StoreOptions, Value,
+    Version,
+};
+use retrie_storage_cole::Params;
 use retrie_storage_mpt::{Mpt, MptArchive, TrieHash};
 use std::{
     collections::BTreeMap,
@@ -23,12 +28,24 @@ use std::{
 /// Far less than the histories here.
 const RETENTION: u64 = 20;
 
-fn open(spec: &Arc<ChainSpec>, datadir: &Path, backend: impl Backend) -> Chain {
+fn mpt() -> Arc<dyn Backend> {
+    Arc::new(Mpt::new())
+}
+
+fn archive() -> Arc<dyn Backend> {
+    Arc::new(MptArchive::new(TrieHash::Keccak256))
+}
+
+fn open(spec: &Arc<ChainSpec>, datadir: &Path, backend: Arc<dyn Backend>) -> Chain {
+    let root_mode = match backend.capabilities().ethereum_root {
+        true => StateRootMode::Header,
+        false => StateRootMode::Shadow,
+    };
     Chain::open(ChainOptions {
         spec: spec.clone(),
-        backend: Arc::new(backend),
+        backend,
         referee: None,
-        root_mode: StateRootMode::Header,
+        root_mode,
         datadir: datadir.to_owned(),
         db: OpenOptions {
             map_limit: 4 << 30,
@@ -58,7 +75,6 @@ fn check(archive: &Chain, states: &States) {
         let hash = read.canonical_hash(*number).unwrap().unwrap();
         let header = read.header(&hash).unwrap().unwrap();
         let old = store.history(*number).unwrap();
-        assert_eq!(old.root(), header.state_root, "block {number}");
         assert!(old.entries(None, usize::MAX).unwrap() == *expected, "state of block {number}");
 
         let mut asked: Vec<StateKey> =
@@ -67,8 +83,7 @@ fn check(archive: &Chain, states: &States) {
             asked.push(StateKey::Account(address));
             asked.push(StateKey::Slot(address, B256::from(random.random::<[u8; 32]>())));
         }
-        let proof = old.prove(hash, &asked).unwrap();
-        let values = store.backend().verify(header.state_root, &asked, &proof.bytes).unwrap();
+        let values = proven(store, &old, hash, header.state_root, &asked);
         let expected: BTreeMap<_, _> = expected.iter().cloned().collect();
         for (key, value) in asked.iter().zip(values) {
             assert_eq!(value.as_ref(), expected.get(key), "block {number}: proof of {key}");
@@ -88,8 +103,43 @@ fn check(archive: &Chain, states: &States) {
     assert!(matches!(beyond, Err(StateError::NotInHistory { .. })), "{beyond:?}");
 }
 
+/// Values as proofs show them: under the header's root, or, if the backend proves so, under the root
+/// that the store itself has at its tip.
+fn proven(
+    store: &StateStore,
+    old: &PastState,
+    hash: B256,
+    header: B256,
+    asked: &[StateKey],
+) -> Vec<Option<Value>> {
+    let (backend, number) = (store.backend(), old.number());
+    let proof = old.prove(hash, asked).unwrap();
+    if !backend.history().unwrap().proven_by_view() {
+        assert_eq!((old.root(), proof.root), (header, header), "block {number}");
+        return backend.verify(header, asked, &proof.bytes).unwrap();
+    }
+    let tip = store.tip().unwrap();
+    let is_below = number < tip.block.number;
+    assert_eq!((proof.block, proof.as_of), (tip.block, is_below.then_some(number)));
+    assert_eq!((old.root(), proof.root), (tip.root, tip.root), "block {number}");
+    let provenance = backend.provenance().unwrap();
+    let versions = provenance.verify_versions(tip.root, asked, number..=number, &proof.bytes);
+    let value = |versions: Vec<Version>| versions.into_iter().next()?.value;
+    versions.unwrap().into_iter().map(value).collect()
+}
+
 #[test]
-fn storage_of_every_block_is_kept_through_reorgs_and_reopening() {
+fn mpt_archive_keeps_storage_of_every_block_through_reorgs_and_reopening() {
+    storage_of_every_block_is_kept(&archive);
+}
+
+#[test]
+fn cole_keeps_storage_of_every_block_through_reorgs_and_reopening() {
+    storage_of_every_block_is_kept(&|| cole(true));
+    storage_of_every_block_is_kept(&|| cole(false));
+}
+
+fn storage_of_every_block_is_kept(backend: &dyn Fn() -> Arc<dyn Backend>) {
     let mut chain = test_chain(Rules::Byzantium);
     let genesis = chain.genesis();
     let trunk = *chain.branch(genesis, 40, 12, 0).last().unwrap();
@@ -107,7 +157,7 @@ fn storage_of_every_block_is_kept_through_reorgs_and_reopening() {
     for (n, part) in parts.iter().enumerate() {
         write_blocks(&file, part);
         let source = || vec![BlockSource::open(&file).unwrap()];
-        let archive = open(&chain.spec, &datadir, MptArchive::new(TrieHash::Keccak256));
+        let archive = open(&chain.spec, &datadir, backend());
         import(&archive, source(), u64::MAX, batches([1, 1000, 5, 1][n]));
         canonical.truncate(if n == 1 { usize::MAX } else { 40 });
         if n == 3 {
@@ -118,7 +168,7 @@ fn storage_of_every_block_is_kept_through_reorgs_and_reopening() {
 
         // The same chain on the trie that has the latest state alone, block by block.
         let mpt_dir = dir.path().join(format!("mpt{n}"));
-        let mpt = open(&chain.spec, &mpt_dir, Mpt::new());
+        let mpt = open(&chain.spec, &mpt_dir, mpt());
         let mut states = States::new();
         write_blocks(&file, canonical.iter().copied());
         for number in 1..=canonical.len() as u64 {
@@ -128,7 +178,7 @@ fn storage_of_every_block_is_kept_through_reorgs_and_reopening() {
         assert!(states.values().last().unwrap().len() > 20, "contracts with storage");
         check(&archive, &states);
         drop(archive);
-        check(&open(&chain.spec, &datadir, MptArchive::new(TrieHash::Keccak256)), &states);
+        check(&open(&chain.spec, &datadir, backend()), &states);
     }
 }
 
@@ -159,9 +209,13 @@ fn every_thousandth_state_of_mainnet_is_that_of_mpt_at_its_time() {
     let spec = parse_chain("mainnet").unwrap();
     let dir = tempfile::tempdir().unwrap();
     let sources = || files.iter().map(|file| BlockSource::open(file).unwrap()).collect();
-    let archive = open(&spec, &dir.path().join("archive"), MptArchive::new(TrieHash::Keccak256));
-    import(&archive, sources(), u64::MAX, ImportOptions::default());
-    let mpt = open(&spec, &dir.path().join("mpt"), Mpt::new());
+    let cole = cole_of(Params { memory_pairs: 2000, ..Params::default() });
+    let archives = [("archive", archive()), ("cole", cole)].map(|(name, backend)| {
+        let archive = open(&spec, &dir.path().join(name), backend);
+        import(&archive, sources(), u64::MAX, ImportOptions::default());
+        archive
+    });
+    let mpt = open(&spec, &dir.path().join("mpt"), mpt());
     let mut states = States::new();
     for number in (0..21_000).step_by(1000).chain([20_999]) {
         if number > 0 {
@@ -171,5 +225,5 @@ fn every_thousandth_state_of_mainnet_is_that_of_mpt_at_its_time() {
     }
     assert_eq!(states.len(), 22);
     assert!(states[&20_999].len() > states[&0].len());
-    check(&archive, &states);
+    archives.iter().for_each(|archive| check(archive, &states));
 }

@@ -27,7 +27,7 @@ fn straight(rules: Rules, count: u64) -> (TestChain, Vec<Block>) {
 fn batch_size_and_backend_do_not_change_the_chain() {
     for rules in [Rules::Frontier, Rules::Byzantium, Rules::Cancun, Rules::Prague] {
         let (chain, blocks) = straight(rules, 14);
-        for setup in [Setup::Mpt, Setup::Refereed, Setup::Raw, Setup::MptShadow] {
+        for setup in CHECKED.into_iter().chain([Setup::Raw, Setup::MptShadow, Setup::Cole]) {
             let mut pictures = [1, 3, 1000].map(|batch| {
                 let node = Node::new(&chain.spec, setup);
                 let report = node.import_with(&blocks, batches(batch)).unwrap();
@@ -300,7 +300,7 @@ fn intermediate_roots_find_what_receipts_before_byzantium_hide() {
 #[test]
 fn state_of_the_tip_is_readable_through_the_chain() {
     let (chain, blocks) = straight(Rules::Prague, 6);
-    for setup in [Setup::Mpt, Setup::Raw] {
+    for setup in [Setup::Mpt, Setup::Raw, Setup::Cole] {
         let node = Node::new(&chain.spec, setup);
         node.import(&blocks).unwrap();
         let open = node.open();

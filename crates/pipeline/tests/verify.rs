@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{Node, Setup, batches, import_into, test_chain};
+use common::{Node, Setup, batches, cole, import_into, test_chain};
 use mdbx::{DatabaseFlags, Environment, Geometry, WriteFlags};
 use retrie_chainspec::{ChainSpec, primitives::Block};
 use retrie_db::{Db, OpenOptions};
@@ -28,14 +28,20 @@ fn data(node: &Node) -> PathBuf {
 fn check(node: &Node) -> VerifyReport {
     let backend = |name: &str| -> Option<Arc<dyn Backend>> {
         match name {
+            "cole" => Some(cole(node.setup == Setup::Cole)),
             "mpt" => Some(Arc::new(Mpt::default())),
             "raw" => Some(Arc::new(Raw)),
             _ => None,
         }
     };
     let db = Db::open(data(node), &OpenOptions::read_only()).unwrap();
-    let options =
-        VerifyOptions { spec: node.spec.clone(), backend: &backend, max_findings: 10_000 };
+    let scratch = data(node);
+    let options = VerifyOptions {
+        spec: node.spec.clone(),
+        backend: &backend,
+        max_findings: 10_000,
+        scratch: &scratch,
+    };
     verify(&db, &options, &mut |_, _| {}).unwrap()
 }
 
@@ -106,6 +112,8 @@ fn flipped_byte_is_found_in_every_table_folded_or_not() {
         (Setup::Raw, Rules::Cancun, true),
         (Setup::Refereed, Rules::Prague, true),
         (Setup::Refereed, Rules::Frontier, false),
+        (Setup::Cole, Rules::Prague, true),
+        (Setup::ColeRefereed, Rules::Byzantium, false),
     ] {
         let (spec, blocks) = made(rules);
         let node = Node::new(&spec, setup);
@@ -115,9 +123,12 @@ fn flipped_byte_is_found_in_every_table_folded_or_not() {
         }
         let clean = check(&node);
         assert_eq!(clean.findings, Vec::<String>::new(), "{setup:?} {rules:?}");
-        assert_eq!(clean.states.len(), if setup == Setup::Refereed { 2 } else { 1 });
+        assert_eq!(clean.states.len(), if setup.has_referee() { 2 } else { 1 });
         let roots = clean.states.last().unwrap().roots;
-        assert!(if setup == Setup::Raw { roots == 0 } else { roots >= 3 }, "{roots}");
+        let is_rebuilt = !matches!(setup, Setup::Raw | Setup::Cole);
+        assert!(if is_rebuilt { roots >= 3 } else { roots == 0 }, "{roots}");
+        let files = clean.states[0].files;
+        assert_eq!(files > 0, setup.is_cole(), "{setup:?}: {files} files");
         for (table, rows) in tables(&node).into_iter().filter(|(_, rows)| *rows > 0) {
             let picks = [(0, Part::Value, 0), (rows / 2, Part::Value, 5), (rows - 1, Part::Key, 3)];
             for (row, part, at) in picks {
@@ -134,6 +145,9 @@ fn flipped_byte_is_found_in_every_table_folded_or_not() {
             seen.insert(table);
         }
         assert_eq!(check(&node).count, 0, "what was flipped is put back");
+    }
+    for table in ["StateColeMemory", "StateColeMeta"] {
+        assert!(seen.contains(table), "{table} was not tried: {seen:?}");
     }
     for table in ["StateFlat", "StateJournal", "StateUndo", "StateMeta", "StateMptAccountNodes"] {
         assert!(seen.contains(table), "{table} was not tried: {seen:?}");
@@ -221,6 +235,8 @@ fn unwinding_and_importing_again_leaves_the_same_datadir() {
         (Setup::Mpt, Rules::Prague),
         (Setup::Raw, Rules::Frontier),
         (Setup::Refereed, Rules::Byzantium),
+        (Setup::Cole, Rules::Prague),
+        (Setup::ColeRefereed, Rules::Frontier),
     ] {
         let (spec, blocks) = made(rules);
         let node = Node::new(&spec, setup);
@@ -262,7 +278,7 @@ fn unwinding_below_the_window_is_refused_before_anything_changes() {
 #[test]
 fn real_blocks_verify_and_come_back_after_unwinding() {
     let Some(file) = era1() else { return };
-    for setup in [Setup::Mpt, Setup::Raw, Setup::Refereed] {
+    for setup in [Setup::Mpt, Setup::Raw, Setup::Refereed, Setup::Cole] {
         let node = Node::new(&ChainSpec::mainnet(), setup);
         let import = |to: u64| {
             let sources = vec![BlockSource::open(&file).unwrap()];
@@ -283,9 +299,9 @@ fn real_blocks_verify_and_come_back_after_unwinding() {
         assert_eq!(report.blocks, 2001);
         // A byte of the state, deep inside.
         let (table, rows) =
-            tables(&node).into_iter().find(|(name, _)| name == "StateFlat").unwrap();
+            tables(&node).into_iter().find(|(name, _)| name == setup.values()).unwrap();
         flip(&node, &table, rows / 3, Part::Value, 6);
-        assert!(check(&node).findings.iter().any(|line| line.contains("StateFlat")));
+        assert!(check(&node).findings.iter().any(|line| line.contains(setup.values())));
     }
 }
 

@@ -10,13 +10,16 @@ use alloy_primitives::{Address, B256, U64};
 use alloy_serde::JsonStorageKey;
 use jsonrpsee::{Methods, RpcModule};
 use retrie_engine::View;
-use retrie_light_client::StateProofResponse;
+use retrie_light_client::{ProvenanceResponse, StateProofResponse};
 use retrie_pipeline::PipelineError;
-use retrie_state::{ProofError, StateError, StateProof, StateReader};
+use retrie_state::{ProofError, StateError, StateKey, StateProof, StateReader};
 use serde::Serialize;
 
 /// Most slots that one request may ask for.
 const MAX_SLOTS: usize = 1024;
+/// Most blocks and most versions of one request for provenance.
+const MAX_BLOCKS: u64 = 100_000;
+const MAX_VERSIONS: usize = 10_000;
 
 /// The answer of `state_backend`.
 #[derive(Clone, Debug, Serialize)]
@@ -40,6 +43,8 @@ struct BackendInfo {
     state_determined_root: bool,
     /// Whether it keeps the state of every block itself.
     history: bool,
+    /// Whether it shows and proves what keys were over ranges of blocks.
+    provenance: bool,
     /// The part of proofs that this node keeps, for backends whose proofs can be spread.
     #[serde(skip_serializing_if = "Option::is_none")]
     shard: Option<String>,
@@ -81,11 +86,7 @@ pub(crate) fn methods(context: &RpcContext) -> Methods {
         let unsupported = || unsupported(rpc, "proof shards");
         Ok(backend.proof_shards().ok_or_else(unsupported)?.shard())
     });
-    quick(&mut module, "state_getProvenance", |rpc, args| -> RpcResult<()> {
-        let _: (Address, Option<JsonStorageKey>) = (args.required()?, args.optional()?);
-        let _: (BlockNumberOrTag, BlockNumberOrTag) = (args.required()?, args.required()?);
-        Err(unsupported(rpc, "provenance queries"))
-    });
+    read(&mut module, "state_getProvenance", |rpc, view, args| provenance(rpc, &view, args));
     module.into()
 }
 
@@ -111,6 +112,7 @@ fn backend(rpc: &RpcContext) -> BackendInfo {
         ethereum_root: can.ethereum_root,
         state_determined_root: can.state_determined_root,
         history: can.history,
+        provenance: backend.provenance().is_some(),
         shard: backend.proof_shards().map(|shards| shards.shard()),
     }
 }
@@ -153,6 +155,44 @@ fn prove(rpc: &RpcContext, view: &View, args: &mut Args<'_>) -> RpcResult<StateP
     let value = |slot: B256| Ok((slot, state.slot(&address, &slot)?));
     let values = slots.into_iter().map(value).collect::<Result<Vec<_>, StateError>>()?;
     Ok(StateProofResponse::new(proof, address, state.account(&address)?, values))
+}
+
+/// `state_getProvenance(address, slot | null, from, to)`: what an account or a slot was over a range of
+/// blocks, proven under the root of the head.
+fn provenance(rpc: &RpcContext, view: &View, args: &mut Args<'_>) -> RpcResult<ProvenanceResponse> {
+    let (address, slot): (Address, Option<JsonStorageKey>) = (args.required()?, args.optional()?);
+    let (from, to): (BlockNumberOrTag, BlockNumberOrTag) = (args.required()?, args.required()?);
+    if rpc.live.chain().state().backend().provenance().is_none() {
+        return Err(unsupported(rpc, "provenance queries"));
+    }
+    let (from, to) = (view.resolve(from.into())?.number, view.resolve(to.into())?.number);
+    if from > to {
+        let message = format!("the range of blocks is empty: from {from} to {to}");
+        return Err(RpcError::InvalidParams(message));
+    }
+    if to - from >= MAX_BLOCKS {
+        return Err(RpcError::InvalidParams(format!(
+            "{} blocks are too many, at most {MAX_BLOCKS}: ask for parts, the first from {from} to {}",
+            to - from + 1,
+            from + (MAX_BLOCKS - 1)
+        )));
+    }
+    let _permit = rpc.shared.proofs.acquire(rpc.limits.proof_permits)?;
+    let slot = slot.map(|slot| slot.as_b256());
+    let key = slot.map_or(StateKey::Account(address), |slot| StateKey::Slot(address, slot));
+    let (mut versions, proof) = view.versions(&[key], from..=to)?;
+    let versions = versions.pop().unwrap_or_default();
+    if versions.len() > MAX_VERSIONS {
+        // A part that ends where the answer would be full begins with the oldest of them.
+        let last = versions[versions.len() - MAX_VERSIONS].block.clamp(from, to);
+        return Err(RpcError::Rejected(format!(
+            "{key} has {} versions in blocks {from} to {to}, at most {MAX_VERSIONS} can be asked for at \
+             once: ask for parts, the first from {from} to {last}",
+            versions.len()
+        )));
+    }
+    let damaged = |_| StateError::corrupt("state", format!("a version of {key} is not canonical"));
+    Ok(ProvenanceResponse::new(proof, key, from..=to, versions).map_err(damaged)?)
 }
 
 /// Puts a proof together from what this node and its peers have; `None` if that is not all. The

@@ -1,8 +1,8 @@
 //! What a storage crate implements: [`Backend`].
 
 use crate::{
-    BulkSink, History, Identity, Jobs, NodeRead, NodeWrite, ProofError, StateDelta, StateError,
-    StateKey, StateReader, Table, Value,
+    BulkSink, History, Identity, Jobs, NodeRead, NodeWrite, ProofError, Provenance, StateDelta,
+    StateError, StateKey, StateReader, Table, Value,
 };
 use alloy_primitives::{Address, B256, Bytes};
 use std::{any::Any, sync::Arc};
@@ -102,6 +102,14 @@ pub trait Backend: Send + Sync + 'static {
     /// Rebuilds the in-memory structure of the state that `view` shows, and restarts the jobs that
     /// it names as under way. `view` may be empty.
     fn open(&self, view: &dyn NodeRead, jobs: &Jobs) -> Result<Cache, StateError>;
+
+    /// Files that jobs under way in the state that `view` shows may have finished already, though
+    /// no block names them yet. They outlive a reopening. Their names must tell what they are made
+    /// of, by the digest of the inputs, and a job that takes one over first checks that it is whole.
+    fn files_under_way(&self, view: &dyn NodeRead) -> Result<Vec<String>, StateError> {
+        let _ = view;
+        Ok(Vec::new())
+    }
 
     /// Applies one block's delta. The view reads its own writes.
     fn apply(
@@ -207,6 +215,11 @@ pub trait Backend: Send + Sync + 'static {
 
     /// The faculty to keep a part only of what proofs need, where it exists.
     fn proof_shards(&self) -> Option<&dyn ProofShards> {
+        None
+    }
+
+    /// The faculty to show and prove what keys were over a range of blocks, where it exists.
+    fn provenance(&self) -> Option<&dyn Provenance> {
         None
     }
 

@@ -3,12 +3,12 @@
 
 use crate::{
     At, Backend, BlockRef, Direction, KeyRange, KvStore, NodeRead, StateError, StateKey,
-    StateReader, StateStore, StoreOptions, Table, Value,
+    StateReader, StateStore, StoreError, StoreOptions, Table, Value,
     changes::{self, CHANGED_KEYS, CHANGES},
     decode_slot,
     overlay::View,
     session::Resolved,
-    shared::named_files,
+    shared::{named_files, unnamed_files},
     value::Account,
 };
 use alloy_primitives::B256;
@@ -31,6 +31,29 @@ pub struct StateCheck {
     pub roots: u64,
     /// Changes of [flat history](crate::Changes).
     pub changes: u64,
+    /// Immutable files that the tip or a retained block names.
+    pub files: u64,
+    /// Their bytes.
+    pub file_bytes: u64,
+    /// Files of the state directory that nobody names: what was being written, or could not be
+    /// deleted. They do no harm, and go at the next opening.
+    pub leftover_files: u64,
+    /// Their bytes.
+    pub leftover_bytes: u64,
+}
+
+/// Why a check went no further.
+enum Stop {
+    /// Something in the state.
+    Fault(StateError),
+    /// Something in the scratch store.
+    Scratch(StateError),
+}
+
+impl From<StateError> for Stop {
+    fn from(fault: StateError) -> Self {
+        Self::Fault(fault)
+    }
 }
 
 /// Where a check of the state reports.
@@ -47,22 +70,44 @@ impl StateStore {
     /// Checks the state of the durable tip and of some retained blocks below it, read through undo:
     /// every entry decodes and comes in order; if the root follows from the values, a state loaded
     /// from nothing but these values has the recorded root, and the backend compares the rows
-    /// ([`Backend::check`]); the files that the tip names are there. The two tables of flat history
+    /// ([`Backend::check`]); the files that the tip and retained blocks name are there. The two tables of flat history
     /// agree, and it leads to the same state of the lowest retained block as undo does.
     ///
-    /// `scratch` holds one such state at a time; what it holds before is lost.
+    /// `scratch` holds one such state at a time, if any are [loaded](Self::rebuilds); what it holds
+    /// before is lost.
     ///
     /// # Errors
-    /// If the check itself cannot go on. What it finds goes to `sink`.
+    /// If `scratch` fails. What is found goes to `sink`, and so does what cannot be read.
     pub fn check(
         &self,
         scratch: &Arc<dyn KvStore>,
         sink: &mut dyn StateCheckSink,
     ) -> Result<StateCheck, StateError> {
         let mut done = StateCheck::default();
-        let (Some(tip), Some(retained)) = (self.tip(), self.retained()) else { return Ok(done) };
-        done.entries = self.check_block(tip.block, tip.root, true, scratch, sink, &mut done)?;
-        self.check_named_files(sink)?;
+        match self.check_all(scratch, sink, &mut done) {
+            Ok(()) => {}
+            Err(Stop::Fault(fault)) => sink.fault(fault),
+            Err(Stop::Scratch(error)) => return Err(error),
+        }
+        Ok(done)
+    }
+
+    /// Whether a check loads states anew to compare them.
+    pub fn rebuilds(&self) -> bool {
+        let capabilities = self.shared.backend.capabilities();
+        // Without a root there is nothing to compare a rebuilt state with.
+        capabilities.state_determined_root && capabilities.proofs
+    }
+
+    fn check_all(
+        &self,
+        scratch: &Arc<dyn KvStore>,
+        sink: &mut dyn StateCheckSink,
+        done: &mut StateCheck,
+    ) -> Result<(), Stop> {
+        self.check_folder(sink, done)?;
+        let (Some(tip), Some(retained)) = (self.tip(), self.retained()) else { return Ok(()) };
+        done.entries = self.check_block(tip.block, tip.root, true, scratch, sink, done)?;
         match self.check_changes(tip.block, *retained.start(), sink) {
             Ok(changes) => done.changes = changes,
             Err(fault) => sink.fault(fault),
@@ -76,9 +121,9 @@ impl StateStore {
             let block = self.shared.inner.lock().blocks.get(&number).copied();
             let Some((hash, root)) = block else { continue };
             let block = BlockRef::new(number, hash);
-            self.check_block(block, root, false, scratch, sink, &mut done)?;
+            self.check_block(block, root, false, scratch, sink, done)?;
         }
-        Ok(done)
+        Ok(())
     }
 
     /// Checks the state of one durable block; returns the number of its entries.
@@ -90,7 +135,7 @@ impl StateStore {
         scratch: &Arc<dyn KvStore>,
         sink: &mut dyn StateCheckSink,
         done: &mut StateCheck,
-    ) -> Result<u64, StateError> {
+    ) -> Result<u64, Stop> {
         done.blocks += 1;
         let backend = &self.shared.backend;
         let state = match self.resolve(At::Block(block.hash)) {
@@ -101,15 +146,13 @@ impl StateStore {
             }
         };
         let mut walk = Walk::new(&**backend, &state, block, is_tip, sink);
-        let capabilities = backend.capabilities();
-        // Without a root there is nothing to compare a rebuilt state with.
-        if !(capabilities.state_determined_root && capabilities.proofs) {
+        if !self.rebuilds() {
             while walk.next_entry()?.is_some() {}
             let entries = walk.read;
             backend.check(&state.view, &state.cache, root, None, &mut |fault| sink.fault(fault))?;
             return Ok(entries);
         }
-        let rebuilt = Rebuilt::new(backend, scratch)?;
+        let rebuilt = Rebuilt::new(backend, scratch).map_err(Stop::Scratch)?;
         let loaded = rebuilt.load(block, &mut walk)?;
         let entries = walk.read;
         let Some(loaded) = loaded else { return Ok(entries) };
@@ -120,7 +163,7 @@ impl StateStore {
                 format!("the values of block {block} have the root {loaded}, recorded is {root}"),
             ));
         }
-        let view = rebuilt.store.resolve(At::Tip)?.view;
+        let view = rebuilt.store.resolve(At::Tip).map_err(Stop::Scratch)?.view;
         backend
             .check(&state.view, &state.cache, root, Some(&view), &mut |fault| sink.fault(fault))?;
         Ok(entries)
@@ -190,14 +233,35 @@ impl StateStore {
         Ok(())
     }
 
-    fn check_named_files(&self, sink: &mut dyn StateCheckSink) -> Result<(), StateError> {
-        let view = self.resolve(At::Tip)?.view;
-        for name in named_files(&view)? {
-            let there = self.options.dir.as_deref().is_some_and(|dir| dir.join(&name).is_file());
-            if !there {
-                let what = format!("the state names the file {name}, which is not there");
-                sink.fault(StateError::corrupt("Files", what));
+    /// The files of the state directory, as far as their names go.
+    fn check_folder(
+        &self,
+        sink: &mut dyn StateCheckSink,
+        done: &mut StateCheck,
+    ) -> Result<(), StateError> {
+        let view = self.shared.durable_view(&self.shared.inner.lock())?;
+        let mut named = named_files(&view)?;
+        named.extend(self.shared.inner.lock().retired_files());
+        for name in &named {
+            let path = self.options.dir.as_deref().map(|dir| dir.join(name));
+            match path.and_then(|path| std::fs::metadata(path).ok()).filter(|of| of.is_file()) {
+                Some(about) => {
+                    done.files += 1;
+                    done.file_bytes += about.len();
+                }
+                None => {
+                    let what = format!("the state names the file {name}, which is not there");
+                    sink.fault(StateError::corrupt("Files", what));
+                }
             }
+        }
+        let Some(dir) = self.options.dir.as_deref().filter(|dir| dir.is_dir()) else {
+            return Ok(());
+        };
+        let fail = |error| StoreError::new(format!("reading folder {}", dir.display()), error);
+        for (_, bytes) in unnamed_files(dir, &named).map_err(fail)? {
+            done.leftover_files += 1;
+            done.leftover_bytes += bytes;
         }
         Ok(())
     }
@@ -241,6 +305,7 @@ struct Walk<'a> {
     is_tip: bool,
     sink: &'a mut dyn StateCheckSink,
     next: Option<StateKey>,
+    last: Option<StateKey>,
     /// In reverse order.
     page: Vec<(StateKey, Value)>,
     read: u64,
@@ -255,8 +320,8 @@ impl<'a> Walk<'a> {
         is_tip: bool,
         sink: &'a mut dyn StateCheckSink,
     ) -> Self {
-        let (next, page, read, end) = (None, Vec::new(), 0, false);
-        Self { backend, state, block, is_tip, sink, next, page, read, end }
+        let (next, last, page, read, end) = (None, None, Vec::new(), 0, false);
+        Self { backend, state, block, is_tip, sink, next, last, page, read, end }
     }
 
     fn next_entry(&mut self) -> Result<Option<(StateKey, Value)>, StateError> {
@@ -270,6 +335,10 @@ impl<'a> Walk<'a> {
             self.sink.progress(self.block.number, self.read);
         }
         let Some((key, value)) = self.page.pop() else { return Ok(None) };
+        if self.last.replace(key).is_some_and(|last| last >= key) {
+            let what = format!("{key} does not come in order in the state of block {}", self.block);
+            return Err(StateError::corrupt("Flat", what));
+        }
         self.read += 1;
         let decodes = match key {
             StateKey::Account(_) => Account::decode(&value).is_some(),
@@ -305,15 +374,23 @@ impl Rebuilt {
     }
 
     /// Loads the entries of a walk; `None` if they cannot make up a state, which is reported.
-    fn load(&self, block: BlockRef, walk: &mut Walk<'_>) -> Result<Option<B256>, StateError> {
-        let mut txn = self.kv.begin_write()?;
-        let mut entries = std::iter::from_fn(|| walk.next_entry().transpose());
+    fn load(&self, block: BlockRef, walk: &mut Walk<'_>) -> Result<Option<B256>, Stop> {
+        let scratch = |error: StoreError| Stop::Scratch(error.into());
+        let mut txn = self.kv.begin_write().map_err(scratch)?;
+        let mut unreadable = false;
+        let mut entries = std::iter::from_fn(|| {
+            let entry = walk.next_entry().transpose();
+            unreadable |= matches!(entry, Some(Err(_)));
+            entry
+        });
         match self.store.bulk_load(block, &mut entries, &mut *txn) {
             Ok((root, after)) => {
-                txn.commit()?;
-                after.run()?;
+                txn.commit().map_err(scratch)?;
+                after.run().map_err(Stop::Scratch)?;
                 Ok(Some(root))
             }
+            // The entries are read well, and in order: it is the scratch store that does not take them.
+            Err(error @ StateError::Store(_)) if !unreadable => Err(Stop::Scratch(error)),
             Err(fault) => {
                 walk.sink.fault(fault);
                 Ok(None)

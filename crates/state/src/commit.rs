@@ -13,6 +13,7 @@ use crate::{
 use alloy_primitives::B256;
 use parking_lot::{MutexGuard, RwLockWriteGuard};
 use std::{
+    collections::{BTreeMap, BTreeSet},
     fmt, fs,
     path::Path,
     sync::{Arc, atomic::Ordering},
@@ -49,18 +50,19 @@ impl StateStore {
         };
         self.check_files(&layer)?;
         let retention = self.options.retention;
-        let mut files = self.prune_within(txn, tip.block.number, retention)?;
+        undo::prune(txn, tip.block.number, retention)?;
+        let mut retired = BTreeMap::new();
         let mut below = parent;
         for (proposal, block) in proposals.iter().zip(&blocks) {
-            if block.block.number.saturating_add(retention) <= tip.block.number {
-                // Out of reach at once: nobody can come back to a state that had these files.
-                proposal.0.layer.for_table(FILES, |name, next| {
-                    if next.is_none() {
-                        files.push(String::from_utf8_lossy(name).into_owned());
-                    }
-                });
-            } else if let Some(below) = below {
-                // The first block of all has no state below it to return to.
+            let files = retired_by(&proposal.0.layer);
+            if !files.is_empty() {
+                retired.insert(block.block.number, files);
+            }
+            let is_out_of_reach = block.block.number.saturating_add(retention) <= tip.block.number;
+            // The first block of all has no state below it to return to.
+            if let Some(below) = below
+                && !is_out_of_reach
+            {
                 let head = UndoHead {
                     hash: block.block.hash,
                     root: block.root,
@@ -74,7 +76,6 @@ impl StateStore {
         }
         self.write_journal(txn, &layer, seq)?;
         write_tip(txn, tip, seq)?;
-        let files = self.only_unnamed(files, &layer, txn)?;
         Ok(AfterCommit {
             store: self,
             guard: Some(guard),
@@ -88,7 +89,7 @@ impl StateStore {
                 first_kept: tip.block.number.saturating_sub(self.options.retention),
                 is_bulk: false,
                 proposals: proposals.to_vec(),
-                files,
+                retired,
             }),
         })
     }
@@ -146,7 +147,7 @@ impl StateStore {
                 first_kept: 0,
                 is_bulk: false,
                 proposals: Vec::new(),
-                files: Vec::new(),
+                retired: BTreeMap::new(),
             }),
         })
     }
@@ -163,8 +164,7 @@ impl StateStore {
             (inner.tip.clone(), inner.seq)
         };
         let Some(tip) = tip else { return Ok(AfterCommit::nothing(self, guard)) };
-        let files = self.prune_within(txn, tip.tip.block.number, keep)?;
-        let files = self.only_unnamed(files, &Arc::default(), txn)?;
+        undo::prune(txn, tip.tip.block.number, keep)?;
         let first_kept = tip.tip.block.number.saturating_sub(keep);
         Ok(AfterCommit {
             store: self,
@@ -179,7 +179,7 @@ impl StateStore {
                 first_kept,
                 is_bulk: false,
                 proposals: Vec::new(),
-                files,
+                retired: BTreeMap::new(),
             }),
         })
     }
@@ -224,7 +224,7 @@ impl StateStore {
                 first_kept: 0,
                 is_bulk: true,
                 proposals: Vec::new(),
-                files: Vec::new(),
+                retired: BTreeMap::new(),
             }),
         };
         Ok((root, after))
@@ -329,24 +329,6 @@ impl StateStore {
         Ok(rows)
     }
 
-    /// Drops undo records that lie deeper than `keep` blocks below `tip`; returns the files that
-    /// were retired there.
-    fn prune_within(
-        &self,
-        txn: &mut dyn KvWrite,
-        tip: u64,
-        keep: u64,
-    ) -> Result<Vec<String>, StateError> {
-        match undo::span(txn)? {
-            Some((first, last)) if first.saturating_add(keep) <= tip => {
-                // Without retention the tip itself has no record.
-                let kept = (tip + 1 - keep).min(last + 1);
-                undo::prune(txn, &self.shared.tables, first, kept)
-            }
-            _ => Ok(Vec::new()),
-        }
-    }
-
     /// Refuses to name files that are not there.
     fn check_files(&self, layer: &Layer) -> Result<(), StateError> {
         let mut missing = None;
@@ -363,22 +345,33 @@ impl StateStore {
         })
     }
 
-    /// Those of `files` that neither the state after `layer` nor any block retained in `txn` names.
-    fn only_unnamed(
-        &self,
-        mut files: Vec<String>,
-        layer: &Arc<Layer>,
-        txn: &mut dyn KvWrite,
-    ) -> Result<Vec<String>, StateError> {
-        if !files.is_empty() {
-            let mut view = self.shared.durable_view(&self.shared.inner.lock())?;
-            view.stack = view.stack.pushed(layer.clone());
-            let named = named_files(&view)?;
-            let retained = undo::all_retired_files(&*txn, &self.shared.tables)?;
-            files.retain(|file| !named.contains(file) && !retained.contains(file));
+    /// Deletes those of `files`, which no retained block names, that the durable tip does not name
+    /// either. What cannot be deleted now is removed at the next open.
+    fn delete_files(&self, dir: &Path, files: &BTreeSet<String>) -> Result<(), StateError> {
+        if files.is_empty() {
+            return Ok(());
         }
-        Ok(files)
+        let named = named_files(&self.shared.durable_view(&self.shared.inner.lock())?)?;
+        // A power failure must not lead back to a commit that names them.
+        self.shared.kv.sync()?;
+        for file in files.difference(&named) {
+            if let Err(error) = fs::remove_file(dir.join(file)) {
+                tracing::debug!(file, %error, "state file not removed");
+            }
+        }
+        Ok(())
     }
+}
+
+/// The files that the block of `layer` retires.
+fn retired_by(layer: &Layer) -> Vec<String> {
+    let mut files = Vec::new();
+    layer.for_table(FILES, |name, next| {
+        if next.is_none() {
+            files.push(String::from_utf8_lossy(name).into_owned());
+        }
+    });
+    files
 }
 
 /// The blocks of `proposals`, if they extend `tip` one after the other.
@@ -424,8 +417,8 @@ struct Installation {
     /// A bulk load leaves rows but no in-memory structure.
     is_bulk: bool,
     proposals: Vec<Proposal>,
-    /// To be deleted.
-    files: Vec<String>,
+    /// Files that each of the blocks retires.
+    retired: BTreeMap<u64, Vec<String>>,
 }
 
 impl fmt::Debug for AfterCommit<'_> {
@@ -470,11 +463,17 @@ impl<'a> AfterCommit<'a> {
         inner.seq = change.seq;
         if let Some(to) = change.reverted_above {
             inner.blocks.split_off(&(to + 1));
+            inner.retired.split_off(&(to + 1));
         }
         for tip in change.blocks {
             inner.blocks.insert(tip.block.number, (tip.block.hash, tip.root));
         }
         inner.blocks = inner.blocks.split_off(&change.first_kept);
+        inner.retired.extend(change.retired);
+        let retired = inner.retired.split_off(&(change.first_kept + 1));
+        let let_go = std::mem::replace(&mut inner.retired, retired);
+        let mut files: BTreeSet<String> = let_go.into_values().flatten().collect();
+        files.retain(|file| !inner.retired.values().flatten().any(|retained| retained == file));
         if let Some(left) = inner.tip.replace(change.tip) {
             inner.remember(left.tip.block.hash, left.cache);
         }
@@ -493,13 +492,10 @@ impl<'a> AfterCommit<'a> {
             shared.freeze(&mut inner);
         }
         drop(inner);
-        if let Some(dir) = &store.options.dir {
-            for file in change.files {
-                // What cannot be deleted now is removed at the next open.
-                if let Err(error) = fs::remove_file(dir.join(&file)) {
-                    tracing::debug!(file, %error, "state file not removed");
-                }
-            }
+        if let Some(dir) = &store.options.dir
+            && let Err(error) = store.delete_files(dir, &files)
+        {
+            tracing::warn!(%error, "retired state files stay until the next opening");
         }
         drop(self.transition.take());
         drop(self.guard.take());

@@ -40,6 +40,14 @@ pub enum StateError {
         /// The blocks it has; `None` while the state is empty.
         kept: Option<RangeInclusive<u64>>,
     },
+    /// A range of blocks without any was asked for.
+    #[error("there is no block from {from} to {to}: the first must not be above the last")]
+    NoBlocks {
+        /// First block asked for.
+        from: u64,
+        /// Last block asked for.
+        to: u64,
+    },
     /// A block before the flat history was asked for.
     #[error(
         "block {number} lies before the history of states that is kept, which begins at block \

@@ -2,7 +2,7 @@
 
 use crate::{
     AccountNodes, At, BlockRef, Cache, NodeRead, StateError, StateKey, StateProof, StateReader,
-    StateStore, StateView, Value, store::account_proofs,
+    StateStore, StateView, Tip, Value, session::Resolved, store::account_proofs,
 };
 use alloy_primitives::{Address, B256, Bytes};
 use std::{fmt, ops::RangeInclusive};
@@ -17,12 +17,31 @@ pub trait History: Send + Sync {
     /// empty state.
     fn kept(&self, view: &dyn NodeRead) -> Result<Option<RangeInclusive<u64>>, StateError>;
 
+    /// Whether old blocks are forgotten, so that [`kept`](Self::kept) may begin above the first
+    /// block there was.
+    fn prunes(&self) -> bool {
+        false
+    }
+
+    /// Whether old states are proven under the root of the view that they are opened from, instead
+    /// of under their own. The verifier of such proofs is that of
+    /// [`Provenance`](crate::Provenance), which a backend then has.
+    fn proven_by_view(&self) -> bool {
+        false
+    }
+
     /// Root and in-memory structure of the state of block `number`, which is one of
-    /// [`kept`](Self::kept). With this structure and the same `view`,
+    /// [`kept`](Self::kept); `cache` is that of `view`, and so is the root, if old states are
+    /// [proven by it](Self::proven_by_view). With this structure and the same `view`,
     /// [`read`](crate::Backend::read), [`slots_of`](crate::Backend::slots_of),
     /// [`entries`](crate::Backend::entries) and [`prove`](crate::Backend::prove) answer for that
     /// block.
-    fn open_at(&self, view: &dyn NodeRead, number: u64) -> Result<(B256, Cache), StateError>;
+    fn open_at(
+        &self,
+        view: &dyn NodeRead,
+        cache: &Cache,
+        number: u64,
+    ) -> Result<(B256, Cache), StateError>;
 }
 
 impl StateStore {
@@ -33,14 +52,22 @@ impl StateStore {
     /// [`StateError::Unsupported`] if the backend has no [`History`],
     /// [`StateError::NotInHistory`] if the block lies above the tip or before the first one kept.
     pub fn history(&self, number: u64) -> Result<PastState, StateError> {
-        let tip = self.reader(At::Tip)?;
-        let history = of(&tip)?;
-        let kept = history.kept(&tip.view)?;
-        if !kept.as_ref().is_some_and(|kept| kept.contains(&number)) {
-            return Err(StateError::NotInHistory { number, kept });
-        }
-        let (root, cache) = history.open_at(&tip.view, number)?;
-        Ok(PastState { state: StateView { cache, ..tip }, number, root })
+        let history = of(self)?;
+        let Resolved { view, cache, at, .. } = self.resolve(At::Tip)?;
+        let kept = history.kept(&view)?;
+        let tip = match (at, &kept) {
+            (Some((tip, Some(hash), root)), Some(kept)) if kept.contains(&number) => {
+                Tip { block: BlockRef::new(tip, hash), root }
+            }
+            _ => return Err(StateError::NotInHistory { number, kept }),
+        };
+        let (root, cache) = match history.proven_by_view() {
+            true if number == tip.block.number => (tip.root, cache),
+            true => (tip.root, history.open_at(&view, &cache, number)?.1),
+            false => history.open_at(&view, &cache, number)?,
+        };
+        let state = StateView { shared: self.shared.clone(), view, cache };
+        Ok(PastState { state, number, root, tip: tip.block })
     }
 
     /// Numbers of the blocks that [`history`](Self::history) has; `None` while the state is empty.
@@ -48,13 +75,12 @@ impl StateStore {
     /// # Errors
     /// [`StateError::Unsupported`] if the backend has no [`History`].
     pub fn history_kept(&self) -> Result<Option<RangeInclusive<u64>>, StateError> {
-        let tip = self.reader(At::Tip)?;
-        of(&tip)?.kept(&tip.view)
+        of(self)?.kept(&self.resolve(At::Tip)?.view)
     }
 }
 
-fn of(state: &StateView) -> Result<&dyn History, StateError> {
-    let backend = &state.shared.backend;
+fn of(store: &StateStore) -> Result<&dyn History, StateError> {
+    let backend = store.backend();
     let unsupported =
         || StateError::Unsupported { backend: backend.identity().name, what: "history" };
     backend.history().ok_or_else(unsupported)
@@ -66,6 +92,8 @@ pub struct PastState {
     state: StateView,
     number: u64,
     root: B256,
+    /// The durable tip when it was opened.
+    tip: BlockRef,
 }
 
 impl PastState {
@@ -74,9 +102,15 @@ impl PastState {
         self.number
     }
 
-    /// Root of the state.
+    /// The root that proofs lead to: that of the state, or, if the backend
+    /// [proves](History::proven_by_view) old states so, that of [`tip`](Self::tip).
     pub const fn root(&self) -> B256 {
         self.root
+    }
+
+    /// The durable tip from which the state was opened. It descends from this block.
+    pub const fn tip(&self) -> BlockRef {
+        self.tip
     }
 
     /// Entries in key order from `start` on, at most `limit`.
@@ -89,13 +123,17 @@ impl PastState {
         shared.backend.entries(view, cache, start, limit)
     }
 
-    /// A proof of the values of `keys`. The store knows hashes of retained blocks alone, so `hash`,
-    /// that of the block, is the caller's word; the verifier checks the root against a header.
+    /// A proof of the values of `keys`: under the block's own root, or under that of
+    /// [`tip`](Self::tip) and [as of](StateProof::as_of) this block. The store knows hashes of
+    /// retained blocks alone, so `hash`, that of the block, is the caller's word; the verifier
+    /// checks the root against a header.
     pub fn prove(&self, hash: B256, keys: &[StateKey]) -> Result<StateProof, StateError> {
         let StateView { shared, view, cache } = &self.state;
         let bytes = shared.backend.prove(view, cache, keys)?;
-        let block = BlockRef::new(self.number, hash);
-        Ok(StateProof::of(shared.backend.identity(), block, self.root, bytes))
+        let by_view = shared.backend.history().is_some_and(History::proven_by_view);
+        let block = if by_view { self.tip } else { BlockRef::new(self.number, hash) };
+        let proof = StateProof::of(shared.backend.identity(), block, self.root, bytes);
+        Ok(if block.number == self.number { proof } else { proof.as_of(self.number) })
     }
 
     /// The trie nodes that prove an account and its `slots`, for `eth_getProof` (EIP-1186).

@@ -2,13 +2,16 @@
 //!
 //! | thread | started by | runs | ends |
 //! |---|---|---|---|
-//! | `state-job-N` | first job | jobs in the order of their start, one at a time each | with the [`Jobs`] handle |
+//! | `state-job-N`, N below 4 | a job that no other is free for | jobs in the order of their start, one at a time each, behind other threads | with the [`Jobs`] handle |
 //! | any thread in `apply` | a job that is due and not yet started | that job, in place | with the job |
 //!
 //! A job is named by the digest of its immutable inputs: siblings that need the same work share one
 //! run, and a repeated run (after a reopen, a revert, or because nobody held the first) gives the
 //! same output. A job may write files of the state directory under names that nobody knows yet; a
-//! block makes them known with [`publish_file`](crate::NodeWrite::publish_file).
+//! block makes them known with [`publish_file`](crate::NodeWrite::publish_file). What no block names
+//! goes at the next opening, except the files that the backend says are
+//! [under way](crate::Backend::files_under_way): a job that finds its own output whole need not make
+//! it again.
 
 use crate::{StateError, overlay::check_file_name};
 use alloy_primitives::B256;
@@ -25,6 +28,12 @@ use std::{
     },
     time::Duration,
 };
+
+/// Most jobs that run at once: a long merge does not hold up short ones.
+const THREADS: usize = 4;
+/// How far jobs stand behind other threads, in steps of `nice`: blocks are executed meanwhile.
+#[cfg(target_os = "linux")]
+const NICE: libc::c_int = 5;
 
 /// What a job leaves: anything its backend knows how to read.
 pub type JobOutput = Arc<dyn Any + Send + Sync>;
@@ -180,8 +189,9 @@ impl fmt::Debug for JobHandle {
 pub struct Jobs {
     dir: Option<PathBuf>,
     known: Mutex<HashMap<B256, Weak<Held>>>,
-    workers: Mutex<Option<Workers>>,
-    threads: usize,
+    workers: Mutex<Workers>,
+    /// Most threads of [`Workers`].
+    limit: usize,
     closing: Arc<AtomicBool>,
     /// Jobs given to workers that have not been dealt with.
     outstanding: Arc<Outstanding>,
@@ -208,20 +218,21 @@ impl Outstanding {
 /// What waits in the queue: the job may have been dropped meanwhile.
 type Queued = (Weak<Held>, JobContext);
 
+#[derive(Default)]
 struct Workers {
-    queue: crossbeam_channel::Sender<Queued>,
+    /// Both ends, the second for threads yet to come; there once a job was started.
+    queue: Option<(crossbeam_channel::Sender<Queued>, crossbeam_channel::Receiver<Queued>)>,
     threads: Vec<std::thread::JoinHandle<()>>,
 }
 
 impl Drop for Jobs {
     fn drop(&mut self) {
         self.closing.store(true, Ordering::Relaxed);
-        if let Some(Workers { queue, threads }) = self.workers.get_mut().take() {
-            drop(queue);
-            for thread in threads {
-                // Panics of jobs are caught; nothing else can end a worker early.
-                let _ = thread.join();
-            }
+        let Workers { queue, threads } = std::mem::take(self.workers.get_mut());
+        drop(queue);
+        for thread in threads {
+            // Panics of jobs are caught; nothing else can end a worker early.
+            let _ = thread.join();
         }
     }
 }
@@ -238,8 +249,8 @@ impl Jobs {
         Self {
             dir,
             known: Mutex::default(),
-            workers: Mutex::new(None),
-            threads: 1,
+            workers: Mutex::default(),
+            limit: THREADS,
             closing: Arc::default(),
             outstanding: Arc::default(),
             delay_us: AtomicU64::new(0),
@@ -249,7 +260,7 @@ impl Jobs {
     /// A runner that starts nothing by itself: a job runs where it is waited for.
     pub(crate) fn at_rest(dir: Option<PathBuf>) -> Self {
         let mut jobs = Self::new(dir);
-        jobs.threads = 0;
+        jobs.limit = 0;
         jobs
     }
 
@@ -286,13 +297,7 @@ impl Jobs {
         }));
         known.insert(job.id, Arc::downgrade(&handle.0));
         drop(known);
-        // A worker that cannot be started is no failure: the job then runs where it is due.
-        if let Some(queue) = self.queue() {
-            *self.outstanding.count.lock() += 1;
-            if queue.send((Arc::downgrade(&handle.0), self.context(&handle.0.slot))).is_err() {
-                self.outstanding.done();
-            }
-        }
+        self.enqueue(&handle);
         handle
     }
 
@@ -359,30 +364,48 @@ impl Jobs {
         }
     }
 
-    fn queue(&self) -> Option<crossbeam_channel::Sender<Queued>> {
+    /// Leaves a job to the workers, one more of them if all are busy and there may be.
+    fn enqueue(&self, handle: &JobHandle) {
         let mut workers = self.workers.lock();
-        if workers.is_none() {
-            let (queue, jobs) = crossbeam_channel::unbounded::<Queued>();
-            let worker = |n: usize| {
-                let (jobs, outstanding) = (jobs.clone(), self.outstanding.clone());
-                std::thread::Builder::new().name(format!("state-job-{n}")).spawn(move || {
-                    for (held, context) in jobs {
-                        // The slot alone is kept, so that dropping the handles cancels the job.
-                        let slot = held.upgrade().map(|held| held.slot.clone());
-                        if let Some(slot) = slot
-                            && !context.closing.load(Ordering::Relaxed)
-                            && let Err(reason) = slot.run(&context, false)
-                        {
-                            tracing::debug!(job = slot.name, reason, "job failed or cancelled");
-                        }
-                        outstanding.done();
-                    }
-                })
-            };
-            let threads = (0..self.threads).map(worker).collect::<Result<Vec<_>, _>>().ok()?;
-            *workers = Some(Workers { queue, threads });
+        let outstanding = *self.outstanding.count.lock() + 1;
+        let started = workers.threads.len();
+        let (queue, jobs) = workers.queue.get_or_insert_with(crossbeam_channel::unbounded).clone();
+        if started < outstanding.min(self.limit) {
+            let settled = self.outstanding.clone();
+            let name = format!("state-job-{started}");
+            match std::thread::Builder::new().name(name).spawn(move || work_off(&jobs, &settled)) {
+                Ok(thread) => workers.threads.push(thread),
+                Err(error) => tracing::debug!(%error, "no thread for a job"),
+            }
         }
-        workers.as_ref().map(|workers| workers.queue.clone())
+        // Without any worker that is no failure: the job then runs where it is due.
+        if !workers.threads.is_empty() {
+            *self.outstanding.count.lock() += 1;
+            if queue.send((Arc::downgrade(&handle.0), self.context(&handle.0.slot))).is_err() {
+                self.outstanding.done();
+            }
+        }
+    }
+}
+
+/// The life of a worker: until the queue is closed.
+fn work_off(jobs: &crossbeam_channel::Receiver<Queued>, outstanding: &Outstanding) {
+    #[cfg(target_os = "linux")]
+    // SAFETY: it takes numbers alone. On Linux a thread has a priority of its own, and 0 is the one
+    // that calls; if it is refused, jobs run like all others.
+    unsafe {
+        libc::setpriority(libc::PRIO_PROCESS, 0, NICE);
+    }
+    for (held, context) in jobs {
+        // The slot alone is kept, so that dropping the handles cancels the job.
+        let slot = held.upgrade().map(|held| held.slot.clone());
+        if let Some(slot) = slot
+            && !context.closing.load(Ordering::Relaxed)
+            && let Err(reason) = slot.run(&context, false)
+        {
+            tracing::debug!(job = slot.name, reason, "job failed or cancelled");
+        }
+        outstanding.done();
     }
 }
 

@@ -44,6 +44,7 @@ mod delta;
 mod error;
 mod key;
 mod proof;
+mod provenance;
 mod reader;
 mod value;
 
@@ -51,6 +52,7 @@ pub use delta::{Change, DeltaBuilder, StateDelta};
 pub use error::{ProofError, StateError, StoreError};
 pub use key::{EncodedKey, StateKey};
 pub use proof::{BlockRef, HashId, Identity, StateProof};
+pub use provenance::Version;
 pub use reader::StateReader;
 pub use value::{Account, Value, decode_slot, encode_slot};
 
@@ -75,6 +77,7 @@ mod framework {
         },
         past::HistoricalView,
         proposal::Proposal,
+        provenance::Provenance,
         session::{Session, StateView},
         spill::EntrySorter,
         store::{At, Sight, StateStore, StoreOptions, StoreStats, StoreWatch, Tip},

@@ -71,6 +71,10 @@ impl KvStore for Named<Arc<dyn KvStore>> {
     fn disk_bytes(&self) -> Result<u64, StoreError> {
         self.inner.disk_bytes()
     }
+
+    fn sync(&self) -> Result<(), StoreError> {
+        self.inner.sync()
+    }
 }
 
 impl<T: std::ops::Deref<Target: KvRead>> KvRead for Named<T> {

@@ -180,6 +180,12 @@ pub trait KvStore: Send + Sync + 'static {
 
     /// Bytes on disk used by live pages (not the size of a sparse file).
     fn disk_bytes(&self) -> Result<u64, StoreError>;
+
+    /// Returns once all that was committed survives a power failure. Needed where commits do not
+    /// wait for that themselves. No write transaction may be open.
+    fn sync(&self) -> Result<(), StoreError> {
+        Ok(())
+    }
 }
 
 /// A consistent view of one commit, shared between threads.

@@ -80,6 +80,9 @@ pub struct StateProof {
     pub params: B256,
     /// The block whose state is proven.
     pub block: BlockRef,
+    /// The block whose state is shown, if that is an older one than `block`, whose root the proof
+    /// leads to.
+    pub as_of: Option<u64>,
     /// The root the proof leads to.
     pub root: B256,
     /// The backend's own proof bytes.
@@ -95,9 +98,16 @@ impl StateProof {
             hash: identity.hash.name().into(),
             params: identity.params,
             block,
+            as_of: None,
             root,
             bytes,
         }
+    }
+
+    /// The same as a proof of the state of the older block `number`.
+    #[must_use]
+    pub fn as_of(self, number: u64) -> Self {
+        Self { as_of: Some(number), ..self }
     }
 
     /// Fails unless this proof was made by a backend of identity `identity`.

@@ -60,6 +60,8 @@ pub(crate) struct Inner {
     pub(crate) generations: Vec<Arc<Generation>>,
     /// Durable blocks that can be read and extended: number to (hash, root).
     pub(crate) blocks: BTreeMap<u64, (B256, B256)>,
+    /// Files that retained blocks alone still name, by the block that retired them.
+    pub(crate) retired: BTreeMap<u64, Vec<String>>,
     /// Sealed proposals by block hash, as long as somebody holds them.
     pub(crate) proposals: HashMap<B256, Weak<ProposalInner>>,
     /// In-memory structures of the last few durable blocks below the tip, newest last: a short
@@ -84,6 +86,11 @@ const RECENT: usize = 8;
 const OPENED: usize = 4;
 
 impl Inner {
+    /// Files that only states below the durable tip name, or may name: some may have come back.
+    pub(crate) fn retired_files(&self) -> BTreeSet<String> {
+        self.retired.values().flatten().cloned().collect()
+    }
+
     /// Memory of rows that are committed but not folded.
     pub(crate) fn pending_bytes(&self) -> u64 {
         self.generations.iter().map(|generation| generation.bytes() as u64).sum()
@@ -152,6 +159,19 @@ impl Shared {
             durable: Arc::new(durable),
             counters: self.counters.clone(),
         })
+    }
+
+    /// Bytes of the files that `view`, the durable tip, names, and of those that retained blocks
+    /// below it alone still name.
+    pub(crate) fn file_bytes(
+        &self,
+        dir: Option<&Path>,
+        view: &View,
+    ) -> Result<(u64, u64), StateError> {
+        let Some(dir) = dir else { return Ok((0, 0)) };
+        let named = named_files(view)?;
+        let retired = self.inner.lock().retired_files();
+        Ok((bytes_of(dir, named.iter()), bytes_of(dir, retired.difference(&named))))
     }
 
     /// Fits the size of generations to that of the tables.
@@ -280,7 +300,8 @@ pub(crate) fn read_meta(kv: &dyn KvRead) -> Result<(Option<Tip>, u64, u64), Stat
 pub(crate) struct Retained {
     /// Number to (hash, root), the oldest block that can be reverted to included.
     pub(crate) blocks: BTreeMap<u64, (B256, B256)>,
-    pub(crate) files: BTreeSet<String>,
+    /// The files that each block has retired.
+    pub(crate) retired: BTreeMap<u64, Vec<String>>,
 }
 
 impl Retained {
@@ -304,7 +325,10 @@ impl Retained {
                     return Err(bad(number));
                 }
                 retained.blocks.insert(number, (head.hash, head.root));
-                retained.files.extend(undo::retired_files(&rows));
+                let retired: Vec<String> = undo::retired_files(&rows).collect();
+                if !retired.is_empty() {
+                    retained.retired.insert(number, retired);
+                }
             }
             if tip.is_none_or(|tip| {
                 (last, retained.blocks.get(&last))
@@ -327,17 +351,46 @@ pub(crate) fn named_files(view: &dyn NodeRead) -> Result<BTreeSet<String>, State
         .collect()
 }
 
-/// Deletes the files of `dir` that are not in `named`.
-pub(crate) fn remove_unnamed_files(dir: &Path, named: &BTreeSet<String>) -> Result<(), StateError> {
-    let fail = |error| StoreError::new(format!("clearing up {}", dir.display()), error);
-    for entry in fs::read_dir(dir).map_err(fail)? {
-        let entry = entry.map_err(fail)?;
+/// The files of `dir` that are not in `named`, with their sizes.
+pub(crate) fn unnamed_files(
+    dir: &Path,
+    named: &BTreeSet<String>,
+) -> std::io::Result<Vec<(String, u64)>> {
+    let mut files = Vec::new();
+    for entry in fs::read_dir(dir)? {
+        let entry = entry?;
         let name = entry.file_name().to_string_lossy().into_owned();
-        if !named.contains(&name) && entry.file_type().is_ok_and(|kind| kind.is_file()) {
-            fs::remove_file(entry.path()).map_err(fail)?;
+        if !named.contains(&name)
+            && let Ok(about) = entry.metadata()
+            && about.is_file()
+        {
+            files.push((name, about.len()));
         }
     }
+    Ok(files)
+}
+
+/// Deletes the files of `dir` that are not in `named`, which the last commit of `kv` names.
+pub(crate) fn remove_unnamed_files(
+    kv: &dyn KvStore,
+    dir: &Path,
+    named: &BTreeSet<String>,
+) -> Result<(), StateError> {
+    let fail = |error| StoreError::new(format!("clearing up {}", dir.display()), error);
+    let files = unnamed_files(dir, named).map_err(fail)?;
+    if !files.is_empty() {
+        // A power failure must not lead back to a commit that names them.
+        kv.sync()?;
+    }
+    for (name, _) in files {
+        fs::remove_file(dir.join(name)).map_err(fail)?;
+    }
     Ok(())
+}
+
+/// Bytes of those `files` of `dir` that are there.
+pub(crate) fn bytes_of<'a>(dir: &Path, files: impl Iterator<Item = &'a String>) -> u64 {
+    files.map(|name| fs::metadata(dir.join(name)).map_or(0, |about| about.len())).sum()
 }
 
 // ---------------------------------------------------------------------------------------------

@@ -94,15 +94,20 @@ pub struct StoreStats {
     pub journal_rows: u64,
     /// Rows of undo.
     pub undo_rows: u64,
-    /// Bytes of immutable files in use.
+    /// Bytes of the immutable files of the durable tip.
     pub file_bytes: u64,
+    /// Bytes of those that retained blocks below it alone still need.
+    pub retained_file_bytes: u64,
     /// Oldest durable block that can be read, extended or reverted to.
     pub first_retained: Option<u64>,
 }
 
 /// Looks at a [`StateStore`] for as long as it is open.
 #[derive(Clone, Debug)]
-pub struct StoreWatch(Weak<Shared>);
+pub struct StoreWatch {
+    shared: Weak<Shared>,
+    dir: Option<PathBuf>,
+}
 
 /// What a [`StoreWatch`] sees.
 #[derive(Clone, Debug)]
@@ -113,6 +118,10 @@ pub struct Sight {
     pub pending_bytes: u64,
     /// Bytes of live pages; immutable files are not counted.
     pub disk_bytes: u64,
+    /// As in [`StoreStats`].
+    pub file_bytes: u64,
+    /// As in [`StoreStats`].
+    pub retained_file_bytes: u64,
     /// Oldest durable block that can be read, extended or reverted to.
     pub first_retained: Option<u64>,
 }
@@ -120,13 +129,19 @@ pub struct Sight {
 impl StoreWatch {
     /// What there is to see; `None` once the store is closed.
     pub fn look(&self) -> Option<Sight> {
-        let shared = self.0.upgrade()?;
+        let shared = self.shared.upgrade()?;
         let disk_bytes = shared.kv.disk_bytes().ok()?;
+        let view = shared.durable_view(&shared.inner.lock()).ok()?;
+        let (file_bytes, retained_file_bytes) =
+            shared.file_bytes(self.dir.as_deref(), &view).ok()?;
+        drop(view);
         let inner = shared.inner.lock();
         Some(Sight {
             counts: shared.counters.counts(&shared.tables),
             pending_bytes: inner.pending_bytes(),
             disk_bytes,
+            file_bytes,
+            retained_file_bytes,
             first_retained: inner.blocks.first_key_value().map(|(number, _)| *number),
         })
     }
@@ -139,7 +154,7 @@ impl StoreWatch {
 /// | `begin`, reads, `finish` | any, several at once | returns |
 /// | `commit`, `revert`, `prune`, `bulk_load` | one at a time | the caller's transaction commits, then [`AfterCommit::run`](crate::AfterCommit::run) |
 /// | fold of a frozen generation | `state-fold` | its last slice commits |
-/// | jobs | `state-job-0` | [`Jobs::wait`] at the block that needs the output |
+/// | jobs | `state-job-N` | [`Jobs::wait`] at the block that needs the output |
 pub struct StateStore {
     pub(crate) shared: Arc<Shared>,
     pub(crate) options: StoreOptions,
@@ -194,7 +209,7 @@ impl StateStore {
         let snapshot = kv.snapshot()?;
         let (tip, seq, folded) = read_meta(&*snapshot)?;
         let replayed = Arc::new(journal::replay(&*snapshot, &tables, folded, seq)?);
-        let Retained { blocks, mut files } = Retained::read(&*snapshot, &tables, tip)?;
+        let Retained { blocks, retired } = Retained::read(&*snapshot, &tables, tip)?;
         let view = View {
             stack: LayerStack::default(),
             reverse: None,
@@ -205,8 +220,10 @@ impl StateStore {
             let fail = |error| StoreError::new(format!("creating {}", dir.display()), error);
             fs::create_dir_all(dir).map_err(fail)?;
             // Before the backend restarts its jobs, which write files of their own.
-            files.extend(named_files(&view)?);
-            remove_unnamed_files(dir, &files)?;
+            let mut files = named_files(&view)?;
+            files.extend(retired.values().flatten().cloned());
+            files.extend(backend.files_under_way(&view)?);
+            remove_unnamed_files(&*kv, dir, &files)?;
         }
         let history = changes::first_block(&view, 0)?;
         let tip = match tip {
@@ -225,6 +242,7 @@ impl StateStore {
                 seq,
                 generations: vec![replayed],
                 blocks,
+                retired,
                 proposals: HashMap::new(),
                 recent: VecDeque::new(),
                 opened: VecDeque::new(),
@@ -286,7 +304,8 @@ impl StateStore {
 
     /// A look at the store from outside, for metrics; it does not keep the store open.
     pub fn watch(&self) -> StoreWatch {
-        StoreWatch(Arc::downgrade(&self.shared))
+        let dir = self.options.dir.clone();
+        StoreWatch { shared: Arc::downgrade(&self.shared), dir }
     }
 
     /// The job runner (the test-kit slows it down).
@@ -342,7 +361,10 @@ impl StateStore {
 
     /// A proof of the values of `keys` at `at`, which must be a block (durable or sealed).
     pub fn prove(&self, at: At<'_>, keys: &[StateKey]) -> Result<StateProof, StateError> {
-        self.prove_by(at, |state| self.shared.backend.prove(&state.view, &state.cache, keys))
+        let prove = |state: &Resolved| {
+            Ok(((), self.shared.backend.prove(&state.view, &state.cache, keys)?))
+        };
+        Ok(self.prove_by(at, prove)?.1)
     }
 
     /// As much of the proof of `keys` as this node has. The `bytes` of several nodes' parts are put
@@ -355,7 +377,9 @@ impl StateStore {
         let unsupported =
             || StateError::Unsupported { backend: backend.identity().name, what: "proof shards" };
         let shards = backend.proof_shards().ok_or_else(unsupported)?;
-        self.prove_by(at, |state| shards.prove_part(&state.view, &state.cache, keys))
+        let prove =
+            |state: &Resolved| Ok(((), shards.prove_part(&state.view, &state.cache, keys)?));
+        Ok(self.prove_by(at, prove)?.1)
     }
 
     /// The trie nodes that prove an account and its `slots` at `at`, for `eth_getProof` (EIP-1186).
@@ -382,11 +406,12 @@ impl StateStore {
         account_proofs(&*self.shared.backend)?.merge_nodes(&state.view, &state.cache, removed)
     }
 
-    fn prove_by(
+    /// What `prove` finds at `at`, and its proof in the envelope.
+    pub(crate) fn prove_by<T>(
         &self,
         at: At<'_>,
-        prove: impl FnOnce(&Resolved) -> Result<Bytes, StateError>,
-    ) -> Result<StateProof, StateError> {
+        prove: impl FnOnce(&Resolved) -> Result<(T, Bytes), StateError>,
+    ) -> Result<(T, StateProof), StateError> {
         let identity = self.identity();
         if !self.shared.backend.capabilities().proofs {
             return Err(StateError::Unsupported { backend: identity.name, what: "proofs" });
@@ -397,19 +422,16 @@ impl StateStore {
             Some((number, None, _)) => return Err(StateError::Unsealed { number }),
             None => return Err(StateError::UnknownBlock { hash: B256::ZERO }),
         };
-        Ok(StateProof::of(identity, BlockRef::new(number, hash), root, prove(&state)?))
+        let (found, bytes) = prove(&state)?;
+        Ok((found, StateProof::of(identity, BlockRef::new(number, hash), root, bytes)))
     }
 
     /// What the store holds at its durable tip.
     pub fn stats(&self) -> Result<StoreStats, StateError> {
         let state = self.resolve(At::Tip)?;
         let snapshot = &state.view.durable.snapshot;
-        let mut file_bytes = 0;
-        if let Some(dir) = &self.options.dir {
-            for name in named_files(&state.view)? {
-                file_bytes += fs::metadata(dir.join(name)).map_or(0, |meta| meta.len());
-            }
-        }
+        let (file_bytes, retained_file_bytes) =
+            self.shared.file_bytes(self.options.dir.as_deref(), &state.view)?;
         let backend = self.shared.backend.stats(&state.view, &state.cache)?;
         let (journal_rows, undo_rows) = (snapshot.count(JOURNAL)?, snapshot.count(UNDO)?);
         let inner = self.shared.inner.lock();
@@ -419,6 +441,7 @@ impl StateStore {
             journal_rows,
             undo_rows,
             file_bytes,
+            retained_file_bytes,
             first_retained: inner.blocks.first_key_value().map(|(number, _)| *number),
         })
     }

@@ -7,7 +7,7 @@ use crate::{
     overlay::{FILES, Key, Layer},
 };
 use alloy_primitives::{B256, Bytes};
-use std::{collections::BTreeSet, ops::RangeInclusive};
+use std::ops::RangeInclusive;
 
 /// Undo rows: key = block number (8 bytes, big-endian) || piece (4 bytes, big-endian). A record
 /// starts with hash and root of the block, then hash and root of its parent (32 bytes each).
@@ -104,31 +104,13 @@ pub(crate) fn retired_files(rows: &[UndoRow]) -> impl Iterator<Item = String> {
         .map(|(_, key, _)| String::from_utf8_lossy(key).into_owned())
 }
 
-/// The files that any recorded block retired.
-pub(crate) fn all_retired_files(
-    kv: &dyn KvRead,
-    tables: &[Table],
-) -> Result<BTreeSet<String>, StateError> {
-    let mut files = BTreeSet::new();
-    if let Some((first, last)) = span(kv)? {
-        for number in first..=last {
-            files.extend(retired_files(&read(kv, tables, number)?.1));
-        }
+/// Forgets the records of blocks that lie deeper than `keep` below `tip`.
+pub(crate) fn prune(txn: &mut dyn KvWrite, tip: u64, keep: u64) -> Result<(), StateError> {
+    if let Some((first, last)) = span(txn)?
+        && first.saturating_add(keep) <= tip
+    {
+        // Without retention the tip itself has no record.
+        delete_records(txn, UNDO, first, (tip + 1 - keep).min(last + 1))?;
     }
-    Ok(files)
-}
-
-/// Forgets the records `from..first`; returns the files that those blocks retired.
-pub(crate) fn prune(
-    txn: &mut dyn KvWrite,
-    tables: &[Table],
-    from: u64,
-    first: u64,
-) -> Result<Vec<String>, StateError> {
-    let mut files = Vec::new();
-    for number in from..first {
-        files.extend(retired_files(&read(txn, tables, number)?.1));
-    }
-    delete_records(txn, UNDO, from, first)?;
-    Ok(files)
+    Ok(())
 }

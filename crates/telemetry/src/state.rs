@@ -23,6 +23,10 @@ pub struct StateFigures {
     pub pending_bytes: u64,
     /// Bytes of live pages.
     pub disk_bytes: u64,
+    /// Bytes of the state files of the durable tip.
+    pub file_bytes: u64,
+    /// Bytes of state files that blocks below it alone still need, which can be reverted to.
+    pub retained_file_bytes: u64,
     /// Oldest block that can be reverted to.
     pub first_retained: Option<u64>,
 }
@@ -74,7 +78,7 @@ const TABLE_COUNTERS: [(&str, &str, OfTable); 4] = [
 ];
 
 /// Name, help, whether it only grows, and the figure of a store.
-const STORE_METRICS: [(&str, &str, MetricType, OfStore); 7] = [
+const STORE_METRICS: [(&str, &str, MetricType, OfStore); 9] = [
     (
         "retrie_state_read_seconds_total",
         "Seconds in reads of single rows, all threads together (one in 13 is timed)",
@@ -105,6 +109,18 @@ const STORE_METRICS: [(&str, &str, MetricType, OfStore); 7] = [
     ("retrie_state_disk_bytes", "Bytes of live pages of the state", MetricType::GAUGE, |state| {
         Some(state.disk_bytes as f64)
     }),
+    (
+        "retrie_state_file_bytes",
+        "Bytes of the state files of the durable tip",
+        MetricType::GAUGE,
+        |state| Some(state.file_bytes as f64),
+    ),
+    (
+        "retrie_state_retained_file_bytes",
+        "Bytes of state files that only blocks below the durable tip need, which can be reverted to",
+        MetricType::GAUGE,
+        |state| Some(state.retained_file_bytes as f64),
+    ),
     (
         "retrie_state_first_retained_number",
         "Oldest block that can be reverted to",
@@ -201,6 +217,8 @@ mod tests {
                 tables: vec![table("LvmtKeys", 7), table("LvmtAmts", 2)],
                 read_seconds: 1.5,
                 pending_bytes: 9,
+                file_bytes: 11,
+                retained_file_bytes: 12,
                 ..Default::default()
             })
         });
@@ -215,6 +233,8 @@ mod tests {
             r#"retrie_state_read_seconds_total{backend="lvmt",store="state"} 1.5"#,
             "# TYPE retrie_state_pending_bytes gauge",
             r#"retrie_state_pending_bytes{backend="lvmt",store="state"} 9"#,
+            r#"retrie_state_file_bytes{backend="lvmt",store="state"} 11"#,
+            r#"retrie_state_retained_file_bytes{backend="lvmt",store="state"} 12"#,
             r#"retrie_state_first_retained_number{backend="mpt",store="referee"} 3"#,
         ] {
             assert!(text().lines().any(|found| found == line), "{line} is not in {}", text());

@@ -398,7 +398,12 @@ impl History for MptArchive {
         Ok(end(Direction::Forward)?.zip(end(Direction::Backward)?).map(|(a, b)| a..=b))
     }
 
-    fn open_at(&self, view: &dyn NodeRead, number: u64) -> Result<(B256, Cache), StateError> {
+    fn open_at(
+        &self,
+        view: &dyn NodeRead,
+        _: &Cache,
+        number: u64,
+    ) -> Result<(B256, Cache), StateError> {
         let row = view.get(ROOTS, &number.to_be_bytes())?.ok_or_else(|| {
             StateError::corrupt(ROOTS.name, format!("the row of block {number} is missing"))
         })?;

@@ -60,7 +60,10 @@ struct StateStats {
     pending_bytes: u64,
     journal_rows: u64,
     undo_rows: u64,
+    /// Files of the state at the tip.
     file_bytes: u64,
+    /// Files that only blocks below it need, which can be reverted to.
+    retained_file_bytes: u64,
     first_retained: Option<u64>,
     /// First block whose state can be read by flat history.
     first_readable: Option<u64>,
@@ -110,6 +113,7 @@ impl StatsArgs {
                 journal_rows: state.journal_rows,
                 undo_rows: state.undo_rows,
                 file_bytes: state.file_bytes,
+                retained_file_bytes: state.retained_file_bytes,
                 first_retained: state.first_retained,
                 first_readable: store.changes_kept(At::Tip)?.map(|kept| *kept.start()),
             },
@@ -156,11 +160,13 @@ fn print_table(out: &Output, stats: &Stats) -> eyre::Result<()> {
     }
     say!(
         out,
-        "in use {} MiB of {} MiB file, {} free pages; state files {} MiB; not yet folded {} MiB",
+        "in use {} MiB of {} MiB file, {} free pages; state files {} MiB, {} MiB more for retained \
+         blocks; not yet folded {} MiB",
         mib(stats.db.used_bytes),
         mib(stats.db.file_bytes),
         grouped(stats.db.free_pages),
         mib(state.file_bytes),
+        mib(state.retained_file_bytes),
         mib(state.pending_bytes)
     );
     Ok(())

@@ -125,7 +125,8 @@ pub(crate) struct PruneArgs {
     #[arg(long)]
     full: bool,
     /// Keep the history of so many blocks before the head: their states can be read. Of several
-    /// numbers the largest counts.
+    /// numbers the largest counts. Backends that keep old states themselves (`mpt-archive`, `cole`)
+    /// have this history beside their own only if it is asked for.
     #[arg(
         long = "prune.state-history.distance",
         visible_aliases = ["prune.account-history.distance", "prune.storage-history.distance"],
@@ -213,11 +214,13 @@ fn refuse_senders(_: &str) -> Result<Never, String> {
 const OMMERS_REACH: u64 = 7;
 
 impl PruneArgs {
-    /// The state store's option.
-    fn changes(&self) -> Changes {
+    /// The state store's option. A backend that keeps old states itself needs no other history of
+    /// them, but may have one.
+    fn changes(&self, backend_has_history: bool) -> Changes {
         match self.history_distance.iter().max() {
             _ if self.no_history => Changes::Off,
             Some(blocks) => Changes::Last(*blocks),
+            None if backend_has_history => Changes::Off,
             None if self.full => Changes::Last(FULL_NODE_DISTANCE),
             None => Changes::All,
         }
@@ -381,6 +384,7 @@ impl StateArgs {
             None => StateRootMode::Shadow,
         };
         let kept = self.prune.kept(&spec, self.retention)?;
+        let changes = self.prune.changes(backend.history().is_some());
         Ok(ChainOptions {
             spec,
             backend,
@@ -390,7 +394,7 @@ impl StateArgs {
             db: OpenOptions { kept, ..db },
             store: fold_bytes_of(StoreOptions {
                 retention: self.retention,
-                changes: self.prune.changes(),
+                changes,
                 ..StoreOptions::default()
             }),
         })
@@ -405,11 +409,13 @@ impl StateArgs {
             return Ok(None);
         }
         let db = match open_to_read(datadir) {
-            Err(DbError::NoDatadir { .. }) => return Ok(None),
+            // A kill while it was made can leave it without tables: then it is made once more. A
+            // file of somebody else is refused there.
+            Err(DbError::NoDatadir { .. } | DbError::NotADatabase { .. }) => return Ok(None),
             db => db?,
         };
         let Some(metadata) = db.begin_read()?.metadata()? else { return Ok(None) };
-        if metadata.backend != self.state_backend {
+        if metadata.backend != registry::stored_name(&self.state_backend) {
             return Err(DbError::BackendMismatch {
                 path: datadir.to_owned(),
                 found: metadata.backend,
@@ -449,7 +455,11 @@ mod tests {
         let line: Line = clap::Parser::try_parse_from(words).map_err(|error| error.to_string())?;
         let spec = parse_chain(chain).unwrap();
         let kept = line.prune.kept(&spec, 128).map_err(|error| error.to_string())?;
-        Ok((line.prune.changes(), kept))
+        let (plain, own) = (line.prune.changes(false), line.prune.changes(true));
+        // Where the backend has a history, another one is there only if it is asked for.
+        let is_asked_for = !line.prune.history_distance.is_empty();
+        assert_eq!(own, if is_asked_for { plain } else { Changes::Off }, "{:?}", line.prune);
+        Ok((plain, kept))
     }
 
     const MERGE: u64 = 15_537_394;

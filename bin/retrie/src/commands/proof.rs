@@ -5,12 +5,14 @@ use super::HttpArgs;
 use crate::output::{Output, say};
 use alloy_primitives::{Address, B256, Bytes, U256, hex, keccak256};
 use eyre::{Context, bail};
+use retrie_chainspec::primitives::Header;
 use retrie_light_client::{
-    EthProofResponse, Shown, StateProofResponse, TrustedRoot, Verified, Verifier, VerifierParams,
+    ColeParams, EthProofResponse, LightClientError, ProvenanceResponse, Shown, StateProof,
+    StateProofResponse, Trust, TrustedRoot, Verified, VerifiedProvenance, Verifier, VerifierParams,
 };
 use retrie_sources::RpcClient;
 use retrie_storage_lvmt::Params;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use serde_json::Value;
 use std::{
     fs,
@@ -23,6 +25,9 @@ use std::{
 pub(crate) enum Command {
     /// Ask a node for an account and slots with their proof (`state_getProof`). Nothing is verified.
     Get(GetArgs),
+    /// Ask a node what an account or a slot was over a range of blocks, with the proof
+    /// (`state_getProvenance`). Nothing is verified.
+    Provenance(ProvenanceArgs),
     /// Verify a proof and print what it shows, and what that rests on.
     Verify(VerifyArgs),
 }
@@ -32,6 +37,7 @@ impl Command {
     pub(crate) fn run(self, stop: &Arc<AtomicBool>) -> eyre::Result<()> {
         match self {
             Self::Get(args) => args.run(stop),
+            Self::Provenance(args) => args.run(stop),
             Self::Verify(args) => args.run(),
         }
     }
@@ -59,10 +65,38 @@ pub(crate) struct GetArgs {
     http: HttpArgs,
 }
 
+/// Arguments of `retrie proof provenance`.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct ProvenanceArgs {
+    /// JSON-RPC endpoint of a node of this program, with the namespace `state`, on a backend with
+    /// provenance (`cole`).
+    #[arg(long, value_name = "URL")]
+    rpc: String,
+    /// The account.
+    #[arg(long, value_name = "ADDRESS")]
+    address: Address,
+    /// A storage slot of it, as a number (0x.. or decimal); without it, the account itself.
+    #[arg(long, value_name = "SLOT", value_parser = parse_slot)]
+    slot: Option<B256>,
+    /// First block of the range: what held there is shown, too.
+    #[arg(long, value_name = "NUMBER")]
+    from: u64,
+    /// Last block of the range.
+    #[arg(long, value_name = "NUMBER")]
+    to: u64,
+    /// The file to write: the node's answer as JSON, and the header of the block whose root it is
+    /// proven under.
+    #[arg(short, long, value_name = "FILE")]
+    output: PathBuf,
+    #[command(flatten)]
+    http: HttpArgs,
+}
+
 /// Arguments of `retrie proof verify`.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct VerifyArgs {
-    /// The proof: a file of `retrie proof get`, or the answer of `state_getProof` or `eth_getProof`.
+    /// The proof: a file of `retrie proof get` or `provenance`, or the answer of `state_getProof`,
+    /// `state_getProvenance` or `eth_getProof`.
     #[arg(value_name = "FILE")]
     file: PathBuf,
     #[command(flatten)]
@@ -75,6 +109,10 @@ pub(crate) struct VerifyArgs {
     /// them.
     #[arg(long, value_name = "HEIGHT", num_args = 0..=1, default_missing_value = "16", value_parser = clap::value_parser!(u8).range(1..=16))]
     insecure_dev: Option<u8>,
+    /// Parameters of `cole` that you trust, as `state_backend` of a node you trust names them: 32
+    /// bytes. [default: those that `cole` has without flags, in the background or not]
+    #[arg(long, value_name = "PARAMS", value_parser = parse_cole_params)]
+    cole_params: Option<ColeParams>,
 }
 
 /// What is trusted: a root, a checkpoint or a header.
@@ -97,14 +135,54 @@ struct TrustedArgs {
     header: Option<PathBuf>,
 }
 
-/// What `retrie proof get` writes.
-#[derive(Debug, Serialize, Deserialize)]
-struct ProofFile {
+/// What `retrie proof get` and `provenance` write.
+#[derive(Debug, Serialize)]
+struct ProofFile<T> {
     #[serde(flatten)]
-    answer: StateProofResponse,
-    /// RLP of the header of its block.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    header: Option<Bytes>,
+    answer: T,
+    /// RLP of the header of the block whose root the proof leads to.
+    header: Bytes,
+}
+
+/// Writes an answer with the header of the block whose root `proof` leads to, which is `known` or
+/// fetched. `shown` is what it shows, if not the state after that block.
+fn save(
+    client: &RpcClient,
+    file: &Path,
+    answer: impl Serialize,
+    proof: &StateProof,
+    shown: Option<String>,
+    known: Option<Header>,
+) -> eyre::Result<()> {
+    let header = match known {
+        Some(header) => header,
+        None => {
+            let (hash, header) = client.header(proof.block.number)?;
+            if hash != proof.block.hash {
+                bail!(
+                    "{}: the proof is under the root of block {}, which is {hash} now: try again",
+                    client.endpoint(),
+                    proof.block
+                );
+            }
+            header
+        }
+    };
+    let name = file.display();
+    let json = serde_json::to_vec_pretty(&ProofFile {
+        answer,
+        header: alloy_rlp::encode(&header).into(),
+    })?;
+    fs::write(file, json).wrap_err_with(|| format!("writing {name}"))?;
+    let out = Output::default();
+    say!(out, "wrote {name}: {} bytes of proof by {}", proof.bytes.len(), proof.backend);
+    say!(out, "block {}", proof.block);
+    if let Some(shown) = shown {
+        say!(out, "{shown}, under the root of this block");
+    }
+    say!(out, "root {}", proof.root);
+    say!(out, "nothing is verified yet: `retrie proof verify` does it against a root you trust");
+    Ok(())
 }
 
 impl GetArgs {
@@ -123,6 +201,19 @@ impl GetArgs {
             bail!("{}: the node has answered another question", client.endpoint());
         }
         let proof = answer.to_proof();
+        if let Some(number) = proof.as_of {
+            if number != header.number || proof.block.number <= number {
+                bail!(
+                    "{}: asked for the state after block {}, the node has answered of block {number} \
+                     under the root of block {}",
+                    client.endpoint(),
+                    header.number,
+                    proof.block
+                );
+            }
+            let shown = format!("state after block {number}");
+            return save(&client, &self.output, answer, &proof, Some(shown), None);
+        }
         if proof.block.hash != hash {
             bail!(
                 "{}: the node proves block {}, and block {} was {hash} a moment before: try again",
@@ -131,19 +222,30 @@ impl GetArgs {
                 header.number
             );
         }
-        let file = ProofFile { answer, header: Some(alloy_rlp::encode(&header).into()) };
-        let name = self.output.display();
-        let json = serde_json::to_vec_pretty(&file)?;
-        fs::write(&self.output, json).wrap_err_with(|| format!("writing {name}"))?;
-        let out = Output::default();
-        say!(out, "wrote {name}: {} bytes of proof by {}", proof.bytes.len(), proof.backend);
-        say!(out, "block {}", proof.block);
-        say!(out, "root {}", proof.root);
-        say!(
-            out,
-            "nothing is verified yet: `retrie proof verify` does it against a root you trust"
-        );
-        Ok(())
+        save(&client, &self.output, answer, &proof, None, Some(header))
+    }
+}
+
+impl ProvenanceArgs {
+    fn run(self, stop: &Arc<AtomicBool>) -> eyre::Result<()> {
+        if self.from > self.to {
+            bail!(
+                "--from {} --to {}: the first block must not be above the last",
+                self.from,
+                self.to
+            );
+        }
+        let client = RpcClient::new(&self.rpc, self.http.client(stop));
+        let blocks = self.from..=self.to;
+        let answer: ProvenanceResponse =
+            client.provenance(&self.address, self.slot.as_ref(), &blocks)?;
+        let asked = (self.address, self.slot, blocks);
+        if (answer.address, answer.slot, answer.blocks()) != asked {
+            bail!("{}: the node has answered another question", client.endpoint());
+        }
+        let proof = answer.to_proof();
+        let shown = format!("versions in blocks {} to {}", self.from, self.to);
+        save(&client, &self.output, answer, &proof, Some(shown), None)
     }
 }
 
@@ -157,8 +259,29 @@ impl VerifyArgs {
         let header = header.map(serde_json::from_value).transpose();
         let header = header.wrap_err_with(|| format!("{name}: member `header`"))?;
         let trusted = self.trusted.root(header)?;
-        let read = || format!("{name}: neither an answer of state_getProof nor of eth_getProof");
+        let read = || {
+            format!(
+                "{name}: no answer of state_getProof, of state_getProvenance, or of eth_getProof"
+            )
+        };
+        let refused = |error: LightClientError| {
+            let flag = match &error {
+                LightClientError::UnknownParams { backend, .. } if backend == "cole" => {
+                    ": --cole-params says which parameters you trust"
+                }
+                LightClientError::UnknownParams { backend, .. } if backend == "lvmt" => {
+                    ": --params says which parameters you trust"
+                }
+                _ => "",
+            };
+            eyre::Report::new(error).wrap_err(format!("{name} is refused{flag}"))
+        };
         let verifier = self.verifier()?;
+        if json.get("versions").is_some() {
+            let answer: ProvenanceResponse = serde_json::from_value(json).wrap_err_with(read)?;
+            let verified = verifier.verify_provenance(&answer, &trusted).map_err(refused)?;
+            return print_versions(&verified);
+        }
         let verified = if json.get("accountProof").is_some() {
             let answer: EthProofResponse = serde_json::from_value(json).wrap_err_with(read)?;
             verifier.verify_eth_proof(&answer, &trusted)
@@ -166,7 +289,7 @@ impl VerifyArgs {
             let answer: StateProofResponse = serde_json::from_value(json).wrap_err_with(read)?;
             verifier.verify_response(&answer, &trusted)
         };
-        print(&verified.wrap_err_with(|| format!("{name} is refused"))?)
+        print(&verified.map_err(refused)?)
     }
 
     fn verifier(&self) -> eyre::Result<Verifier> {
@@ -176,6 +299,15 @@ impl VerifyArgs {
         }
         if let Some(params) = self.insecure_dev.and_then(VerifierParams::insecure_dev) {
             verifier = verifier.pin_lvmt(params);
+        }
+        match self.cole_params {
+            Some(params) => verifier = verifier.pin_cole(params),
+            None => {
+                for async_merge in [true, false] {
+                    verifier =
+                        verifier.pin_cole(ColeParams { async_merge, ..ColeParams::default() });
+                }
+            }
         }
         Ok(verifier)
     }
@@ -211,25 +343,46 @@ fn read_header(path: &Path) -> eyre::Result<Bytes> {
 
 fn print(verified: &Verified) -> eyre::Result<()> {
     let out = Output::default();
-    for shown in &verified.shown {
-        match shown {
-            Shown::Account { address, account: None } => {
-                say!(out, "account {address}: there is none");
-            }
-            Shown::Account { address, account: Some(account) } => say!(
-                out,
-                "account {address}: balance {} wei, nonce {}, code hash {}",
-                account.balance,
-                account.nonce,
-                account.code_hash
-            ),
-            Shown::Slot { slot, value, .. } => say!(out, "slot {slot}: {value:#x}"),
-        }
+    if let Some(number) = verified.as_of {
+        say!(out, "state after block {number}:");
     }
-    for sentence in verified.trust.sentences() {
+    for shown in &verified.shown {
+        say!(out, "{}", line(shown));
+    }
+    print_trust(&out, &verified.trust)
+}
+
+fn print_versions(verified: &VerifiedProvenance) -> eyre::Result<()> {
+    let out = Output::default();
+    let (from, to) = (verified.blocks.start(), verified.blocks.end());
+    say!(out, "{}, blocks {from} to {to}: {} versions", verified.key, verified.versions.len());
+    for (block, shown) in &verified.versions {
+        say!(out, "set by block {block}: {}", line(shown));
+    }
+    print_trust(&out, &verified.trust)
+}
+
+fn line(shown: &Shown) -> String {
+    match shown {
+        Shown::Account { address, account: None } => format!("account {address}: there is none"),
+        Shown::Account { address, account: Some(account) } => format!(
+            "account {address}: balance {} wei, nonce {}, code hash {}",
+            account.balance, account.nonce, account.code_hash
+        ),
+        Shown::Slot { slot, value, .. } => format!("slot {slot}: {value:#x}"),
+    }
+}
+
+fn print_trust(out: &Output, trust: &Trust) -> eyre::Result<()> {
+    for sentence in trust.sentences() {
         say!(out, "verified: {sentence}");
     }
     Ok(())
+}
+
+fn parse_cole_params(text: &str) -> Result<ColeParams, String> {
+    let digest: B256 = text.parse().map_err(|error| format!("it is not 32 bytes ({error})"))?;
+    ColeParams::from_digest(&digest).ok_or_else(|| "these are no parameters of cole".to_owned())
 }
 
 fn parse_slot(text: &str) -> Result<B256, String> {

@@ -9,7 +9,7 @@ use eyre::bail;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use retrie_db::{ChainRead, StateRootMode};
 use retrie_pipeline::{
-    native_spec,
+    PipelineError, native_spec,
     verify::{VerifyOptions, VerifyReport, verify},
 };
 use std::{
@@ -30,13 +30,18 @@ pub(crate) struct Args {
     chain: ChainArgs,
     #[command(flatten)]
     backends: BackendArgs,
+    /// Build states again in this folder, to compare them: it takes as much space as the state. It is
+    /// left as it was. [default: the datadir]
+    #[arg(long, value_name = "DIR")]
+    scratch: Option<PathBuf>,
     /// Write what was checked and found as JSON to this file, or `-` for stdout.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }
 
 impl Args {
-    /// Runs the command; fails if anything is wrong with the datadir.
+    /// Runs the command; fails if anything is wrong with the datadir, and with [`NotChecked`] if the
+    /// check itself could not be done.
     pub(crate) fn run(self) -> eyre::Result<()> {
         let spec = self.chain.spec()?;
         let datadir = self.chain.datadir(&spec)?;
@@ -60,11 +65,19 @@ impl Args {
             Some((known, own)) if known == name => Some(own.clone()),
             _ => registry::plain(name).ok(),
         };
-        let options = VerifyOptions { spec, backend: &backend, max_findings: MAX_FINDINGS };
+        let options = VerifyOptions {
+            spec,
+            backend: &backend,
+            max_findings: MAX_FINDINGS,
+            scratch: self.scratch.as_deref().unwrap_or(&datadir),
+        };
         let mut shown = Shown::new();
         let report = verify(&db, &options, &mut |what, count| shown.update(what, count));
         shown.finish();
-        let report = report?;
+        let report = report.map_err(|error| match error {
+            PipelineError::Check { .. } => eyre::Report::new(NotChecked(error)),
+            error => error.into(),
+        })?;
         let out = Output::new(self.json)?;
         print(&out, &report)?;
         out.json(&report)?;
@@ -79,6 +92,18 @@ impl Args {
         Ok(())
     }
 }
+
+/// The check could not be done, which says nothing of the datadir.
+#[derive(Debug)]
+pub(crate) struct NotChecked(PipelineError);
+
+impl std::fmt::Display for NotChecked {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl std::error::Error for NotChecked {}
 
 fn print(out: &Output, report: &VerifyReport) -> eyre::Result<()> {
     say!(out, "{:<28} {:>14}", "table", "rows");
@@ -102,6 +127,18 @@ fn print(out: &Output, report: &VerifyReport) -> eyre::Result<()> {
             state.roots,
             grouped(state.changes)
         );
+        if state.files + state.leftover_files > 0 {
+            say!(
+                out,
+                "state files of {}: {} in use, {} bytes; {} that nobody needs any more, {} bytes, go \
+                 when the datadir is opened",
+                state.backend,
+                grouped(state.files),
+                grouped(state.file_bytes),
+                grouped(state.leftover_files),
+                grouped(state.leftover_bytes)
+            );
+        }
     }
     for finding in &report.findings {
         say!(out, "{finding}");

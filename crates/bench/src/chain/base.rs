@@ -84,6 +84,11 @@ impl Base {
         Address::from_slice(&derive(0, "key-value store", 0)[12..])
     }
 
+    /// Where the key-value store keeps key `n`.
+    pub(crate) fn store_slot(n: u64) -> StateKey {
+        slot_of(Self::store(), U256::from(n).into(), 0)
+    }
+
     /// Rules and genesis. The accounts listed are the contracts; the root in the header has to be set
     /// to that of all entries.
     pub fn spec(&self) -> ChainSpec {
@@ -151,7 +156,8 @@ impl Base {
             entries.par_extend(keys.map(|key| (key, funds.clone())));
             self.add_balances(&receivers, &mut entries);
         }
-        if mix.smallbank > 0 {
+        let filled = !self.preload.empty_ledgers;
+        if mix.smallbank > 0 && filled {
             let deposit = encode_slot(U256::from(DEPOSIT)).unwrap_or_default();
             let banks = Self::banks();
             entries.par_extend((0..accounts).into_par_iter().flat_map_iter(|n| {
@@ -160,11 +166,10 @@ impl Base {
                     .map(|mapping| (slot_of(bank, U256::from(n).into(), mapping), deposit.clone()))
             }));
         }
-        if mix.kvstore > 0 {
-            let store = Self::store();
+        if mix.kvstore > 0 && filled {
             entries.par_extend((0..accounts).into_par_iter().map(|n| {
                 let value = derive(seed, "value", n).into();
-                (slot_of(store, U256::from(n).into(), 0), encode_slot(value).unwrap_or_default())
+                (Self::store_slot(n), encode_slot(value).unwrap_or_default())
             }));
         }
         entries.par_sort_unstable_by_key(|(key, _)| *key);
@@ -280,7 +285,8 @@ impl Base {
         let Recipe { seed, mix, accounts, .. } = self.recipe;
         let mix = mix.to_string().replace([',', '='], "-");
         let (senders, digest) = (self.senders.len(), &self.digest().to_string()[2..18]);
-        format!("{mix}-{accounts}-accounts-{senders}-senders-seed-{seed}-{digest}-v1")
+        let empty = if self.preload.empty_ledgers { "empty-" } else { "" };
+        format!("{mix}-{accounts}-accounts-{senders}-senders-seed-{seed}-{empty}{digest}-v1")
     }
 
     /// A digest of what the entries depend on beside the recipe: rules, system contracts, codes,
@@ -326,7 +332,8 @@ mod tests {
         let name = |change: fn(&mut ContractSet)| {
             let mut contracts = ContractSet::own();
             change(&mut contracts);
-            let preload = Preload { senders: 300, contracts: contracts.into() };
+            let preload =
+                Preload { senders: 300, contracts: contracts.into(), empty_ledgers: false };
             let recipe = Recipe {
                 mix: Mix { erc20: 1, swaps: 1, ..Mix::NOTHING },
                 accounts: 1000,

@@ -22,6 +22,9 @@ pub(crate) struct Ledgers {
     store: Address,
     accounts: u64,
     reads: u32,
+    inserts: u32,
+    /// Keys of the store that calls have inserted so far; their numbers follow on the accounts'.
+    inserted: u64,
     zipf: Option<Zipf>,
 }
 
@@ -33,7 +36,8 @@ impl Ledgers {
         keys: KeyChoice,
     ) -> Self {
         let zipf = keys.zipf.map(|theta| Zipf::new(accounts, theta));
-        Self { banks, store, accounts, reads: keys.reads, zipf }
+        let KeyChoice { reads, inserts, .. } = keys;
+        Self { banks, store, accounts, reads, inserts, inserted: 0, zipf }
     }
 
     /// The bank of account `n`.
@@ -62,10 +66,15 @@ impl Ledgers {
     }
 
     /// A read or a write of the store.
-    pub(crate) fn store(&self, random: &mut Random) -> (Address, Vec<u8>) {
+    pub(crate) fn store(&mut self, random: &mut Random) -> (Address, Vec<u8>) {
         let is_read = random.below(100) < u64::from(self.reads);
+        // Without inserts nothing is drawn: the chain is the one it has always been.
+        let inserts = !is_read && self.inserts > 0 && random.below(100) < u64::from(self.inserts);
+        let known = self.accounts + self.inserted;
+        self.inserted += u64::from(inserts);
         let key = U256::from(match &self.zipf {
-            None => random.below(self.accounts),
+            _ if inserts => known,
+            None => random.below(known),
             Some(zipf) => zipf.next(random),
         });
         let input = if is_read {
@@ -85,7 +94,7 @@ mod tests {
 
     fn ledgers(accounts: u64, reads: u32) -> Ledgers {
         let banks = std::array::from_fn(|n| Address::with_last_byte(n as u8));
-        let keys = KeyChoice { reads, zipf: None };
+        let keys = KeyChoice { reads, inserts: 0, zipf: None };
         Ledgers::new(banks, Address::with_last_byte(99), accounts, keys)
     }
 
@@ -112,10 +121,30 @@ mod tests {
     #[test]
     fn calls_of_the_store_read_as_often_as_asked_for() {
         for (reads, expected) in [(0, 0..=0), (50, 400..=600), (100, 1000..=1000)] {
-            let (ledgers, mut random) = (ledgers(1000, reads), Random::new(1));
+            let (mut ledgers, mut random) = (ledgers(1000, reads), Random::new(1));
             let calls = (0..1000).map(|_| ledgers.store(&mut random).1);
             let found = calls.filter(|input| input[..4] == IKVStore::getCall::SELECTOR).count();
             assert!(expected.contains(&found), "{reads}: {found}");
         }
+    }
+
+    #[test]
+    fn inserts_are_a_share_of_writes_and_take_the_next_key() {
+        let (mut ledgers, mut random) = (ledgers(100, 50), Random::new(1));
+        ledgers.inserts = 50;
+        let (mut writes, mut next) = (0, 100);
+        for _ in 0..2000 {
+            let known = next;
+            let (_, input) = ledgers.store(&mut random);
+            let key = U256::from_be_slice(&input[4..36]).to::<u64>();
+            let is_write = input[..4] == IKVStore::setCall::SELECTOR;
+            writes += u64::from(is_write);
+            next += u64::from(key == known);
+            assert!(key < known || is_write && key == known, "{key} of {known}");
+        }
+        let inserted = next - 100;
+        assert!((900..1100).contains(&writes), "{writes}");
+        assert!((writes * 4 / 10..writes * 6 / 10).contains(&inserted), "{inserted} of {writes}");
+        assert_eq!(ledgers.inserted, inserted);
     }
 }

@@ -137,8 +137,12 @@ mod tests {
             fill: Fill::Transactions(40),
             mix,
             accounts: ACCOUNTS,
-            keys: KeyChoice { reads: 50, zipf: Some(0.9) },
-            preload: Some(Preload { senders: SIGNERS, contracts: contracts.clone() }),
+            keys: KeyChoice { reads: 50, inserts: 0, zipf: Some(0.9) },
+            preload: Some(Preload {
+                senders: SIGNERS,
+                contracts: contracts.clone(),
+                empty_ledgers: false,
+            }),
         }
     }
 

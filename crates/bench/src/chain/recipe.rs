@@ -38,6 +38,8 @@ pub struct Preload {
     pub senders: u64,
     /// The token, and the market of two tokens with its router.
     pub contracts: Arc<ContractSet>,
+    /// Banks and store are empty at first, as in the COLE authors' program: calls fill them.
+    pub empty_ledgers: bool,
 }
 
 /// Calls of the key-value store, as YCSB has them.
@@ -45,6 +47,8 @@ pub struct Preload {
 pub struct KeyChoice {
     /// How many of 100 calls read; the others write.
     pub reads: u32,
+    /// How many of 100 writes set a key that nobody has set before, above all others.
+    pub inserts: u32,
     /// Skew of the keys: YCSB's constant theta, between 0 and 1; `None` if all are equally likely.
     pub zipf: Option<f64>,
 }
@@ -62,7 +66,7 @@ impl Recipe {
         fill: Fill::Transactions(120),
         mix: Mix { transfers: 40, erc20: 30, swaps: 30, ..Mix::NOTHING },
         accounts: 10_000,
-        keys: KeyChoice { reads: 50, zipf: None },
+        keys: KeyChoice { reads: 50, inserts: 0, zipf: None },
         preload: None,
     };
 
@@ -85,6 +89,9 @@ impl Recipe {
         }
         if self.keys.reads > 100 {
             return refuse("at most 100 of 100 calls read");
+        }
+        if self.keys.inserts > 100 {
+            return refuse("at most 100 of 100 writes insert");
         }
         if self.keys.zipf.is_some_and(|theta| !(theta > 0.0 && theta < 1.0)) {
             return refuse(
@@ -241,18 +248,22 @@ mod tests {
     fn recipe_that_cannot_be_followed_is_refused() {
         let good = Recipe::default;
         good().check().unwrap();
-        let preload = |senders| Some(Preload { senders, contracts: ContractSet::own().into() });
+        let preload = |senders| {
+            let (contracts, empty_ledgers) = (ContractSet::own().into(), false);
+            Some(Preload { senders, contracts, empty_ledgers })
+        };
         Recipe { preload: preload(1), ..good() }.check().unwrap();
-        let keys = |reads, zipf| KeyChoice { reads, zipf };
+        let keys = |reads, inserts, zipf| KeyChoice { reads, inserts, zipf };
         for wrong in [
             Recipe { fill: Fill::Transactions(0), ..good() },
             Recipe { fill: Fill::Gas(MAX_GAS_TARGET + 1), ..good() },
             Recipe { fill: Fill::Gas(20_999), ..good() },
             Recipe { mix: Mix::NOTHING, ..good() },
             Recipe { accounts: 0, ..good() },
-            Recipe { keys: keys(101, None), ..good() },
-            Recipe { keys: keys(50, Some(1.0)), ..good() },
-            Recipe { keys: keys(50, Some(f64::NAN)), ..good() },
+            Recipe { keys: keys(101, 0, None), ..good() },
+            Recipe { keys: keys(50, 101, None), ..good() },
+            Recipe { keys: keys(50, 0, Some(1.0)), ..good() },
+            Recipe { keys: keys(50, 0, Some(f64::NAN)), ..good() },
             Recipe { preload: preload(0), ..good() },
         ] {
             assert!(matches!(wrong.check(), Err(MakeChainError::Recipe { .. })), "{wrong:?}");

@@ -29,9 +29,11 @@
 mod driver;
 mod outcome;
 mod prepare;
+mod provenance;
 mod race;
 mod workload;
 
 pub use outcome::Outcome;
+pub use provenance::{Answers, Queries, proves_the_past};
 pub use race::{ClientRace, Entrant, Progress, Raced};
 pub use workload::{Senders, Via, Workload};

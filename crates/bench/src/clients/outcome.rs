@@ -26,6 +26,8 @@ pub struct Outcome {
     pub flush: Duration,
     /// Bytes of live pages and files of the state after it.
     pub disk_bytes: u64,
+    /// Bytes of files of the state beside those: kept for reverts, or made ahead of their block.
+    pub kept_file_bytes: u64,
     /// Largest resident set of the process during the race, all clients together.
     pub peak_rss_bytes: u64,
     /// What it had counted when the measured part began.
@@ -70,6 +72,7 @@ impl Outcome {
             senders,
             flush: Duration::ZERO,
             disk_bytes: 0,
+            kept_file_bytes: 0,
             peak_rss_bytes: 0,
             begun: Marks::default(),
             turns: Vec::new(),
@@ -217,6 +220,7 @@ impl Outcome {
             write_bytes_per_op: Some(per(counts.write_bytes, writes)),
             tables: Some(tables(&counts, reads, writes)),
             disk_bytes: self.disk_bytes,
+            kept_file_bytes: (self.kept_file_bytes > 0).then_some(self.kept_file_bytes),
             peak_rss_bytes: self.peak_rss_bytes,
             spread: Some(self.spread()),
             breakdown: Some(self.breakdown()),

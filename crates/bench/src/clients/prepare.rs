@@ -10,7 +10,7 @@ use crate::{
 };
 use alloy_primitives::B256;
 use retrie_chainspec::ChainSpec;
-use retrie_db::{OpenOptions, StateRootMode, SyncMode};
+use retrie_db::{Kept, KeptBlocks, OpenOptions, StateRootMode, SyncMode};
 use retrie_pipeline::{Chain, ChainOptions};
 use retrie_state::{StateKey, StoreError, StoreOptions, Value};
 use serde::{Deserialize, Serialize};
@@ -122,13 +122,17 @@ impl ClientRace<'_> {
             true => StateRootMode::Header,
             false => StateRootMode::Shadow,
         };
+        let mut kept = Kept::default();
+        if !self.workload.has_lookup() {
+            kept.lookup = KeptBlocks { from: u64::MAX, last: 0 };
+        }
         ChainOptions {
             spec: spec.clone(),
             backend: entrant.backend.clone(),
             referee: None,
             root_mode,
             datadir: folder.to_owned(),
-            db: OpenOptions { sync, ..OpenOptions::default() },
+            db: OpenOptions { sync, kept, ..OpenOptions::default() },
             store: StoreOptions {
                 retention: self.terms.retention,
                 fold_bytes: self.terms.cache_bytes / GENERATIONS,

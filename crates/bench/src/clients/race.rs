@@ -63,6 +63,15 @@ pub enum Progress<'a> {
         /// Blocks in all.
         total: u64,
     },
+    /// Blocks are being imported, untimed.
+    Importing {
+        /// Name of the backend.
+        backend: &'a str,
+        /// Blocks that it has.
+        done: u64,
+        /// Blocks in all.
+        total: u64,
+    },
     /// Slices are being run.
     Racing {
         /// Slices done by all.
@@ -199,7 +208,7 @@ impl ClientRace<'_> {
             complete = self.take_turns(&mut lanes, &mut reader, progress)?;
             Ok::<_, BenchError>(lanes.into_iter().map(|lane| lane.outcome).collect::<Vec<_>>())
         })?;
-        for ((chain, _), outcome) in chains.iter().zip(&mut outcomes) {
+        for (((chain, _), outcome), folder) in chains.iter().zip(&mut outcomes).zip(folders) {
             outcome.peak_rss_bytes = peak_rss_bytes();
             if !complete {
                 outcome.disk_bytes = outcome.turns.last().map_or(0, |turn| turn.disk_bytes);
@@ -209,6 +218,9 @@ impl ClientRace<'_> {
             chain.flush().of_client(&outcome.backend)?;
             outcome.flush = start.elapsed();
             outcome.disk_bytes = chain.state_bytes().of_client(&outcome.backend)?;
+            let stats = chain.state().stats().map_err(PipelineError::from);
+            let in_use = stats.of_client(&outcome.backend)?.file_bytes;
+            outcome.kept_file_bytes = state_files_bytes(folder.path())?.saturating_sub(in_use);
         }
         outcomes.retain(|outcome| !outcome.turns.is_empty());
         Ok(Raced { outcomes, complete })
@@ -347,17 +359,24 @@ impl Lane<'_> {
         let backend = &self.outcome.backend;
         let rows = self.chain.db().state_store().disk_bytes();
         let mut disk_bytes = rows.map_err(|error| PipelineError::State(error.into()));
-        let folder = state_folder(self.folder, false);
-        let files = files_bytes(&folder).map_err(|source| BenchError::Io {
-            action: "measuring",
-            path: folder,
-            source,
-        })?;
+        let files = state_files_bytes(self.folder)?;
         disk_bytes = disk_bytes.map(|bytes| bytes + files);
         Ok(Turn { disk_bytes: disk_bytes.of_client(backend)?, marks: self.marks(), ..turn })
     }
 }
 
+/// Bytes of all files of the state of the client in `folder`.
+fn state_files_bytes(folder: &Path) -> Result<u64, BenchError> {
+    let path = state_folder(folder, false);
+    files_bytes(&path).map_err(|source| BenchError::Io { action: "measuring", path, source })
+}
+
 fn files_bytes(folder: &Path) -> io::Result<u64> {
-    fs::read_dir(folder)?.map(|file| Ok(file?.metadata()?.len())).sum()
+    let size = |file: io::Result<fs::DirEntry>| match file.and_then(|file| file.metadata()) {
+        Ok(metadata) => Ok(metadata.len()),
+        // Deleted meanwhile: no snapshot needs it any more.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(0),
+        Err(error) => Err(error),
+    };
+    fs::read_dir(folder)?.map(size).sum()
 }

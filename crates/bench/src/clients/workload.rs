@@ -90,6 +90,12 @@ impl Workload {
         }
     }
 
+    /// Whether clients find old transactions by their hash. That index is all over its table: where
+    /// every block is a commit it would be most of what each writes, whatever holds the state.
+    pub fn has_lookup(&self) -> bool {
+        self.via == Via::EngineApi || self.commit_every != Some(1)
+    }
+
     /// The state under the chain.
     pub(super) fn base(&self) -> Result<Base, BenchError> {
         let missing = || BenchError::Workload { what: "the chain has no preload".into() };
@@ -108,12 +114,16 @@ impl Workload {
             Fill::Gas(gas) => format!("{gas}-gas"),
         };
         let keys = self.recipe.keys;
+        let inserts = match keys.inserts {
+            0 => String::new(),
+            inserts => format!("-inserts-{inserts}"),
+        };
         let keys = match (self.recipe.mix.kvstore, keys.zipf) {
             (0, _) => String::new(),
             (_, None) => format!("-reads-{}", keys.reads),
             (_, Some(theta)) => format!("-reads-{}-zipf-{theta}", keys.reads),
         };
-        format!("blocks-{}-{fill}{keys}-{}", self.warmup + self.blocks, base.name())
+        format!("blocks-{}-{fill}{keys}{inserts}-{}", self.warmup + self.blocks, base.name())
     }
 
     /// What was asked for, as fields of a result.
@@ -146,6 +156,16 @@ impl Workload {
         if mix.kvstore > 0 {
             params.insert("reads".to_owned(), json!(keys.reads));
             params.insert("zipf".to_owned(), json!(keys.zipf));
+        }
+        // Only where they are not as usual, so that reports of before still compare.
+        if preload.is_some_and(|preload| preload.empty_ledgers) {
+            params.insert("fresh".to_owned(), json!(true));
+        }
+        if !self.has_lookup() {
+            params.insert("transaction_lookup".to_owned(), json!(false));
+        }
+        if keys.inserts > 0 {
+            params.insert("inserts".to_owned(), json!(keys.inserts));
         }
         params
     }

@@ -84,8 +84,8 @@ impl Paper {
                 "The authors' program syncs nothing to disk and keeps no undo.",
             ],
             Self::Cole => &[
-                "Rows without `synchronous merge` that were measured on a machine of ours are of \
-                 COLE*, the asynchronous merge; the paper's own rows are of COLE.",
+                "`cole-sync` is the paper's COLE, with synchronous merges; `cole` is its COLE*, with \
+                 asynchronous ones.",
             ],
             Self::Lmpt => &["The authors' program was not measured on a machine of ours."],
             Self::Locality => &[

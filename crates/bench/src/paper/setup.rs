@@ -35,10 +35,6 @@ pub enum Setup {
         blocks: u64,
         /// Transactions a block.
         txs_per_block: u64,
-        /// COLE's size ratio T between levels.
-        size_ratio: u64,
-        /// COLE's fanout m of the Merkle file.
-        fanout: u64,
         /// Memory for caches in MB, where the paper says so.
         cache_mb: Option<u64>,
     },
@@ -55,7 +51,7 @@ pub enum Setup {
         /// Memory for caches in MB, where the paper says so.
         cache_mb: Option<u64>,
     },
-    /// `bench provenance`: all values of a key in the last `range` blocks, with proof.
+    /// `bench provenance`: all values of a key in the latest blocks, with proof.
     Provenance {
         /// States that are updated again and again.
         states: u64,
@@ -63,10 +59,8 @@ pub enum Setup {
         blocks: u64,
         /// Transactions a block.
         txs_per_block: u64,
-        /// Blocks that a query reaches back.
-        range: u64,
-        /// COLE's fanout m of the Merkle file.
-        fanout: u64,
+        /// Blocks that queries reach back.
+        ranges: &'static [u64],
     },
     /// `replay` of mainnet.
     Replay {
@@ -118,31 +112,10 @@ impl Setup {
         }
     }
 
-    /// COLE's own size ratio between levels.
-    pub const SIZE_RATIO: u64 = 4;
-    /// COLE's own fanout of the Merkle file.
-    pub const FANOUT: u64 = 4;
-
-    /// The parameter of one backend that it varies: backend, name and value. Without a way to set it,
-    /// the run is one that was had before.
-    pub const fn own_parameter(&self) -> Option<(&'static str, &'static str, u64)> {
-        match *self {
-            Self::SmallBank { size_ratio, .. } if size_ratio != Self::SIZE_RATIO => {
-                Some(("cole", "size ratio", size_ratio))
-            }
-            Self::SmallBank { fanout, .. } | Self::Provenance { fanout, .. }
-                if fanout != Self::FANOUT =>
-            {
-                Some(("cole", "fanout", fanout))
-            }
-            _ => None,
-        }
-    }
-
     /// The same at `scale` of its size. Sizes of states and lengths of runs are multiplied, rounded to
     /// two digits, and kept above a floor (1,000 keys, accounts, pairs, transactions or elements; 20
     /// blocks), but never made larger than the paper's own. What shapes the work stays: pairs a commit
-    /// (as long as there are ten commits), transactions a block, fanouts, ranges, chunks, peers.
+    /// (as long as there are ten commits), transactions a block, ranges, chunks, peers.
     #[must_use]
     pub fn scaled(self, scale: f64) -> Self {
         let size = |paper: u64| shrink(paper, scale, FLOOR);
@@ -157,18 +130,18 @@ impl Setup {
                 let (accounts, senders, txs) = (size(accounts), size(senders), size(txs));
                 Self::Chain { workload, accounts, senders, txs, txs_per_block }
             }
-            Self::SmallBank { blocks, txs_per_block, size_ratio, fanout, cache_mb } => {
-                let blocks = height(blocks);
-                Self::SmallBank { blocks, txs_per_block, size_ratio, fanout, cache_mb }
+            Self::SmallBank { blocks, txs_per_block, cache_mb } => {
+                Self::SmallBank { blocks: height(blocks), txs_per_block, cache_mb }
             }
             Self::KvStore { base, blocks, txs_per_block, mix, cache_mb } => {
                 let (base, blocks) = (size(base), height(blocks));
                 Self::KvStore { base, blocks, txs_per_block, mix, cache_mb }
             }
-            Self::Provenance { states, blocks, txs_per_block, range, fanout } => {
+            Self::Provenance { states, blocks, txs_per_block, ranges } => {
                 // A query has to fit into the chain.
-                let blocks = height(blocks).max(range);
-                Self::Provenance { states, blocks, txs_per_block, range, fanout }
+                let longest = ranges.iter().copied().max().unwrap_or(0);
+                let blocks = height(blocks).max(longest);
+                Self::Provenance { states, blocks, txs_per_block, ranges }
             }
             Self::Replay { from, to } => {
                 Self::Replay { from, to: from + height(to - from + 1) - 1 }
@@ -216,8 +189,7 @@ mod tests {
             states: 100,
             blocks,
             txs_per_block: 100,
-            range: 128,
-            fanout: 4,
+            ranges: &[2, 128, 4],
         };
         assert_eq!(past(100_000).scaled(1e-4), past(128));
     }

@@ -103,6 +103,10 @@ pub struct BenchResult {
     pub tables: Option<Vec<TableResult>>,
     /// Bytes of live pages and files at the end, after everything has been folded.
     pub disk_bytes: u64,
+    /// Bytes of files of the state beside those: superseded, but kept for reverts, or made ahead of
+    /// the block that publishes them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kept_file_bytes: Option<u64>,
     /// Largest resident set of the process during this race, in bytes.
     pub peak_rss_bytes: u64,
     /// Interquartile range of the slices' throughput over its median.

@@ -233,6 +233,7 @@ impl Outcome {
             write_bytes_per_op: self.per_write(|counts| counts.write_bytes),
             tables: self.tables(),
             disk_bytes: self.disk_bytes,
+            kept_file_bytes: None,
             peak_rss_bytes: self.peak_rss_bytes,
             spread: Some(self.spread()),
             breakdown: self.breakdown,
@@ -263,12 +264,12 @@ pub struct ProofFigures {
 }
 
 impl ProofFigures {
-    pub(super) fn new(present: bool) -> Self {
+    pub(crate) fn new(present: bool) -> Self {
         let (made, verified, bytes) = Default::default();
         Self { present, made, verified, bytes }
     }
 
-    pub(super) fn add(&mut self, made: Duration, verified: Duration, bytes: usize) {
+    pub(crate) fn add(&mut self, made: Duration, verified: Duration, bytes: usize) {
         self.made.record(made);
         self.verified.record(verified);
         let at = self.bytes.partition_point(|shorter| *shorter < bytes);
@@ -286,7 +287,7 @@ impl ProofFigures {
         self.bytes.get((fraction * last as f64) as usize).copied().unwrap_or(0)
     }
 
-    fn result(&self) -> ProofResult {
+    pub(crate) fn result(&self) -> ProofResult {
         let time = |latency: &Latency| ProofTime {
             p50_us: latency.micros(0.5),
             p99_us: latency.micros(0.99),

@@ -64,7 +64,12 @@ impl Entrant for BackendEntrant {
 
     fn format(&self) -> String {
         let identity = self.backend.identity();
-        let params = &identity.params.to_string()[2..18];
+        let params = identity.params.to_string();
+        let (head, tail) = params[2..].split_at(16);
+        // A digest differs in its head. Parameters that are packed as they are may differ further
+        // back, and end in zeros.
+        let is_packed = tail.ends_with("00000000");
+        let params = format!("{head}{}", if is_packed { tail.trim_end_matches('0') } else { "" });
         let (name, version, hash) = (identity.name, identity.version, identity.hash.name());
         // What a node keeps for proofs differs, though the state is the same.
         let shard = self.backend.proof_shards().map(|shards| shards.shard().replace('/', "of"));

@@ -18,6 +18,7 @@ use retrie_pipeline::{
     testkit::{Rules, TestChain},
 };
 use retrie_state::{Backend, StoreOptions};
+use retrie_storage_cole::Cole;
 use retrie_storage_lvmt::{Lvmt, Params, ProofShard};
 use retrie_storage_mpt::{Mpt, MptArchive, TrieHash};
 use retrie_storage_raw::Raw;
@@ -41,13 +42,19 @@ pub(crate) enum Setup {
     /// `raw --referee mpt`.
     Refereed,
     Lvmt,
+    /// COLE*.
+    Cole,
+    /// COLE, which merges while a block waits, with `--referee mpt`.
+    ColeRefereed,
     RawNative,
     ArchiveNative,
     LvmtNative,
+    ColeNative,
 }
 
 /// The setups that know what the header's state root should be.
-pub(crate) const CHECKED: [Setup; 3] = [Setup::Mpt, Setup::Archive, Setup::Refereed];
+pub(crate) const CHECKED: [Setup; 4] =
+    [Setup::Mpt, Setup::Archive, Setup::Refereed, Setup::ColeRefereed];
 
 fn archive() -> Arc<dyn Backend> {
     Arc::new(MptArchive::new(TrieHash::Keccak256))
@@ -61,6 +68,17 @@ fn lvmt() -> Arc<dyn Backend> {
     Arc::new(Lvmt::new(params, ProofShard::None).unwrap().with_slack(64))
 }
 
+/// Small levels, so that every few blocks something is flushed or merged.
+fn cole(async_merge: bool) -> Arc<dyn Backend> {
+    let params = retrie_storage_cole::Params {
+        async_merge,
+        memory_pairs: 50,
+        size_ratio: 2,
+        ..Default::default()
+    };
+    Arc::new(Cole::new(params).unwrap())
+}
+
 impl Setup {
     pub(crate) fn backend(self) -> Arc<dyn Backend> {
         match self {
@@ -68,14 +86,27 @@ impl Setup {
             Self::Archive | Self::ArchiveNative => archive(),
             Self::Raw | Self::Refereed | Self::RawNative => Arc::new(Raw),
             Self::Lvmt | Self::LvmtNative => lvmt(),
+            Self::Cole | Self::ColeNative => cole(true),
+            Self::ColeRefereed => cole(false),
         }
+    }
+
+    pub(crate) fn is_cole(self) -> bool {
+        matches!(self, Self::Cole | Self::ColeRefereed | Self::ColeNative)
     }
 
     pub(crate) fn root_mode(self) -> StateRootMode {
         match self {
             Self::Mpt | Self::Archive => StateRootMode::Header,
-            Self::MptShadow | Self::Raw | Self::Refereed | Self::Lvmt => StateRootMode::Shadow,
-            Self::RawNative | Self::ArchiveNative | Self::LvmtNative => StateRootMode::Native,
+            Self::MptShadow
+            | Self::Raw
+            | Self::Refereed
+            | Self::Lvmt
+            | Self::Cole
+            | Self::ColeRefereed => StateRootMode::Shadow,
+            Self::RawNative | Self::ArchiveNative | Self::LvmtNative | Self::ColeNative => {
+                StateRootMode::Native
+            }
         }
     }
 
@@ -113,7 +144,8 @@ impl Node {
     }
 
     pub(crate) fn open_at(&self, datadir: &Path) -> Chain {
-        let referee = (self.setup == Setup::Refereed).then(|| Setup::Mpt.backend());
+        let has_referee = matches!(self.setup, Setup::Refereed | Setup::ColeRefereed);
+        let referee = has_referee.then(|| Setup::Mpt.backend());
         Chain::open(ChainOptions {
             spec: self.spec.clone(),
             backend: self.setup.backend(),

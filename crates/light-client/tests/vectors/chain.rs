@@ -5,15 +5,18 @@ use alloy_primitives::{Address, B256, Bytes, U256};
 use rand::{Rng, rngs::StdRng};
 use retrie_light_client::{Account, StateKey, StateProof, Value};
 use retrie_state::{
-    At, Backend, DeltaBuilder, KvStore, MemoryStore, StateStore, StoreOptions, encode_slot,
+    At, Backend, DeltaBuilder, KvStore, MemoryStore, StateStore, StoreOptions, Version, encode_slot,
 };
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, ops::RangeInclusive, sync::Arc};
+use tempfile::TempDir;
 
 pub(crate) type Values = BTreeMap<StateKey, Value>;
 
 pub(crate) struct Chain {
     kv: MemoryStore,
     pub(crate) store: StateStore,
+    /// Of files that the backend has; removed after the store is closed.
+    _dir: TempDir,
     /// The values after each block.
     pub(crate) states: Vec<Values>,
     /// Headers with the backend's roots.
@@ -22,10 +25,11 @@ pub(crate) struct Chain {
 
 impl Chain {
     pub(crate) fn new(backend: impl Backend) -> Self {
-        let kv = MemoryStore::new();
-        let store =
-            StateStore::open(Arc::new(backend), Arc::new(kv.clone()), StoreOptions::default());
-        Self { kv, store: store.unwrap(), states: Vec::new(), headers: Vec::new() }
+        let (kv, dir) = (MemoryStore::new(), tempfile::tempdir().unwrap());
+        let options = StoreOptions { dir: Some(dir.path().to_owned()), ..StoreOptions::default() };
+        let store = StateStore::open(Arc::new(backend), Arc::new(kv.clone()), options);
+        let (states, headers) = (Vec::new(), Vec::new());
+        Self { kv, store: store.unwrap(), _dir: dir, states, headers }
     }
 
     /// Commits a block that sets (or deletes) these keys.
@@ -69,13 +73,36 @@ impl Chain {
         self.headers.len() as u64 - 1
     }
 
+    /// A proof under the block's own root.
     pub(crate) fn prove(&self, number: u64, keys: &[StateKey]) -> StateProof {
-        let hash = self.hash(number);
         // Archives have history; what others retain is reached by hash.
-        if self.store.backend().capabilities().history {
-            return self.store.history(number).unwrap().prove(hash, keys).unwrap();
+        match self.store.backend().history().is_some_and(|history| !history.proven_by_view()) {
+            true => self.prove_past(number, keys),
+            false => self.store.prove(At::Block(self.hash(number)), keys).unwrap(),
         }
-        self.store.prove(At::Block(hash), keys).unwrap()
+    }
+
+    /// A proof by the history of the backend: under the root that this takes.
+    pub(crate) fn prove_past(&self, number: u64, keys: &[StateKey]) -> StateProof {
+        self.store.history(number).unwrap().prove(self.hash(number), keys).unwrap()
+    }
+
+    /// The versions of `key` in a range of blocks, newest first.
+    pub(crate) fn versions(&self, key: &StateKey, blocks: &RangeInclusive<u64>) -> Vec<Version> {
+        let mut versions: Vec<Version> = Vec::new();
+        let mut value = None;
+        for (state, block) in self.states.iter().zip(0..=*blocks.end()) {
+            let next = state.get(key);
+            if next != value {
+                if block <= *blocks.start() {
+                    versions.clear();
+                }
+                versions.push(Version { block, value: next.cloned() });
+                value = next;
+            }
+        }
+        versions.reverse();
+        versions
     }
 
     pub(crate) fn truth(&self, number: u64, keys: &[StateKey]) -> Vec<Option<Value>> {

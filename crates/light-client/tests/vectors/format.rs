@@ -2,8 +2,8 @@
 
 use alloy_primitives::{B256, Bytes, U64, hex};
 use retrie_light_client::{
-    BlockRef, EthProofResponse, LightClientError, Shown, StateKey, StateProof, StateProofResponse,
-    TrustedRoot, Value, Verified, Verifier, VerifierParams,
+    BlockRef, ColeParams, EthProofResponse, LightClientError, ProvenanceResponse, Shown, StateKey,
+    StateProof, StateProofResponse, TrustedRoot, Value, Verified, Verifier, VerifierParams,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
@@ -12,7 +12,7 @@ use std::{collections::BTreeMap, path::PathBuf};
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct File {
     pub(crate) about: String,
-    /// Parameters of `lvmt` that are trusted: the verifier's part.
+    /// Parameters that are trusted: of `lvmt` the verifier's part, of `cole` their 32 bytes.
     pub(crate) pinned: Vec<Bytes>,
     pub(crate) cases: Vec<Case>,
 }
@@ -48,13 +48,15 @@ pub(crate) enum Trusted {
     Header { hash: B256, rlp: Bytes },
 }
 
-/// JSON of an envelope (of `keys`), of the answer of `state_getProof`, of that of `eth_getProof`.
+/// JSON of an envelope (of `keys`), of the answer of `state_getProof`, of those of `eth_getProof` and
+/// of `state_getProvenance`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) enum Question {
     Proof(Json),
     Answer(Json),
     EthProof(Json),
+    Provenance(Json),
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -62,8 +64,23 @@ pub(crate) enum Question {
 pub(crate) enum Expect {
     /// The canonical values, in the order asked.
     Values(Vec<Option<Bytes>>),
+    /// Of provenance, newest first.
+    Versions(Vec<Version>),
     /// The class of the error.
     Error(String),
+}
+
+/// A canonical value and the block that set it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Version {
+    pub(crate) block: U64,
+    pub(crate) value: Option<Bytes>,
+}
+
+impl Version {
+    pub(crate) fn new(block: u64, value: Option<Value>) -> Self {
+        Self { block: U64::from(block), value }
+    }
 }
 
 #[derive(Serialize, Deserialize)]
@@ -75,6 +92,8 @@ struct Envelope {
     params: B256,
     block: U64,
     block_hash: B256,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    as_of: Option<U64>,
     root: B256,
     proof: Bytes,
 }
@@ -97,16 +116,21 @@ impl From<&Trusted> for TrustedRoot {
 
 impl Question {
     pub(crate) fn proof(proof: &StateProof) -> Self {
-        let StateProof { backend, version, hash, params, block, root, bytes } = proof.clone();
+        let StateProof { backend, version, hash, params, block, as_of, root, bytes: proof } =
+            proof.clone();
         let (block, block_hash) = (U64::from(block.number), block.hash);
+        let as_of = as_of.map(U64::from);
         let envelope =
-            Envelope { backend, version, hash, params, block, block_hash, root, proof: bytes };
+            Envelope { backend, version, hash, params, block, block_hash, as_of, root, proof };
         Self::Proof(serde_json::to_value(envelope).unwrap())
     }
 
     fn json(&mut self) -> &mut Json {
         match self {
-            Self::Proof(json) | Self::Answer(json) | Self::EthProof(json) => json,
+            Self::Proof(json)
+            | Self::Answer(json)
+            | Self::EthProof(json)
+            | Self::Provenance(json) => json,
         }
     }
 }
@@ -136,8 +160,11 @@ impl File {
     }
 
     pub(crate) fn verifier(&self) -> Verifier {
-        let params = |bytes: &Bytes| VerifierParams::from_bytes(bytes).unwrap();
-        self.pinned.iter().map(params).fold(Verifier::new(), Verifier::pin_lvmt)
+        let pin = |verifier: Verifier, bytes: &Bytes| match B256::try_from(&bytes[..]) {
+            Ok(digest) => verifier.pin_cole(ColeParams::from_digest(&digest).unwrap()),
+            Err(_) => verifier.pin_lvmt(VerifierParams::from_bytes(bytes).unwrap()),
+        };
+        self.pinned.iter().fold(Verifier::new(), pin)
     }
 
     /// The case with everything that it takes from others.
@@ -171,25 +198,18 @@ impl Case {
 
     /// The verdict on a resolved case.
     pub(crate) fn run(&self, verifier: &Verifier) -> Expect {
-        match self.values(verifier) {
-            Ok(values) => Expect::Values(values),
-            Err(error) => Expect::Error(error.class().into()),
-        }
+        self.shown(verifier).unwrap_or_else(|error| Expect::Error(error.class().into()))
     }
 
-    fn values(&self, verifier: &Verifier) -> Result<Vec<Option<Value>>, LightClientError> {
+    fn shown(&self, verifier: &Verifier) -> Result<Expect, LightClientError> {
         let trusted = self.trusted.as_ref().unwrap().into();
         match self.question.as_ref().unwrap() {
             Question::Proof(json) => {
                 let envelope: Envelope = serde_json::from_value(json.clone()).unwrap();
                 let keys = self.keys.iter().flatten();
                 let keys: Vec<_> = keys.map(|key| StateKey::decode(key).unwrap()).collect();
-                let Envelope { backend, version, hash, params, block, block_hash, root, proof } =
-                    envelope;
-                let block = BlockRef::new(block.to(), block_hash);
-                let proof =
-                    StateProof { backend, version, hash, params, block, root, bytes: proof };
-                verifier.values(&proof, &keys, &trusted).map(|(values, _)| values)
+                let proof = envelope.into_proof();
+                verifier.values(&proof, &keys, &trusted).map(|(values, _)| Expect::Values(values))
             }
             Question::Answer(json) => {
                 let answer: StateProofResponse = serde_json::from_value(json.clone()).unwrap();
@@ -199,14 +219,39 @@ impl Case {
                 let answer: EthProofResponse = serde_json::from_value(json.clone()).unwrap();
                 verifier.verify_eth_proof(&answer, &trusted).map(canonical)
             }
+            Question::Provenance(json) => {
+                let answer: ProvenanceResponse = serde_json::from_value(json.clone()).unwrap();
+                let verified = verifier.verify_provenance(&answer, &trusted)?;
+                let shown = verified.versions.iter();
+                let versions = shown.map(|(block, shown)| Version::new(*block, value(shown)));
+                Ok(Expect::Versions(versions.collect()))
+            }
         }
     }
 }
 
-fn canonical(verified: Verified) -> Vec<Option<Value>> {
-    let value = |shown: Shown| match shown {
+impl Envelope {
+    fn into_proof(self) -> StateProof {
+        StateProof {
+            backend: self.backend,
+            version: self.version,
+            hash: self.hash,
+            params: self.params,
+            block: BlockRef::new(self.block.to(), self.block_hash),
+            as_of: self.as_of.map(|number| number.to()),
+            root: self.root,
+            bytes: self.proof,
+        }
+    }
+}
+
+fn canonical(verified: Verified) -> Expect {
+    Expect::Values(verified.shown.iter().map(value).collect())
+}
+
+fn value(shown: &Shown) -> Option<Value> {
+    match shown {
         Shown::Account { account, .. } => account.map(|account| account.encode()),
-        Shown::Slot { value, .. } => retrie_state::encode_slot(value),
-    };
-    verified.shown.into_iter().map(value).collect()
+        Shown::Slot { value, .. } => retrie_state::encode_slot(*value),
+    }
 }

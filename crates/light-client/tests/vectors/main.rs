@@ -6,6 +6,7 @@
 mod chain;
 mod format;
 mod make;
+mod make_cole;
 mod make_lvmt;
 mod make_mpt;
 mod recorded;
@@ -15,16 +16,17 @@ use format::File;
 type Make = fn() -> File;
 
 /// What is made in a second or two.
-const MADE: [(&str, Make); 5] = [
+const MADE: [(&str, Make); 6] = [
     ("mpt.json", make_mpt::mpt),
     ("mpt-archive.json", make_mpt::archive),
     ("eip1186.json", make_mpt::eip1186),
     ("answers.json", make_mpt::answers),
     ("lvmt.json", make_lvmt::lvmt),
+    ("cole.json", make_cole::cole),
 ];
 
 /// What takes more.
-const KEPT: [&str; 2] = ["lvmt-16.json", "lvmt-forged.json"];
+const KEPT: [&str; 3] = ["lvmt-16.json", "lvmt-forged.json", "cole-forged.json"];
 
 fn writes() -> bool {
     std::env::var_os("RETRIE_WRITE_VECTORS").is_some()
@@ -67,11 +69,22 @@ fn full_height() {
 }
 
 /// `RETRIE_RECORD_PROOFS=FILE cargo test -p retrie-storage-lvmt --lib verify::tests::forged`, then
-/// `RETRIE_RECORD_PROOFS=FILE cargo test -p retrie-light-client --test vectors -- --ignored recorded`.
+/// `RETRIE_RECORD_PROOFS=FILE cargo test -p retrie-light-client --test vectors -- --ignored recorded_of_lvmt`.
 #[test]
 #[ignore = "needs a record; writes lvmt-forged.json"]
-fn recorded() {
+fn recorded_of_lvmt() {
+    write_recorded("lvmt-forged.json", recorded::lvmt);
+}
+
+/// The same with `PROPTEST_CASES=40 .. -p retrie-storage-cole --lib verify`, and `recorded_of_cole`.
+#[test]
+#[ignore = "needs a record; writes cole-forged.json"]
+fn recorded_of_cole() {
+    write_recorded("cole-forged.json", recorded::cole);
+}
+
+fn write_recorded(name: &str, choose: fn(&str) -> File) {
     let record = std::env::var_os("RETRIE_RECORD_PROOFS").expect("RETRIE_RECORD_PROOFS=FILE");
-    let file = recorded::choose(&std::fs::read_to_string(record).unwrap());
-    std::fs::write(File::path("lvmt-forged.json"), file.to_text()).unwrap();
+    let file = choose(&std::fs::read_to_string(record).unwrap());
+    std::fs::write(File::path(name), file.to_text()).unwrap();
 }

@@ -5,7 +5,7 @@ use crate::{
     format::{Case, Expect, File, Question, Trusted},
 };
 use alloy_primitives::{B256, Bytes};
-use retrie_light_client::{StateKey, Value, Verifier, VerifierParams};
+use retrie_light_client::{StateKey, Value, Verifier};
 use serde_json::Value as Json;
 use std::collections::BTreeMap;
 
@@ -19,8 +19,8 @@ pub(crate) fn encoded(keys: &[StateKey]) -> Vec<Bytes> {
 }
 
 impl Maker {
-    pub(crate) fn new(about: &str, pinned: impl IntoIterator<Item = VerifierParams>) -> Self {
-        let pinned = pinned.into_iter().map(|params| params.to_bytes().into()).collect();
+    /// `pinned`: as [`File::pinned`].
+    pub(crate) fn new(about: &str, pinned: Vec<Bytes>) -> Self {
         let file = File { about: about.into(), pinned, cases: Vec::new() };
         let verifier = file.verifier();
         Self { file, verifier }
@@ -35,12 +35,24 @@ impl Maker {
         question: Question,
         truth: Vec<Option<Value>>,
     ) {
+        self.shows(name, trusted, keys, question, Expect::Values(truth));
+    }
+
+    /// A case that shows this.
+    pub(crate) fn shows(
+        &mut self,
+        name: &str,
+        trusted: Trusted,
+        keys: Option<&[StateKey]>,
+        question: Question,
+        expect: Expect,
+    ) {
         let case = Case {
             name: name.into(),
             trusted: Some(trusted),
             keys: keys.map(encoded),
             question: Some(question),
-            expect: Expect::Values(truth),
+            expect,
             ..Case::default()
         };
         assert_eq!(case.run(&self.verifier), case.expect, "{name}");
@@ -65,6 +77,22 @@ impl Maker {
         assert!(class.is_none_or(|class| class == got), "{}: {got}", case.name);
         case.expect = Expect::Error(got);
         self.add(case);
+    }
+
+    /// A case that shows either this or nothing.
+    pub(crate) fn true_or_forged(&mut self, of: &str, how: &str, change: Case, truth: Expect) {
+        let case = Case { of: Some(of.into()), ..change.clone() };
+        match self.file.resolve(&case).run(&self.verifier) {
+            Expect::Error(class) => self.forged(of, how, Some(&class), change),
+            shown => {
+                assert_eq!(shown, truth, "{of}: {how}");
+                self.add(Case {
+                    name: format!("{of}: {how}, which is true"),
+                    expect: shown,
+                    ..case
+                });
+            }
+        }
     }
 
     pub(crate) fn forged_bytes(
@@ -121,8 +149,10 @@ impl Maker {
             self.forged_bytes(of, &how, None, (at, gone, Bytes::new()));
             let how = format!("{gone} bytes at {at} doubled");
             self.forged_bytes(of, &how, None, (at, 0, part));
-            let how = format!("{gone} bytes at {at} zeroed");
-            self.forged_bytes(of, &how, None, (at, gone, vec![0; gone].into()));
+            if proof.bytes[at..at + gone].iter().any(|byte| *byte > 0) {
+                let how = format!("{gone} bytes at {at} zeroed");
+                self.forged_bytes(of, &how, None, (at, gone, vec![0; gone].into()));
+            }
         }
         for (how, more) in
             [("a zero", vec![0]), ("an empty string", vec![0x80]), ("a hash", vec![7; 32])]

@@ -30,6 +30,10 @@ pub(crate) fn params(height: u8) -> Arc<Params> {
     Arc::new(Params::insecure_dev(height, true, &|_, _, _| ControlFlow::Continue(())).unwrap())
 }
 
+fn pin(params: &Params) -> Bytes {
+    params.verifier().to_bytes().into()
+}
+
 fn scene(params: &Arc<Params>, shard: ProofShard, keys: usize, blocks: u64) -> Scene {
     let random = &mut StdRng::seed_from_u64(2);
     let mut chain = Chain::new(Lvmt::new(params.clone(), shard).unwrap());
@@ -63,8 +67,7 @@ pub(crate) fn lvmt() -> File {
     let about = "Proofs of lvmt under development parameters of heights 1, 2, 3 and 8, valid and \
                  forged; parts of four proof shards put together.";
     let all: Vec<_> = [1, 2, 3, 8].into_iter().map(params).collect();
-    let verifiers = all.iter().map(|params| params.verifier().clone());
-    let mut make = Maker::new(about, verifiers.collect::<Vec<_>>());
+    let mut make = Maker::new(about, all.iter().map(|params| pin(params)).collect());
     for params in &all {
         let height = params.height();
         let scene = scene(params, ProofShard::All, 10 << height.min(4), 9);
@@ -191,7 +194,7 @@ fn shards(make: &mut Maker, params: &Arc<Params>) {
 pub(crate) fn full_height() -> File {
     let about = "Proofs of lvmt under development parameters of height 16.";
     let params = params(16);
-    let mut make = Maker::new(about, [params.verifier().clone()]);
+    let mut make = Maker::new(about, vec![pin(&params)]);
     let scene = scene(&params, ProofShard::All, 400, 5);
     let tip = scene.chain.tip();
     make.proof("a present key", &scene.chain, tip, &scene.present[..1]);

@@ -10,7 +10,7 @@ use alloy_primitives::{Address, B256, Bytes, KECCAK256_EMPTY, U64, U256, keccak2
 use alloy_rlp::{Decodable, Encodable};
 use rand::{SeedableRng, rngs::StdRng};
 use retrie_light_client::{
-    Account, EthProofResponse, EthSlotProof, StateKey, StateProofResponse, Value,
+    Account, EthProofResponse, EthSlotProof, StateKey, StateProof, StateProofResponse, Value,
 };
 use retrie_state::{Backend, decode_slot};
 use retrie_storage_mpt::{Mpt, MptArchive, TrieHash};
@@ -105,7 +105,7 @@ impl Scene {
 }
 
 pub(crate) fn mpt() -> File {
-    let mut make = Maker::new("Proofs of mpt, valid and forged.", []);
+    let mut make = Maker::new("Proofs of mpt, valid and forged.", Vec::new());
     let scene = scene(Mpt::new(), 700);
     scene.valid(&mut make, &[BLOCKS], "");
     let (of, number, keys) = ("several keys", BLOCKS - 1, scene.some_keys());
@@ -127,7 +127,7 @@ pub(crate) fn mpt() -> File {
 
 pub(crate) fn archive() -> File {
     let about = "Proofs of mpt-archive at old blocks, with keccak-256 and with BLAKE2b-256.";
-    let mut make = Maker::new(about, []);
+    let mut make = Maker::new(about, Vec::new());
     for (hash, name) in [(TrieHash::Keccak256, "keccak"), (TrieHash::Blake2b256, "blake2b")] {
         let scene = scene(MptArchive::new(hash), 120);
         let prefix = format!("{name}: ");
@@ -208,7 +208,7 @@ fn forged_nodes(make: &mut Maker, of: &str, chain: &Chain, number: u64, keys: &[
 }
 
 pub(crate) fn eip1186() -> File {
-    let mut make = Maker::new("Answers of eth_getProof (EIP-1186).", []);
+    let mut make = Maker::new("Answers of eth_getProof (EIP-1186).", Vec::new());
     let scene = scene(Mpt::new(), 700);
     let Scene { chain, plain, single, large, absent } = &scene;
     let (plain, single, large, absent) = (*plain, *single, *large, *absent);
@@ -349,12 +349,20 @@ pub(crate) fn answer(
     slots: &[B256],
 ) -> (Json, Vec<Option<Value>>) {
     let keys = StateProofResponse::keys_of(address, slots.to_vec());
-    let truth = chain.truth(number, &keys);
+    answer_by(chain.prove(number, &keys), chain.truth(number, &keys), address, slots)
+}
+
+/// The same with this proof of these values, the account's first.
+pub(crate) fn answer_by(
+    proof: StateProof,
+    truth: Vec<Option<Value>>,
+    address: Address,
+    slots: &[B256],
+) -> (Json, Vec<Option<Value>>) {
     let account = truth[0].as_ref().map(|value| Account::decode(value).unwrap());
     let value =
         |value: &Option<Value>| value.as_ref().map_or(U256::ZERO, |v| decode_slot(v).unwrap());
     let storage = slots.iter().copied().zip(truth[1..].iter().map(value));
-    let proof = chain.prove(number, &keys);
     let answer = StateProofResponse::new(proof, address, account, storage);
     (serde_json::to_value(answer).unwrap(), truth)
 }
@@ -362,7 +370,7 @@ pub(crate) fn answer(
 /// Answers of `state_getProof`, and every way to trust a root.
 pub(crate) fn answers() -> File {
     let about = "Answers of state_getProof under a header, a checkpoint and a root.";
-    let mut make = Maker::new(about, []);
+    let mut make = Maker::new(about, Vec::new());
     let scene = scene(Mpt::new(), 700);
     let Scene { chain, plain, large, absent, .. } = &scene;
     let (plain, large, absent) = (*plain, *large, *absent);

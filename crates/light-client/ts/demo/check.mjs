@@ -79,6 +79,18 @@ async function fromVectors() {
     const later = { ...dev, block: String(BigInt(lvmt.block) + 1n) };
     await expect('lvmt, another block', url, later, 'refused', 'block:');
   });
+  const { answer: cole } = vectors('cole.json')('COLE*: an account under a checkpoint').question;
+  const later = { address: cole.address, root: cole.root, block: String(BigInt(cole.block)) };
+  await withServer(always(cole), async (url) => {
+    const trusted = { ...later, cole: cole.params };
+    await expect('cole under a checkpoint', url, trusted, 'verified', balance(cole.account.balance));
+    await expect('cole without parameters', url, later, 'refused', 'kind:');
+  });
+  const { answer: old } = vectors('cole.json')('COLE*: an old account under a later root').question;
+  await withServer(always(old), async (url) => {
+    const trusted = { ...later, cole: cole.params };
+    await expect('cole, an older state', url, trusted, 'failed', 'another question');
+  });
 }
 
 async function fromNode() {
@@ -88,9 +100,10 @@ async function fromNode() {
   const { result } = JSON.parse(await call('eth_getBalance', [address, block.number]));
   const { result: backend } = JSON.parse(await call('state_backend', []));
   await withServer(ask, async (url) => {
-    const asked = { address, hash: block.hash, dev: height };
+    const pinned = { dev: height, cole: backend.backend === 'cole' ? backend.params : '' };
+    const asked = { address, hash: block.hash, ...pinned };
     await expect(`${rpcUrl}, ${JSON.stringify(backend)}`, url, asked, 'verified', balance(result));
-    const wrong = { address, root: `0x${'11'.repeat(32)}`, dev: height };
+    const wrong = { address, root: `0x${'11'.repeat(32)}`, ...pinned };
     await expect(`${rpcUrl}, another root`, url, wrong, 'refused', 'root:');
   });
 }

@@ -2,6 +2,7 @@
 // The fields can be filled from the address of the page: ?rpc=..&address=..&hash=..&run=1
 import {
   type BlockJson,
+  ColeParams,
   type Hex,
   LvmtParams,
   Refused,
@@ -45,7 +46,7 @@ async function trustedRoot(): Promise<{ trusted: TrustedRoot; block: string }> {
   return { trusted, block: `0x${block.toString(16)}` };
 }
 
-/** Parameters from a file, or the insecure ones of a height. */
+/** Parameters of lvmt from a file, or the insecure ones of a height. */
 async function pinned(): Promise<LvmtParams[]> {
   const file = (form.elements.namedItem('params') as HTMLInputElement).files?.[0];
   const params: LvmtParams[] = [];
@@ -57,11 +58,16 @@ async function pinned(): Promise<LvmtParams[]> {
 async function verify(): Promise<string[]> {
   const [address, slot] = [field('address').toLowerCase(), field('slot').toLowerCase()];
   const slots = slot ? [slot] : [];
-  const verifier = new Verifier({ lvmt: await pinned() });
+  const cole = field('cole') ? [ColeParams.fromDigest(field('cole') as Hex)] : [];
+  const verifier = new Verifier({ lvmt: await pinned(), cole });
   const { trusted, block } = await trustedRoot();
   const answer = await rpc<StateProofAnswer>('state_getProof', [address, slots, block]);
   const shown = verifier.answer(answer, trusted);
-  const isAnswer = shown.address === address && shown.storage.map(({ slot }) => slot).join() === slot;
+  // A root of cole shows older states, too: those were not asked for.
+  const isAnswer =
+    shown.address === address &&
+    shown.storage.map(({ slot }) => slot).join() === slot &&
+    shown.asOf === undefined;
   if (!isAnswer) throw new Error('the node has answered another question');
   const { account, storage, trust } = shown;
   return [

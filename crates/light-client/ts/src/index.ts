@@ -3,12 +3,13 @@
  * Follows docs/formats/proofs.md and the pages it names, and shares no code with the Rust verifier:
  * a second opinion on every proof.
  *
- *     const verifier = new Verifier({ lvmt: [LvmtParams.fromFile(bytes)] });
+ *     const verifier = new Verifier({ lvmt: [LvmtParams.fromFile(bytes)], cole: [] });
  *     const trusted = { kind: 'checkpoint', block: 17n, root: '0x..' };
  *     const { account, trust } = verifier.answer(await getProof(address), trusted);
  */
 export type { Hex } from './bytes.js';
 export { fromHex, toHex } from './bytes.js';
+export { ColeParams } from './cole/params.js';
 export { type ErrorClass, Refused } from './errors.js';
 export { type BlockJson, encodeHeader } from './header.js';
 export { LvmtParams } from './lvmt/params.js';
@@ -17,8 +18,10 @@ export type { Trust, TrustedRoot } from './trust.js';
 export {
   type Envelope,
   type EthProofAnswer,
+  type ProvenanceAnswer,
   type StateProofAnswer,
   type Verified,
+  type VerifiedProvenance,
   Verifier,
   verifyCode,
   verifyEthProof,

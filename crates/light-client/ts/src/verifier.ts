@@ -1,6 +1,8 @@
 // Picks the verifier of a proof, and compares what an answer states with what its proof shows.
 import { keccak_256 } from '@noble/hashes/sha3.js';
 import { type Hex, equal, fromHex, quantity, toHex } from './bytes.js';
+import type { ColeParams } from './cole/params.js';
+import { LATEST, type Version, verifyCole } from './cole/verify.js';
 import { Refused } from './errors.js';
 import type { LvmtParams } from './lvmt/params.js';
 import { verifyLvmt } from './lvmt/verify.js';
@@ -24,6 +26,8 @@ export interface Envelope {
   /** A quantity. */
   block: Hex;
   blockHash: Hex;
+  /** The block whose state is shown, if that is an older one than `block`; a quantity. */
+  asOf?: Hex;
   root: Hex;
   proof: Hex;
 }
@@ -31,8 +35,20 @@ export interface Envelope {
 /** The answer of `state_getProof(address, slots, block)`. */
 export interface StateProofAnswer extends Envelope {
   address: Hex;
-  account: { nonce: Hex; balance: Hex; codeHash: Hex } | null;
+  account: AccountJson | null;
   storage: { key: Hex; value: Hex }[];
+}
+
+export type AccountJson = { nonce: Hex; balance: Hex; codeHash: Hex };
+
+/** The answer of `state_getProvenance(address, slot, from, to)`. */
+export interface ProvenanceAnswer extends Omit<Envelope, 'asOf'> {
+  address: Hex;
+  slot: Hex | null;
+  /** Quantities. */
+  from: Hex;
+  to: Hex;
+  versions: ({ block: Hex; account: AccountJson | null } | { block: Hex; value: Hex })[];
 }
 
 /** The answer of `eth_getProof` (EIP-1186). */
@@ -53,16 +69,37 @@ export interface Verified {
   account: Account | null;
   /** In the order asked; zero if a slot is not set. */
   storage: { slot: Hex; value: bigint }[];
+  /** The block whose state this is, if that is an older one than the block of the root. */
+  asOf?: bigint;
   trust: Trust;
 }
 
-/** Verifies proofs of `mpt` and `mpt-archive`, and of `lvmt` under pinned parameters. */
+/** What a proof shows of an account, or of a slot of it, over a range of blocks. */
+export interface VerifiedProvenance {
+  address: Hex;
+  slot: Hex | null;
+  from: bigint;
+  to: bigint;
+  /**
+   * What was set in the range but at its first block, and what was in force at that; each with the
+   * block that set it, newest first. These are all. `null` for an account, zero for a slot: deleted.
+   */
+  versions: ({ block: bigint; account: Account | null } | { block: bigint; value: bigint })[];
+  trust: Trust;
+}
+
+/** Verifies proofs of `mpt` and `mpt-archive`, and of `lvmt` and `cole` under pinned parameters. */
 export class Verifier {
-  private readonly pinned: readonly LvmtParams[];
+  private readonly lvmt: readonly LvmtParams[];
+  private readonly cole: readonly ColeParams[];
 
   /** Whether to trust parameters is the caller's to decide, by their digest. */
-  constructor({ lvmt = [] }: { lvmt?: readonly LvmtParams[] } = {}) {
-    this.pinned = lvmt;
+  constructor({
+    lvmt = [],
+    cole = [],
+  }: { lvmt?: readonly LvmtParams[]; cole?: readonly ColeParams[] } = {}) {
+    this.lvmt = lvmt;
+    this.cole = cole;
   }
 
   /**
@@ -74,30 +111,45 @@ export class Verifier {
     keys: readonly StateKey[],
     trusted: TrustedRoot,
   ): { values: (Uint8Array | null)[]; trust: Trust } {
-    const { params, verify } = this.kind(envelope);
+    const { trust, kind } = this.open(envelope, trusted);
+    const values = kind.verify(fromHex(trust.root, 32), keys, fromHex(envelope.proof));
+    return { values, trust };
+  }
+
+  /** The verifier of a proof's kind, and the trusted root, which the envelope names. */
+  private open(envelope: Envelope, trusted: TrustedRoot): { trust: Trust; kind: Kind } {
+    const kind = this.kind(envelope);
     const trust = openRoot(trusted);
     const block = quantity(envelope.block, 64);
     const isOther =
       (trust.block !== undefined && trust.block !== block) ||
       (trust.blockHash !== undefined && trust.blockHash !== lower(envelope.blockHash));
     if (isOther) throw new Refused('block', `the proof is of block ${block}, not the trusted one`);
+    if (envelope.asOf !== undefined && quantity(envelope.asOf, 64) > block) {
+      throw new Refused('block', `the root of block ${block} says nothing of a later block`);
+    }
     if (lower(envelope.root) !== trust.root) {
       throw new Refused(
         'root',
         `the proof leads to root ${envelope.root}, but the trusted root is ${trust.root}`,
       );
     }
-    if (params !== undefined) {
-      trust.params = params.digest;
-      trust.insecure = params.isInsecure();
+    if ('cole' in kind) {
+      trust.params = kind.cole.digest;
+      trust.insecure = false;
+      trust.sentences.push(
+        `the parameters ${kind.cole.digest} were pinned: the store is one of these`,
+      );
+    } else if (kind.lvmt) {
+      trust.params = kind.lvmt.digest;
+      trust.insecure = kind.lvmt.isInsecure();
       trust.sentences.push(
         trust.insecure
-          ? `the parameters ${params.digest} are INSECURE development parameters: everybody knows their secret and can forge proofs`
-          : `the parameters were pinned by digest ${params.digest}: nobody may know their secret`,
+          ? `the parameters ${trust.params} are INSECURE development parameters: everybody knows their secret and can forge proofs`
+          : `the parameters were pinned by digest ${trust.params}: nobody may know their secret`,
       );
     }
-    const values = verify(fromHex(trust.root, 32), keys, fromHex(envelope.proof));
-    return { values, trust };
+    return { trust, kind };
   }
 
   /**
@@ -117,17 +169,54 @@ export class Verifier {
       if (quantity(value, 256) !== numbers[i]) throw claim(`slot ${slot} of ${address}`);
       return { slot, value: numbers[i]! };
     });
-    return { address, account, storage, trust };
+    const asOf = answer.asOf === undefined ? {} : { asOf: quantity(answer.asOf, 64) };
+    return { address, account, storage, ...asOf, trust };
   }
 
-  private kind({ backend, version, hash, params }: Envelope): {
-    params?: LvmtParams;
-    verify: (root: Uint8Array, keys: readonly StateKey[], proof: Uint8Array) => (Uint8Array | null)[];
-  } {
+  /**
+   * What an answer of `state_getProvenance` proves, which is also what it states. That it answers the
+   * question, too, is for the caller to see from address, slot and range.
+   */
+  provenance(answer: ProvenanceAnswer, trusted: TrustedRoot): VerifiedProvenance {
+    const { trust, kind } = this.open({ ...answer, asOf: answer.to }, trusted);
+    if (!('cole' in kind)) throw noHistory();
+    const address = lower(answer.address, 20);
+    const slot = answer.slot === null ? null : lower(answer.slot);
+    const range = { from: quantity(answer.from, 64), to: quantity(answer.to, 64) };
+    const key = slot === null ? { address } : { address, slot };
+    const [shown] = verifyCole(
+      kind.cole,
+      fromHex(trust.root, 32),
+      [key],
+      range,
+      fromHex(answer.proof),
+    ) as [Version[]];
+    const versions = shown.map(({ block, value }) =>
+      slot === null
+        ? { block, account: decoded(value, decodeAccount) }
+        : { block, value: decoded(value, decodeSlot) ?? 0n },
+    );
+    const isStated = (version: VerifiedProvenance['versions'][number], at: number) => {
+      const stated = answer.versions[at]!;
+      if (quantity(stated.block, 64) !== version.block) return false;
+      if ('account' in version) {
+        return 'account' in stated && sameAccount(version.account, stated.account);
+      }
+      return 'value' in stated && quantity(stated.value, 256) === version.value;
+    };
+    if (answer.versions.length !== versions.length || !versions.every(isStated)) {
+      throw claim(slot === null ? `account ${address}` : `slot ${slot} of ${address}`);
+    }
+    return { address, slot, ...range, versions, trust };
+  }
+
+  private kind({ backend, version, hash, params, asOf }: Envelope): Kind {
+    if (asOf !== undefined && backend !== 'cole') throw noHistory();
     const known: Record<string, string[]> = {
       mpt: ['keccak256'],
       'mpt-archive': ['keccak256', 'blake2b-256'],
       lvmt: ['blake2b-256'],
+      cole: ['blake2b-256'],
     };
     if (version !== 1 || !Object.hasOwn(known, backend) || !known[backend]!.includes(hash)) {
       throw new Refused(
@@ -137,9 +226,18 @@ export class Verifier {
     }
     const digest = lower(params);
     if (backend === 'lvmt') {
-      const pinned = this.pinned.find((params) => params.digest === digest);
-      if (!pinned) throw unknownParams(backend, digest);
-      return { params: pinned, verify: (...question) => verifyLvmt(pinned, ...question) };
+      const lvmt = this.lvmt.find((params) => params.digest === digest);
+      if (!lvmt) throw unknownParams(backend, digest);
+      return { lvmt, verify: (...question) => verifyLvmt(lvmt, ...question) };
+    }
+    if (backend === 'cole') {
+      const cole = this.cole.find((params) => params.digest === digest);
+      if (!cole) throw unknownParams(backend, digest);
+      const at = asOf === undefined ? LATEST.to : quantity(asOf, 64);
+      const range = { from: at, to: at };
+      const verify: Kind['verify'] = (root, keys, proof) =>
+        verifyCole(cole, root, keys, range, proof).map(([newest]) => newest?.value ?? null);
+      return { cole, verify };
     }
     if (digest !== ZERO) throw unknownParams(backend, digest);
     return { verify: (...question) => verifyMpt(HASHES[hash]!, ...question) };
@@ -188,6 +286,15 @@ export function verifyCode(account: Account, code: Uint8Array): void {
 }
 
 const ZERO: Hex = `0x${'00'.repeat(32)}`;
+
+/** How the proofs of a kind are verified, and under which pinned parameters. */
+type Kind = {
+  verify: (root: Uint8Array, keys: readonly StateKey[], proof: Uint8Array) => (Uint8Array | null)[];
+} & ({ cole: ColeParams } | { lvmt?: LvmtParams });
+
+function noHistory(): Refused {
+  return new Refused('kind', 'only proofs of cole show older states than that of their root');
+}
 
 /** The one form of so many bytes. */
 function lower(text: Hex, length = 32): Hex {

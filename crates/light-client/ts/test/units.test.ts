@@ -4,9 +4,11 @@ import { readFileSync } from 'node:fs';
 import { test } from 'node:test';
 import { keccak_256 } from '@noble/hashes/sha3.js';
 import {
+  ColeParams,
   type ErrorClass,
   type Hex,
   LvmtParams,
+  type ProvenanceAnswer,
   Refused,
   type StateProofAnswer,
   Verifier,
@@ -177,4 +179,52 @@ test('an answer that is no JSON of its kind is refused', () => {
     refused('malformed', () => verifier.answer({ ...answer, ...wrong }, trusted));
   }
   refused('kind', () => verifier.answer({ ...answer, backend: 'toString' }, trusted));
+});
+
+test('parameters of cole are their own digest', () => {
+  const digest: Hex = `0x0101040420000000${'0000000000040000'}${'00'.repeat(16)}`;
+  const params = ColeParams.fromDigest(digest);
+  assert.equal(params.digest, digest);
+  assert.equal(params.fanout, 4);
+  const wrong: [at: number, byte: number][] = [[0, 2], [1, 2], [2, 1], [3, 65], [4, 0], [5, 1], [13, 0], [8, 1], [31, 1]];
+  for (const [at, byte] of wrong) {
+    const bytes = fromHex(digest);
+    bytes[at] = byte;
+    assert.throws(() => ColeParams.fromDigest(toHex(bytes)), RangeError, `byte ${at}`);
+  }
+});
+
+test('provenance must state all versions that are shown, and no others', () => {
+  const { cases } = vectors('cole-forged.json') as {
+    cases: { question: { provenance?: ProvenanceAnswer }; expect: { versions?: unknown[] } }[];
+  };
+  const several = cases.filter(({ expect }) => (expect.versions ?? []).length > 1);
+  assert.ok(several.length > 2);
+  for (const { question } of several) {
+    const answer = question.provenance!;
+    const verifier = new Verifier({ cole: [ColeParams.fromDigest(answer.params)] });
+    const trusted = { kind: 'root', root: answer.root } as const;
+    const shown = verifier.provenance(answer, trusted);
+    assert.equal(shown.versions.length, answer.versions.length);
+    assert.match(shown.trust.sentences.join(), /were pinned/);
+    const [first, ...rest] = answer.versions as [ProvenanceAnswer['versions'][number]];
+    for (const versions of [
+      rest,
+      [...answer.versions].reverse(),
+      [...answer.versions, first],
+      [{ ...first, block: '0xabcdef' as Hex }, ...rest],
+      [{ block: first.block, value: '0x4d' as Hex }, ...rest],
+    ]) {
+      refused('claim', () => verifier.provenance({ ...answer, versions }, trusted));
+    }
+    refused('block', () => verifier.provenance({ ...answer, block: '0x0' }, trusted));
+    refused('malformed', () => verifier.provenance({ ...answer, from: answer.to, to: answer.from }, trusted));
+    refused('kind', () => new Verifier().provenance(answer, trusted));
+  }
+});
+
+test('only cole shows older states', () => {
+  const answer: StateProofAnswer = vectors('answers.json').cases[0].question.answer;
+  const trusted = { kind: 'root', root: answer.root } as const;
+  refused('kind', () => new Verifier().answer({ ...answer, asOf: answer.block }, trusted));
 });

@@ -3,14 +3,17 @@ import assert from 'node:assert/strict';
 import { readFileSync, readdirSync } from 'node:fs';
 import { test } from 'node:test';
 import {
+  ColeParams,
   type Envelope,
   type EthProofAnswer,
   type Hex,
   LvmtParams,
+  type ProvenanceAnswer,
   Refused,
   type StateProofAnswer,
   type TrustedRoot,
   type Verified,
+  type VerifiedProvenance,
   Verifier,
   decodeKey,
   encodeAccount,
@@ -30,12 +33,19 @@ interface Case {
   edit?: [at: number, gone: number, put: Hex][];
   expect: Verdict;
 }
-type Question = { proof: Envelope } | { answer: StateProofAnswer } | { ethProof: EthProofAnswer };
+type Question =
+  | { proof: Envelope }
+  | { answer: StateProofAnswer }
+  | { ethProof: EthProofAnswer }
+  | { provenance: ProvenanceAnswer };
 type Trusted =
   | { root: Hex }
   | { checkpoint: { block: Hex; root: Hex } }
   | { header: { hash: Hex; rlp: Hex } };
-type Verdict = { values: (Hex | null)[] } | { error: string };
+type Verdict =
+  | { values: (Hex | null)[] }
+  | { versions: { block: Hex; value: Hex | null }[] }
+  | { error: string };
 
 const FOLDER = new URL('../../../vectors/', import.meta.url);
 
@@ -60,15 +70,29 @@ function trustedRoot(trusted: Trusted): TrustedRoot {
   return { kind: 'checkpoint', block: BigInt(block), root };
 }
 
+const hex = (bytes: Uint8Array | null) => bytes && toHex(bytes);
+
 function canonical({ account, storage }: Verified): (Hex | null)[] {
-  const hex = (bytes: Uint8Array | null) => bytes && toHex(bytes);
   return [hex(account && encodeAccount(account)), ...storage.map(({ value }) => hex(encodeSlot(value)))];
+}
+
+function encoded(version: VerifiedProvenance['versions'][number]): Hex | null {
+  if ('value' in version) return hex(encodeSlot(version.value));
+  return hex(version.account && encodeAccount(version.account));
 }
 
 function run(verifier: Verifier, { question, trusted, keys }: Case): Verdict {
   const root = trustedRoot(trusted!);
   try {
     if ('answer' in question!) return { values: canonical(verifier.answer(question.answer, root)) };
+    if ('provenance' in question!) {
+      const { versions } = verifier.provenance(question.provenance, root);
+      const shown = versions.map((version) => ({
+        block: `0x${version.block.toString(16)}` as Hex,
+        value: encoded(version),
+      }));
+      return { versions: shown };
+    }
     if ('ethProof' in question!) return { values: canonical(verifyEthProof(question.ethProof, root)) };
     const asked = keys!.map((key) => decodeKey(fromHex(key))!);
     const { values } = verifier.values(question!.proof, asked, root);
@@ -89,8 +113,11 @@ for (const name of files) {
     const file: { pinned: Hex[]; cases: Case[] } = JSON.parse(
       readFileSync(new URL(name, FOLDER), 'utf8'),
     );
-    const lvmt = file.pinned.map((params) => LvmtParams.fromBytes(fromHex(params)));
-    const verifier = new Verifier({ lvmt });
+    const isCole = (params: Hex) => params.length === 2 + 2 * 32;
+    const verifier = new Verifier({
+      lvmt: file.pinned.filter((params) => !isCole(params)).map((params) => LvmtParams.fromBytes(fromHex(params))),
+      cole: file.pinned.filter(isCole).map((params) => ColeParams.fromDigest(params)),
+    });
     const cases = new Map(file.cases.map((one) => [one.name, one]));
     assert.equal(cases.size, file.cases.length, 'names are unique');
     for (const one of file.cases) {

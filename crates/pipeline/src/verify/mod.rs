@@ -17,9 +17,9 @@ mod state;
 use crate::PipelineError;
 use retrie_chainspec::ChainSpec;
 use retrie_db::{ChainRead, CheckedTable, Db, DbError, Metadata, ReadTxn};
-use retrie_state::{Backend, StateCheck, StateError};
+use retrie_state::{Backend, StateError};
 use serde::Serialize;
-use std::{collections::HashSet, sync::Arc};
+use std::{collections::HashSet, path::Path, sync::Arc};
 
 /// What `verify` needs beside the datadir.
 pub struct VerifyOptions<'a> {
@@ -29,6 +29,9 @@ pub struct VerifyOptions<'a> {
     pub backend: &'a dyn Fn(&str) -> Option<Arc<dyn Backend>>,
     /// Findings beyond these are only counted.
     pub max_findings: usize,
+    /// The folder in which a state may be built again for comparison, as large as the one that is
+    /// checked; what is written there goes afterwards.
+    pub scratch: &'a Path,
 }
 
 impl std::fmt::Debug for VerifyOptions<'_> {
@@ -67,6 +70,14 @@ pub struct CheckedState {
     pub roots: u64,
     /// Changes of flat history.
     pub changes: u64,
+    /// State files that the tip or a retained block names.
+    pub files: u64,
+    /// Their bytes.
+    pub file_bytes: u64,
+    /// Files beside them that nobody names. They do no harm.
+    pub leftover_files: u64,
+    /// Their bytes.
+    pub leftover_bytes: u64,
 }
 
 /// Collects what is wrong; the same line is kept once.
@@ -111,7 +122,8 @@ fn db_line(error: &DbError) -> String {
 /// Checks everything in `db`. `progress` hears what is being looked at, often.
 ///
 /// # Errors
-/// If the check itself fails. Damage is no error, but a finding.
+/// If the check itself fails: [`PipelineError::Check`] if it cannot write to its scratch folder.
+/// Damage is no error, but a finding.
 pub fn verify(
     db: &Db,
     options: &VerifyOptions<'_>,
@@ -174,10 +186,18 @@ fn check_contents(
     states.extend(referee_of(read, &metadata, options.backend, findings).map(|r| (r, true)));
     for (backend, is_referee) in states {
         let name = backend.identity().name;
-        let checked = state::check(read, backend, is_referee, findings, progress)?;
-        let StateCheck { entries, blocks, roots, changes } = checked;
-        let backend = name.to_owned();
-        report.states.push(CheckedState { backend, entries, blocks, roots, changes });
+        let checked = state::check(read, backend, is_referee, options.scratch, findings, progress)?;
+        report.states.push(CheckedState {
+            backend: name.to_owned(),
+            entries: checked.entries,
+            blocks: checked.blocks,
+            roots: checked.roots,
+            changes: checked.changes,
+            files: checked.files,
+            file_bytes: checked.file_bytes,
+            leftover_files: checked.leftover_files,
+            leftover_bytes: checked.leftover_bytes,
+        });
     }
     Ok(())
 }

@@ -8,16 +8,17 @@ use crate::{
 use alloy_primitives::{B256, KECCAK256_EMPTY};
 use retrie_db::{ChainRead, Db, DbError, OpenOptions, ReadTxn, SyncMode};
 use retrie_state::{
-    Account, At, Backend, StateCheck, StateCheckSink, StateError, StateKey, StateStore,
-    StoreOptions, Value,
+    Account, At, Backend, KvStore, MemoryStore, StateCheck, StateCheckSink, StateError, StateKey,
+    StateStore, StoreOptions, Value,
 };
-use std::{collections::HashSet, sync::Arc};
+use std::{collections::HashSet, path::Path, sync::Arc};
 
 /// Checks one state of the snapshot `read`.
 pub(super) fn check(
     read: &Arc<ReadTxn>,
     backend: Arc<dyn Backend>,
     is_referee: bool,
+    scratch: &Path,
     findings: &mut Findings,
     progress: &mut dyn FnMut(&str, u64),
 ) -> Result<StateCheck, PipelineError> {
@@ -37,21 +38,24 @@ pub(super) fn check(
     };
     check_against_chain(read, &store, findings)?;
 
-    let folder = tempfile::tempdir().map_err(|source| PipelineError::Io {
-        action: "creating a temporary folder for the check of the state".into(),
+    let failed = |source: Box<dyn std::error::Error + Send + Sync>| PipelineError::Check {
+        folder: scratch.to_owned(),
         source,
-    })?;
-    let options = OpenOptions { sync: SyncMode::NoSync, ..OpenOptions::default() };
-    let scratch = Db::create(folder.path(), &options)?;
+    };
+    let mut folder = None;
+    let rebuilt: Arc<dyn KvStore> = if store.rebuilds() {
+        let made = tempfile::Builder::new().prefix("verify-").tempdir_in(scratch);
+        let made = folder.insert(made.map_err(|error| failed(error.into()))?);
+        let options = OpenOptions { sync: SyncMode::NoSync, ..OpenOptions::default() };
+        let db = Db::create(made.path(), &options).map_err(|error| failed(error.into()))?;
+        db.state_store()
+    } else {
+        Arc::new(MemoryStore::new())
+    };
     let codes = HashSet::new();
     let mut sink = Sink { name, findings, progress, codes };
-    let checked = match store.check(&scratch.state_store(), &mut sink) {
-        Ok(checked) => checked,
-        Err(error) => {
-            sink.findings.state(name, &error);
-            StateCheck::default()
-        }
-    };
+    let checked = store.check(&rebuilt, &mut sink);
+    let checked = checked.map_err(|error| failed(error.into()))?;
     for hash in std::mem::take(&mut sink.codes) {
         match read.code(&hash) {
             Ok(Some(_)) => {}

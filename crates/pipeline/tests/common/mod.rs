@@ -14,6 +14,7 @@ use retrie_pipeline::{
 };
 use retrie_sources::BlockSource;
 use retrie_state::{At, Backend, BlockRef, StateKey, StoreOptions, Value};
+use retrie_storage_cole::{Cole, Params};
 use retrie_storage_mpt::Mpt;
 use retrie_storage_raw::Raw;
 use retrie_telemetry::Metrics;
@@ -40,10 +41,39 @@ pub enum Setup {
     Raw,
     /// `--state-backend raw --referee mpt`.
     Refereed,
+    /// `--state-backend cole`.
+    Cole,
+    /// `--state-backend cole-sync --referee mpt`.
+    ColeRefereed,
+}
+
+impl Setup {
+    pub fn has_referee(self) -> bool {
+        matches!(self, Self::Refereed | Self::ColeRefereed)
+    }
+
+    pub fn is_cole(self) -> bool {
+        matches!(self, Self::Cole | Self::ColeRefereed)
+    }
+
+    /// The table that has values of the latest state.
+    pub fn values(self) -> &'static str {
+        if self.is_cole() { "StateColeMemory" } else { "StateFlat" }
+    }
 }
 
 /// The setups that check header roots.
-pub const CHECKED: [Setup; 2] = [Setup::Mpt, Setup::Refereed];
+pub const CHECKED: [Setup; 3] = [Setup::Mpt, Setup::Refereed, Setup::ColeRefereed];
+
+/// COLE, or COLE*, with small levels: every few blocks something is flushed or merged.
+pub fn cole(async_merge: bool) -> Arc<dyn Backend> {
+    cole_of(Params { async_merge, memory_pairs: 50, ..Params::default() })
+}
+
+/// The same with other parameters, but for the size ratio.
+pub fn cole_of(params: Params) -> Arc<dyn Backend> {
+    Arc::new(Cole::new(Params { size_ratio: 2, ..params }).unwrap())
+}
 
 /// A datadir.
 pub struct Node {
@@ -66,6 +96,8 @@ impl Node {
             Setup::MptShadow => (mpt, None, StateRootMode::Shadow),
             Setup::Raw => (raw, None, StateRootMode::Shadow),
             Setup::Refereed => (raw, Some(mpt), StateRootMode::Shadow),
+            Setup::Cole => (cole(true), None, StateRootMode::Shadow),
+            Setup::ColeRefereed => (cole(false), Some(mpt), StateRootMode::Shadow),
         };
         Chain::open(ChainOptions {
             spec: self.spec.clone(),

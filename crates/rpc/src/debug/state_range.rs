@@ -10,7 +10,7 @@ use alloy_primitives::{Address, B256, Bytes, U64, keccak256};
 use jsonrpsee::RpcModule;
 use retrie_chainspec::primitives::SealedHeader;
 use retrie_engine::View;
-use retrie_state::{At, StateReader};
+use retrie_state::{At, StateError, StateKey, StateReader};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -126,7 +126,7 @@ fn modified_accounts(
     // The history of a canonical block is that of the head.
     let head = if view.is_canonical(&last.hash())? { view.head().hash() } else { last.hash() };
     for number in first.number + 1..=last.number {
-        keys.extend(rpc.live.chain().state().changed_keys(At::Block(head), number)?);
+        keys.extend(changed_keys(rpc, At::Block(head), number)?);
     }
     let state = |header: &SealedHeader| view.state(&header.hash());
     let (before, after) = (state(&first)?, state(&last)?);
@@ -139,4 +139,20 @@ fn modified_accounts(
         }
     }
     Ok(modified.into_values().collect())
+}
+
+/// The keys that block `number` has changed, by flat history.
+fn changed_keys(rpc: &RpcContext, at: At<'_>, number: u64) -> RpcResult<Vec<StateKey>> {
+    let store = rpc.live.chain().state();
+    store.changed_keys(at, number).map_err(|error| match error {
+        StateError::BeyondHistory { first, .. } if store.backend().history().is_some() => {
+            RpcError::Rejected(format!(
+                "what block {number} has changed is not kept: backend {} has the states of all \
+                 blocks, and lists of changed keys from block {first} on, for blocks imported with \
+                 --prune.state-history.distance",
+                store.identity().name
+            ))
+        }
+        error => error.into(),
+    })
 }

@@ -23,6 +23,7 @@ use retrie_rpc::{
 };
 use retrie_sources::BlockSource;
 use retrie_state::{Backend, Changes, StoreOptions};
+use retrie_storage_cole::Cole;
 use retrie_storage_lvmt::{Lvmt, Params, ProofShard};
 use retrie_storage_mpt::{Mpt, MptArchive, TrieHash};
 use retrie_storage_raw::Raw;
@@ -58,9 +59,20 @@ pub fn lvmt() -> Arc<dyn Backend> {
     Arc::new(Lvmt::new(Arc::new(params), ProofShard::All).unwrap())
 }
 
+/// Small levels: every few blocks something is flushed or merged.
+pub fn cole() -> Arc<dyn Backend> {
+    let params =
+        retrie_storage_cole::Params { memory_pairs: 50, size_ratio: 2, ..Default::default() };
+    Arc::new(Cole::new(params).unwrap())
+}
+
+pub fn mpt_archive() -> Arc<dyn Backend> {
+    Arc::new(MptArchive::new(TrieHash::Keccak256))
+}
+
 /// One of each kind.
 pub fn backends() -> Vec<Arc<dyn Backend>> {
-    vec![mpt(), Arc::new(MptArchive::new(TrieHash::Keccak256)), raw(), lvmt()]
+    vec![mpt(), mpt_archive(), raw(), lvmt(), cole()]
 }
 
 /// A running node without servers.
@@ -84,6 +96,17 @@ impl Node {
         backend: Arc<dyn Backend>,
         blocks: Option<&Path>,
     ) -> Self {
+        let store = StoreOptions { changes: Changes::All, ..StoreOptions::default() };
+        Self::with_store(spec, backend, blocks, store)
+    }
+
+    /// The same on a state store with these options.
+    pub fn with_store(
+        spec: &Arc<ChainSpec>,
+        backend: Arc<dyn Backend>,
+        blocks: Option<&Path>,
+        store: StoreOptions,
+    ) -> Self {
         let dir = TempDir::new().unwrap();
         let root_mode = match backend.capabilities().ethereum_root {
             true => StateRootMode::Header,
@@ -101,7 +124,7 @@ impl Node {
                 sync: SyncMode::NoSync,
                 ..OpenOptions::default()
             },
-            store: StoreOptions { changes: Changes::All, ..StoreOptions::default() },
+            store,
         })
         .unwrap();
         let metrics = Metrics::new().unwrap();

@@ -6,6 +6,7 @@ mod common;
 mod blocks;
 mod fees;
 mod filters;
+mod history;
 mod proofs;
 mod send;
 mod state;

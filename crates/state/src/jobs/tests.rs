@@ -76,20 +76,55 @@ fn the_last_handle_dropped_cancels_a_running_job_at_its_next_pause_point() {
 #[test]
 fn a_job_dropped_before_its_turn_never_runs_and_one_that_is_due_overtakes_the_queue() {
     let (jobs, runs) = (Jobs::new(None), Arc::default());
-    let (release, released) = mpsc::channel::<()>();
-    let released = Mutex::new(released);
-    let busy = jobs.start(Job::new(id(1), "busy", move |_| {
-        let _ = released.lock().recv();
-        Ok(Arc::new(()))
-    }));
+    let busy: Vec<_> = (0..THREADS).map(|n| busy(&jobs, 10 + n as u8)).collect();
     let queued = jobs.start(counting(2, &runs));
     let due = jobs.start(counting(3, &runs));
     drop(queued);
-    assert_eq!(output(&jobs, &due), 1, "in place, as the worker is busy");
-    release.send(()).unwrap();
-    jobs.wait(&busy).unwrap();
+    assert_eq!(output(&jobs, &due), 1, "in place, as the workers are busy");
+    for (handle, release) in busy {
+        release.send(()).unwrap();
+        jobs.wait(&handle).unwrap();
+    }
     drop(jobs);
     assert_eq!(runs.load(Ordering::SeqCst), 1);
+}
+
+/// A job that a worker has taken, and that runs until it is told to end.
+fn busy(jobs: &Jobs, n: u8) -> (JobHandle, mpsc::Sender<()>) {
+    let (release, released) = mpsc::channel::<()>();
+    let (started, start) = mpsc::channel();
+    let released = Mutex::new(released);
+    let handle = jobs.start(Job::new(id(n), "busy", move |_| {
+        let _ = started.send(());
+        let _ = released.lock().recv();
+        Ok(Arc::new(()))
+    }));
+    start.recv().unwrap();
+    (handle, release)
+}
+
+#[test]
+fn long_jobs_do_not_hold_up_a_short_one_and_threads_come_only_as_they_are_needed() {
+    let (jobs, runs) = (Jobs::new(None), Arc::default());
+    let threads = || jobs.workers.lock().threads.len();
+    for n in 0..5 {
+        let one = jobs.start(counting(n, &runs));
+        jobs.settle();
+        assert!(one.output().is_some());
+    }
+    assert_eq!(threads(), 1, "one after the other needs one");
+    let long: Vec<_> = (0..THREADS - 1).map(|n| busy(&jobs, 10 + n as u8)).collect();
+    let short = jobs.start(counting(20, &runs));
+    eventually("the short job", || short.output().is_some());
+    assert_eq!(threads(), THREADS);
+    for (_, release) in long {
+        release.send(()).unwrap();
+    }
+    jobs.settle();
+    let many: Vec<_> = (30..60).map(|n| jobs.start(counting(n, &runs))).collect();
+    jobs.settle();
+    assert!(many.iter().all(|handle| handle.output().is_some()));
+    assert_eq!(threads(), THREADS);
 }
 
 #[test]
@@ -141,6 +176,7 @@ fn a_job_that_panics_fails_and_leaves_the_worker_alive() {
     eventually("the run in the background", || runs.load(Ordering::SeqCst) == 1);
     let error = jobs.wait(&handle).map(drop).unwrap_err().to_string();
     assert!(error.contains("careless") && error.contains("index out of bounds"), "{error}");
+    jobs.settle();
     let (done, is_done) = mpsc::channel();
     let _next = jobs.start(Job::new(id(2), "next", move |_| {
         done.send(std::thread::current().name().map(str::to_owned)).unwrap();

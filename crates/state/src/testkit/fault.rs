@@ -92,6 +92,10 @@ impl KvStore for FaultStore {
     fn disk_bytes(&self) -> Result<u64, StoreError> {
         self.inner.disk_bytes()
     }
+
+    fn sync(&self) -> Result<(), StoreError> {
+        self.inner.sync()
+    }
 }
 
 struct FaultTxn<'a> {

@@ -6,12 +6,12 @@ use super::{
     node::{Node, Roots, check_reader, options},
     roots::bulk_load,
 };
-use crate::{At, PastState, StateError};
-use rand::Rng;
-use std::sync::Arc;
+use crate::{At, BlockRef, History, PastState, StateError, Version};
+use rand::{Rng, seq::IndexedRandom};
+use std::{ops::RangeInclusive, sync::Arc};
 
-/// Where the capabilities say so, the state of every block of the durable chain can be read, listed
-/// and proven, however old: beyond retention, after reverts and other blocks in their place, after
+/// Where the capabilities say so, the state of every block of the durable chain (that the backend does
+/// not forget) can be read, listed and proven, however old: beyond retention, after reverts and other blocks in their place, after
 /// reopening, above a bulk load. Old states that were opened before stay as they are. Blocks that
 /// are not there are refused.
 ///
@@ -68,7 +68,8 @@ fn old_states(kit: &Kit<'_>, miner: Miner, first: u64, bulk: bool) {
         node.commit(&[proposal]);
         chain.push(block);
 
-        let block = &chain[miner.rng.random_range(0..chain.len())];
+        let kept = kept_of(&node, Some(first..=first + chain.len() as u64 - 1)).expect("the tip");
+        let block = chain[(kept.start() - first) as usize..].choose(&mut miner.rng).expect("tip");
         let past = node.store().history(block.number).expect("an old state");
         check(kit, &node, &mut miner, &past, block);
         if n % 3 == 0 {
@@ -97,11 +98,16 @@ fn old_states(kit: &Kit<'_>, miner: Miner, first: u64, bulk: bool) {
         if reopen {
             node.reopen();
         }
+        let last = first + chain.len() as u64 - 1;
+        let kept = kept_of(&node, Some(first..=last)).expect("the tip");
         for block in &chain {
+            if !kept.contains(&block.number) {
+                is_refused(&node, block.number, Some(first..=last));
+                continue;
+            }
             let past = node.store().history(block.number).expect("an old state");
             check(kit, &node, &mut miner, &past, block);
         }
-        let last = first + chain.len() as u64 - 1;
         for beyond in [last + 1, u64::MAX].into_iter().chain(first.checked_sub(1)) {
             is_refused(&node, beyond, Some(first..=last));
         }
@@ -112,8 +118,24 @@ fn old_states(kit: &Kit<'_>, miner: Miner, first: u64, bulk: bool) {
     }
 }
 
-fn is_refused(node: &Node<'_>, number: u64, expected: Option<std::ops::RangeInclusive<u64>>) {
-    assert_eq!(node.store().history_kept().expect("kept"), expected);
+/// The blocks that history keeps: all of `blocks`, or the last of them if the backend says that it
+/// forgets old ones.
+fn kept_of(node: &Node<'_>, blocks: Option<RangeInclusive<u64>>) -> Option<RangeInclusive<u64>> {
+    let kept = node.store().history_kept().expect("kept");
+    match (&kept, &blocks) {
+        (Some(kept), Some(blocks))
+            if node.store().backend().history().is_some_and(History::prunes) =>
+        {
+            assert_eq!(kept.end(), blocks.end(), "the tip is kept");
+            assert!(blocks.contains(kept.start()), "{kept:?} of {blocks:?}");
+        }
+        _ => assert_eq!(kept, blocks),
+    }
+    kept
+}
+
+fn is_refused(node: &Node<'_>, number: u64, blocks: Option<RangeInclusive<u64>>) {
+    let expected = kept_of(node, blocks);
     match node.store().history(number) {
         Err(StateError::NotInHistory { number: asked, kept }) => {
             assert_eq!((asked, kept), (number, expected));
@@ -122,9 +144,13 @@ fn is_refused(node: &Node<'_>, number: u64, expected: Option<std::ops::RangeIncl
     }
 }
 
-/// Compares an old state with `block`, whole.
+/// Compares an old state, just opened, with `block`, whole.
 fn check(kit: &Kit<'_>, node: &Node<'_>, miner: &mut Miner, past: &PastState, block: &Block) {
-    assert_eq!((past.number(), Some(past.root())), (block.number, node.roots.of(block)));
+    let backend = node.store().backend();
+    let tip = node.store().tip().expect("there are blocks");
+    let by_tip = backend.history().is_some_and(History::proven_by_view);
+    let root = if by_tip { Some(tip.root) } else { node.roots.of(block) };
+    assert_eq!((past.number(), past.tip(), Some(past.root())), (block.number, tip.block, root));
     let entries = past.entries(None, usize::MAX).expect("entries");
     assert!(
         entries.iter().map(|(key, value)| (key, value)).eq(&*block.entries),
@@ -143,10 +169,20 @@ fn check(kit: &Kit<'_>, node: &Node<'_>, miner: &mut Miner, past: &PastState, bl
         keys.retain(|key| capabilities.absence_proofs || block.entries.contains_key(key));
         let proof = past.prove(block.hash, &keys).expect("a proof");
         proof.check_kind(node.store().identity()).expect("its own kind");
-        assert_eq!((proof.block.number, proof.block.hash), (block.number, block.hash));
-        assert_eq!(proof.root, past.root());
-        let shown = node.store().backend().verify(past.root(), &keys, &proof.bytes);
+        let at = if by_tip { tip.block } else { BlockRef::new(block.number, block.hash) };
+        let as_of = (at.number != block.number).then_some(block.number);
+        assert_eq!((proof.block, proof.root, proof.as_of), (at, past.root(), as_of));
+        let shown = match as_of {
+            None => backend.verify(proof.root, &keys, &proof.bytes).expect("the proof holds"),
+            Some(number) => {
+                let provenance = backend.provenance().expect("what verifies such proofs");
+                let shown =
+                    provenance.verify_versions(proof.root, &keys, number..=number, &proof.bytes);
+                let value = |of: Vec<Version>| of.into_iter().next()?.value;
+                shown.expect("the proof holds").into_iter().map(value).collect()
+            }
+        };
         let expected: Vec<_> = keys.iter().map(|key| block.entries.get(key).cloned()).collect();
-        assert_eq!(shown.expect("the proof holds"), expected, "what an old proof shows");
+        assert_eq!(shown, expected, "what an old proof shows");
     }
 }

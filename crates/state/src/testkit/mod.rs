@@ -28,6 +28,7 @@ mod history;
 mod model;
 mod node;
 mod proofs;
+mod provenance;
 mod roots;
 mod states;
 mod store;
@@ -53,6 +54,7 @@ pub use history::every_old_state_can_be_read_and_proven;
 pub use proofs::{
     mutated_proofs_are_refused, proofs_show_presence_and_absence_at_every_retained_block,
 };
+pub use provenance::versions_are_those_of_the_model_and_proven;
 pub use roots::{
     a_bulk_load_equals_the_first_block, equal_states_have_equal_roots,
     roots_do_not_depend_on_the_way_there, slow_jobs_change_nothing,
@@ -179,6 +181,7 @@ macro_rules! __all_backend_checks {
             proofs_show_presence_and_absence_at_every_retained_block
             mutated_proofs_are_refused
             every_old_state_can_be_read_and_proven
+            versions_are_those_of_the_model_and_proven
             every_kept_state_is_read_by_changes
             a_whole_state_is_checked
         }

@@ -102,7 +102,8 @@ impl<'k> Node<'k> {
         let store = StateStore::open(backend, self.kv.clone(), self.options.clone())
             .expect("what was committed opens");
         self.store = Some(store);
-        let needed = self.needed_files();
+        let mut needed = self.needed_files();
+        needed.extend(self.files_under_way());
         for path in self.files() {
             // Jobs that the backend has restarted may have written new ones.
             let is_old = fs::metadata(&path).is_ok_and(|meta| meta.modified().ok() == Some(past));
@@ -133,11 +134,18 @@ impl<'k> Node<'k> {
         let view = store.shared.durable_view(&store.shared.inner.lock()).expect("snapshot");
         let mut needed = named_files(&view).expect("names of files");
         let retained = Retained::read(&*view.durable.snapshot, &store.shared.tables, store.tip());
-        needed.extend(retained.expect("undo records").files);
+        needed.extend(retained.expect("undo records").retired.into_values().flatten());
         for name in &needed {
             assert!(self.dir().join(name).is_file(), "{name} is gone, yet needed");
         }
         needed
+    }
+
+    /// Names of the files that jobs of the durable tip may have left.
+    pub(super) fn files_under_way(&self) -> Vec<String> {
+        let store = self.store();
+        let view = store.shared.durable_view(&store.shared.inner.lock()).expect("snapshot");
+        store.backend().files_under_way(&view).expect("names of files")
     }
 
     /// Proposes `block` on `at` and seals it.

@@ -2,6 +2,7 @@
 
 #![allow(dead_code, reason = "each test file uses its part")]
 
+pub(crate) mod column;
 pub(crate) mod hashed;
 
 use alloy_primitives::{Address, B256, Bytes, keccak256};

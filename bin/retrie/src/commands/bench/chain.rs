@@ -29,7 +29,7 @@ const DATA: &str = "../shared/data";
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Args {
     /// The state backends, separated by commas; all by default. `lvmt@3/16` is `lvmt` with that proof
-    /// shard.
+    /// shard, `cole:size-ratio=6:fanout=8` is `cole` with --cole.size-ratio 6 and --cole.fanout 8.
     #[arg(long, value_name = "BACKENDS", value_delimiter = ',')]
     backends: Vec<String>,
     /// Hash function of the backends that have the choice (`mpt-archive`), for comparison only.
@@ -88,6 +88,16 @@ pub(crate) struct Args {
     pub(super) report: ReportArgs,
 }
 
+/// The same, of banks.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct BankArgs {
+    #[command(flatten)]
+    pub(super) args: Args,
+    /// Banks hold nothing at first: accounts come into being as calls name them.
+    #[arg(long)]
+    fresh: bool,
+}
+
 /// The same, of a workload of tokens.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct TokenArgs {
@@ -114,6 +124,12 @@ pub(crate) struct KvArgs {
     /// Reads and writes, one race for each: `read-only`, `read-write` (half of each), `write-only`.
     #[arg(long, value_name = "RATIO", default_value = "read-write", value_delimiter = ',', value_parser = parse_ratio)]
     ratio: Vec<u32>,
+    /// How many of 100 writes insert a new key instead of writing one that there is; YCSB's inserts.
+    #[arg(long, value_name = "PERCENT", default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=100))]
+    inserts: u32,
+    /// The store is empty at first.
+    #[arg(long)]
+    fresh: bool,
     /// Take keys by YCSB's Zipf distribution with this constant (0.99) instead of all alike.
     #[arg(long, value_name = "THETA")]
     zipf: Option<f64>,
@@ -248,21 +264,38 @@ const NEW_PAYLOAD: Defaults = Defaults {
     ..TRANSFERS
 };
 
+/// What the chain starts from.
+struct Genesis {
+    contracts: ContractSet,
+    /// Banks and store hold nothing.
+    empty_ledgers: bool,
+}
+
+impl Genesis {
+    const fn with(contracts: ContractSet) -> Self {
+        Self { contracts, empty_ledgers: false }
+    }
+
+    fn of_ledgers(fresh: bool) -> Self {
+        Self { contracts: ContractSet::own(), empty_ledgers: fresh }
+    }
+}
+
 /// Keys where the workload has none.
-const ANY_KEYS: [KeyChoice; 1] = [KeyChoice { reads: 50, zipf: None }];
+const ANY_KEYS: [KeyChoice; 1] = [KeyChoice { reads: 50, inserts: 0, zipf: None }];
 
 impl Args {
     fn race(
         self,
         defaults: &Defaults,
-        contracts: ContractSet,
+        genesis: Genesis,
         keys: &[KeyChoice],
         out: &Output,
         stop: &AtomicBool,
     ) -> eyre::Result<Measured> {
         let names = lanes::names(&self.backends, self.hash, |_| false)?;
         let senders = SenderRaces::choose(self.senders, defaults.via)?;
-        let workloads = self.workloads(defaults, contracts, keys);
+        let workloads = self.workloads(defaults, genesis, keys);
         workloads.iter().try_for_each(Workload::check)?;
         let terms = Terms {
             sync: self.sync,
@@ -303,9 +336,10 @@ impl Args {
     fn workloads(
         &self,
         defaults: &Defaults,
-        contracts: ContractSet,
+        genesis: Genesis,
         keys: &[KeyChoice],
     ) -> Vec<Workload> {
+        let Genesis { contracts, empty_ledgers } = genesis;
         let contracts = Arc::new(contracts);
         let blocks = self.blocks.unwrap_or(defaults.blocks);
         let one = [defaults.accounts];
@@ -321,6 +355,7 @@ impl Args {
                 preload: Some(Preload {
                     senders: self.signers.unwrap_or(defaults.signers),
                     contracts: contracts.clone(),
+                    empty_ledgers,
                 }),
             },
             blocks,
@@ -337,38 +372,41 @@ impl Args {
 impl Args {
     /// `bench transfers`.
     pub(super) fn transfers(self, out: &Output, stop: &AtomicBool) -> eyre::Result<Measured> {
-        self.race(&TRANSFERS, ContractSet::own(), &ANY_KEYS, out, stop)
+        self.race(&TRANSFERS, Genesis::with(ContractSet::own()), &ANY_KEYS, out, stop)
     }
+}
 
+impl BankArgs {
     /// `bench smallbank`.
     pub(super) fn smallbank(self, out: &Output, stop: &AtomicBool) -> eyre::Result<Measured> {
-        self.race(&SMALLBANK, ContractSet::own(), &ANY_KEYS, out, stop)
+        self.args.race(&SMALLBANK, Genesis::of_ledgers(self.fresh), &ANY_KEYS, out, stop)
     }
 }
 
 impl TokenArgs {
     /// `bench erc20`.
     pub(super) fn erc20(self, out: &Output, stop: &AtomicBool) -> eyre::Result<Measured> {
-        self.args.race(&ERC20, self.contracts.set()?, &ANY_KEYS, out, stop)
+        self.args.race(&ERC20, Genesis::with(self.contracts.set()?), &ANY_KEYS, out, stop)
     }
 
     /// `bench new-payload`.
     pub(super) fn new_payload(self, out: &Output, stop: &AtomicBool) -> eyre::Result<Measured> {
-        self.args.race(&NEW_PAYLOAD, self.contracts.set()?, &ANY_KEYS, out, stop)
+        self.args.race(&NEW_PAYLOAD, Genesis::with(self.contracts.set()?), &ANY_KEYS, out, stop)
     }
 
     /// `bench uniswap`.
     pub(super) fn uniswap(self, out: &Output, stop: &AtomicBool) -> eyre::Result<Measured> {
-        self.args.race(&UNISWAP, self.contracts.set()?, &ANY_KEYS, out, stop)
+        self.args.race(&UNISWAP, Genesis::with(self.contracts.set()?), &ANY_KEYS, out, stop)
     }
 }
 
 impl KvArgs {
     /// `bench kvstore`.
     pub(super) fn kvstore(self, out: &Output, stop: &AtomicBool) -> eyre::Result<Measured> {
-        let keys = |reads: &u32| KeyChoice { reads: *reads, zipf: self.zipf };
+        let (inserts, zipf) = (self.inserts, self.zipf);
+        let keys = |reads: &u32| KeyChoice { reads: *reads, inserts, zipf };
         let keys: Vec<_> = self.ratio.iter().map(keys).collect();
-        self.args.race(&KVSTORE, ContractSet::own(), &keys, out, stop)
+        self.args.race(&KVSTORE, Genesis::of_ledgers(self.fresh), &keys, out, stop)
     }
 }
 

@@ -46,6 +46,9 @@ pub(crate) struct Args {
     /// Take the keys of the store by YCSB's Zipf distribution with this constant (0.99).
     #[arg(long, value_name = "THETA")]
     zipf: Option<f64>,
+    /// How many of 100 writes of the store insert a new key.
+    #[arg(long, value_name = "PERCENT", default_value_t = 0)]
+    inserts: u32,
     /// Put accounts, balances and contracts into genesis, as the races do (`bench transfers` and so
     /// on): no block sets anything up, nothing reverts. With their flags, the blocks are the same.
     #[arg(long)]
@@ -53,6 +56,9 @@ pub(crate) struct Args {
     /// With a preload: accounts that sign.
     #[arg(long, value_name = "N", default_value = "20k", value_parser = parse_count, requires = "preload")]
     signers: u64,
+    /// With a preload: banks and store are empty at first.
+    #[arg(long, requires = "preload")]
+    fresh: bool,
     #[command(flatten)]
     contracts: ContractArgs,
     /// Folder for `genesis.json` and `chain.rlp`; nothing in it is overwritten.
@@ -77,7 +83,11 @@ impl Args {
                     true => self.contracts.set()?,
                     false => ContractSet::own(),
                 };
-                Some(Preload { senders: self.signers, contracts: set.into() })
+                Some(Preload {
+                    senders: self.signers,
+                    contracts: set.into(),
+                    empty_ledgers: self.fresh,
+                })
             }
         };
         let recipe = Recipe {
@@ -85,7 +95,7 @@ impl Args {
             fill,
             mix: self.mix,
             accounts: self.accounts,
-            keys: KeyChoice { reads: self.reads, zipf: self.zipf },
+            keys: KeyChoice { reads: self.reads, inserts: self.inserts, zipf: self.zipf },
             preload,
         };
         let backend = registry::root_maker().ok_or_eyre("no backend computes Ethereum's roots")?;

@@ -6,6 +6,7 @@ mod lanes;
 pub(crate) mod make_chain;
 pub(crate) mod page;
 mod paper;
+pub(crate) mod provenance;
 pub(crate) mod state;
 
 use super::replay::command_line;
@@ -46,9 +47,11 @@ pub(crate) enum Race {
     /// Engine API; the latency is that of engine_newPayload.
     NewPayload(chain::TokenArgs),
     /// Race whole clients on SmallBank, block by block (COLE section 8).
-    Smallbank(chain::Args),
+    Smallbank(chain::BankArgs),
     /// Race whole clients on a key-value store, with the mixes of YCSB (COLE section 8).
     Kvstore(chain::KvArgs),
+    /// Ask what keys were over the latest blocks, with proofs (COLE section 8).
+    Provenance(provenance::Args),
 }
 
 impl Command {
@@ -110,15 +113,18 @@ impl Race {
             Self::NewPayload(args) => args.new_payload(out, stop),
             Self::Smallbank(args) => args.smallbank(out, stop),
             Self::Kvstore(args) => args.kvstore(out, stop),
+            Self::Provenance(args) => args.measure(out, stop),
         }
     }
 
     const fn report_args(&self) -> &ReportArgs {
         match self {
             Self::State(args) => &args.report,
-            Self::Transfers(args) | Self::Smallbank(args) => &args.report,
+            Self::Transfers(args) => &args.report,
+            Self::Smallbank(args) => &args.args.report,
             Self::Erc20(args) | Self::Uniswap(args) | Self::NewPayload(args) => &args.args.report,
             Self::Kvstore(args) => &args.args.report,
+            Self::Provenance(args) => &args.report,
         }
     }
 }

@@ -144,9 +144,7 @@ impl Args {
     fn step(&self, experiment: &Experiment) -> eyre::Result<Step> {
         let (backends, absent): (Vec<&str>, Vec<&str>) =
             experiment.backends.iter().partition(|name| is_here(name));
-        // A parameter that cannot be set would give a run that was had before.
-        let can_be_set = experiment.setup.own_parameter().is_none();
-        let race = match words(&experiment.setup).filter(|_| can_be_set) {
+        let race = match words(&experiment.setup) {
             Some(words) if !backends.is_empty() => {
                 let words = [words, vec!["--backends".into(), backends.join(",")]].concat();
                 let words = [&words[..], &self.flags].concat();
@@ -205,18 +203,18 @@ fn words(setup: &Setup) -> Option<Vec<String>> {
             // Their blocks' transactions had been in the pool.
             flag("senders", &"recovered");
         }
-        Setup::SmallBank { blocks, txs_per_block, cache_mb, .. } => {
+        Setup::SmallBank { blocks, txs_per_block, cache_mb } => {
             flag("blocks", &blocks);
             flag("txs", &txs_per_block);
-            if let Some(cache_mb) = cache_mb {
-                flag("cache-mb", &cache_mb);
-            }
+            // In the authors' program as many accounts may be named as there are transactions.
+            flag("accounts", &(blocks * txs_per_block));
+            of_cole(&mut flag, cache_mb);
+            words.push("--fresh".into());
         }
         Setup::KvStore { base, blocks, txs_per_block, mix, cache_mb } => {
             flag("accounts", &base);
-            if let Some(cache_mb) = cache_mb {
-                flag("cache-mb", &cache_mb);
-            }
+            flag("inserts", &50);
+            of_cole(&mut flag, cache_mb);
             flag("blocks", &blocks);
             flag("txs", &txs_per_block);
             flag(
@@ -230,9 +228,26 @@ fn words(setup: &Setup) -> Option<Vec<String>> {
         }
         // The blocks that papers have replayed are not at hand; those of the corpus are.
         Setup::Replay { .. } => return Some(["state", "--keys", "real"].map(Into::into).to_vec()),
-        Setup::Provenance { .. } | Setup::Sync { .. } => return None,
+        Setup::Provenance { states, blocks, txs_per_block, ranges } => {
+            flag("states", &states);
+            flag("blocks", &blocks);
+            flag("txs", &txs_per_block);
+            flag("range", &ranges.iter().map(u64::to_string).collect::<Vec<_>>().join(","));
+        }
+        Setup::Sync { .. } => return None,
     }
     Some(words)
+}
+
+/// What the COLE authors' program is like: one caller, nothing signed, every block from the first one
+/// on is measured.
+fn of_cole(flag: &mut dyn FnMut(&str, &dyn ToString), cache_mb: Option<u64>) {
+    flag("signers", &1);
+    flag("senders", &"recovered");
+    flag("warmup", &0);
+    if let Some(cache_mb) = cache_mb {
+        flag("cache-mb", &cache_mb);
+    }
 }
 
 #[cfg(test)]
@@ -255,6 +270,6 @@ mod tests {
     #[test]
     fn backends_that_do_not_exist_yet_are_known_to() {
         assert!(is_here("lvmt@0/64") && is_here("mpt-archive"));
-        assert!(!is_here("cole") && !is_here("avlplus"));
+        assert!(!is_here("duptree") && !is_here("avlplus:chunk=64"));
     }
 }

@@ -13,12 +13,13 @@ pub(super) struct Colour {
     pub(super) strength: u8,
 }
 
-const NAMED: [(&str, &str, &str); 14] = [
+const NAMED: [(&str, &str, &str); 15] = [
     ("raw", "#767676", "#a6a6a6"),
     ("mpt", "#0072b2", "#4ba3dd"),
     ("mpt-archive", "#2a90cb", "#a5d8f6"),
     ("lvmt", "#d55e00", "#f0853a"),
     ("cole", "#009e73", "#2fc79b"),
+    ("cole-sync", "#5c8a2e", "#a6d26f"),
     ("lmpt", "#c26a9b", "#e39cc3"),
     ("prefix", "#b87f00", "#f2bb45"),
     ("duptree", "#8f6b12", "#c9a653"),
@@ -40,9 +41,10 @@ const OTHERS: [(&str, &str); 6] = [
     ("#607080", "#9fb0c0"),
 ];
 
-/// The colour of `name`. What follows an `@` is a variety: a shade of the same colour.
+/// The colour of `name`. What follows an `@` or a `:` is a variety: a shade of the same colour.
 pub(super) fn colour(name: &str) -> Colour {
-    let (base, variety) = name.split_once('@').map_or((name, None), |(base, v)| (base, Some(v)));
+    let (base, variety) =
+        name.split_once(['@', ':']).map_or((name, None), |(base, v)| (base, Some(v)));
     let known = |wanted: &str| NAMED.iter().find(|(known, ..)| *known == wanted);
     let found = known(base).or_else(|| known(base.split('-').next().unwrap_or(base)));
     let (light, dark) = match found {
@@ -108,6 +110,7 @@ mod tests {
         assert_eq!(colour("lvmt").light, "#d55e00");
         assert_eq!(colour("lvmt@0/64").light, "#d55e00");
         assert!(colour("lvmt@0/64").strength < colour("lvmt").strength);
+        assert_eq!(colour("cole-sync:fanout=8").light, colour("cole-sync").light);
         assert_eq!(colour("firewood-ethhash").light, colour("firewood").light);
         assert_ne!(colour("mpt-archive").light, colour("mpt").light);
         assert_eq!(colour("from nowhere").light, colour("from nowhere").light);

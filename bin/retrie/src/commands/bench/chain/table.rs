@@ -35,9 +35,15 @@ pub(super) fn print_terms(
         (_, None) => format!(", {} % reads, uniform keys", recipe.keys.reads),
         (_, Some(theta)) => format!(", {} % reads, Zipf {theta}", recipe.keys.reads),
     };
+    let inserts = match recipe.keys.inserts {
+        0 => String::new(),
+        inserts => format!(", {inserts} % of writes insert"),
+    };
+    let fresh = recipe.preload.as_ref().is_some_and(|preload| preload.empty_ledgers);
+    let fresh = if fresh { ", empty at first" } else { "" };
     say!(
         out,
-        "\n{}, {} accounts{keys}; {} blocks of {fill} after {} of warm-up, {} slices; commit: {}; \
+        "\n{}, {} accounts{fresh}{keys}{inserts}; {} blocks of {fill} after {} of warm-up, {} slices; commit: {}; \
          senders {senders}",
         workload.name,
         grouped(recipe.accounts),
@@ -46,7 +52,8 @@ pub(super) fn print_terms(
         workload.slices,
         match workload.commit_every {
             None => "as in an import, and at the end of a slice".into(),
-            Some(1) => "every block".into(),
+            Some(1) if workload.has_lookup() => "every block".into(),
+            Some(1) => "every block, no index of transactions".into(),
             Some(blocks) => {
                 format!("every {} blocks, and at the end of a slice", grouped(blocks))
             }
@@ -138,6 +145,14 @@ pub(super) fn print(out: &Output, workload: &Workload, outcomes: &[Outcome]) -> 
          paper's Fig. 3; reads, writes: rows per key read or changed",
         yardstick.backend
     );
+    let kept: Vec<_> = outcomes.iter().filter(|one| one.kept_file_bytes > 0).collect();
+    if !kept.is_empty() {
+        let mib = |one: &&Outcome| {
+            format!("{} {:.1}", one.backend, one.kept_file_bytes as f64 / f64::from(1 << 20))
+        };
+        let kept = kept.iter().map(mib).collect::<Vec<_>>().join(", ");
+        say!(out, "files beside those, kept for reverts or made ahead, MiB: {kept}");
+    }
     if workload.via == Via::EngineApi {
         print_payloads(out, yardstick, outcomes)?;
     }

@@ -1,0 +1,192 @@
+//! `retrie bench provenance`: what keys were over the latest blocks, with proofs (COLE 8.2.5).
+
+use super::{Measured, lanes, state::state_cache};
+use crate::{
+    commands::{grouped, parse_sync, replay::parse_count},
+    output::{Output, ReportArgs, say},
+    progress::RaceProgress,
+    registry::{self, BackendArgs, Hash},
+};
+use eyre::{OptionExt, bail};
+use retrie_bench::{
+    chain::{ContractSet, Fill, KeyChoice, Mix, Preload, Recipe},
+    clients::{Answers, ClientRace, Entrant, Queries, Senders, Via, Workload, proves_the_past},
+    state::Terms,
+};
+use retrie_db::SyncMode;
+use std::{path::PathBuf, sync::atomic::AtomicBool};
+
+/// Arguments of `retrie bench provenance`.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The state backends, separated by commas; by default all that can prove the past.
+    /// `cole:fanout=8` is `cole` with --cole.fanout 8.
+    #[arg(long, value_name = "BACKENDS", value_delimiter = ',')]
+    backends: Vec<String>,
+    /// Hash function of the backends that have the choice (`mpt-archive`), for comparison only.
+    #[arg(long, value_name = "HASH")]
+    hash: Option<Hash>,
+    #[command(flatten)]
+    backend_args: BackendArgs,
+    /// States that all transactions write, again and again.
+    #[arg(long, value_name = "N", default_value = "100", value_parser = parse_count)]
+    states: u64,
+    /// Blocks of the chain.
+    #[arg(long, value_name = "N", default_value = "10k", value_parser = parse_count)]
+    blocks: u64,
+    /// Transactions a block.
+    #[arg(long, value_name = "N", default_value = "100", value_parser = parse_count)]
+    txs: u64,
+    /// How many of the latest blocks a query is about, one set of queries for each number.
+    #[arg(long, value_name = "BLOCKS", value_delimiter = ',', default_values_t = [2, 4, 8, 16, 32, 64, 128])]
+    range: Vec<u64>,
+    /// Queries of a range, each about one random key.
+    #[arg(long, value_name = "N", default_value = "2000", value_parser = parse_count)]
+    queries: u64,
+    /// Accounts that sign.
+    #[arg(long, value_name = "N", default_value = "1", value_parser = parse_count)]
+    signers: u64,
+    /// Whence everything random comes.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// `durable`: each commit is on disk when it returns. `none`: that is left to the system.
+    #[arg(long, value_name = "MODE", default_value = "none", value_parser = parse_sync)]
+    sync: SyncMode,
+    /// Memory in MiB for rows that are committed but not yet folded into the tables.
+    #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..))]
+    cache_mb: u32,
+    /// How many blocks can be reverted; 0 switches undo off.
+    #[arg(long, value_name = "BLOCKS", default_value_t = 128)]
+    retention: u64,
+    /// Where made blocks and loaded states are kept between runs, or `none`; by default retrie/bench
+    /// in the user's cache directory.
+    #[arg(long, value_name = "DIR")]
+    state_cache: Option<PathBuf>,
+    #[command(flatten)]
+    pub(super) report: ReportArgs,
+}
+
+impl Args {
+    /// Measures.
+    pub(super) fn measure(self, out: &Output, stop: &AtomicBool) -> eyre::Result<Measured> {
+        let entrants = self.entrants()?;
+        let (workload, terms) = (self.workload(), self.terms());
+        let queries = Queries { ranges: self.range.clone(), count: self.queries };
+        say!(
+            out,
+            "\nprovenance, {} states; {} blocks of {} txs; {} queries of a range",
+            grouped(self.states),
+            grouped(self.blocks),
+            grouped(self.txs),
+            grouped(self.queries)
+        );
+        let cache = state_cache(self.state_cache);
+        let race = ClientRace {
+            workload: &workload,
+            senders: Senders::Unrecovered,
+            terms: &terms,
+            root_maker: registry::root_maker()
+                .ok_or_eyre("no backend computes Ethereum's roots")?,
+            cache: &cache,
+            stop,
+        };
+        let mut progress = RaceProgress::counting(out.metrics(), workload.name);
+        let answers =
+            race.provenance(&entrants, &queries, &mut |step| progress.update_clients(step));
+        progress.finish();
+        let answers = answers?;
+        let mut measured = Measured::on(workload.name);
+        measured.results.extend(answers.iter().map(|one| one.result(&workload, &terms)));
+        measured.ended = print(out, &answers);
+        Ok(measured)
+    }
+
+    fn entrants(&self) -> eyre::Result<Vec<Entrant>> {
+        let names = lanes::names(&self.backends, self.hash, |_| false)?;
+        let mut entrants = Vec::new();
+        for name in names {
+            let backend = lanes::backend(&name, self.hash, &self.backend_args)?;
+            // One that was asked for is refused later on, with the reason.
+            if !self.backends.is_empty() || proves_the_past(&*backend) {
+                entrants.push(Entrant { name, backend });
+            }
+        }
+        if entrants.is_empty() {
+            bail!("no backend can prove what keys were in old blocks");
+        }
+        Ok(entrants)
+    }
+
+    fn workload(&self) -> Workload {
+        Workload {
+            name: "provenance",
+            recipe: Recipe {
+                seed: self.seed,
+                fill: Fill::Transactions(self.txs),
+                mix: Mix { kvstore: 1, ..Mix::NOTHING },
+                accounts: self.states,
+                keys: KeyChoice { reads: 0, inserts: 0, zipf: None },
+                preload: Some(Preload {
+                    senders: self.signers,
+                    contracts: ContractSet::own().into(),
+                    empty_ledgers: false,
+                }),
+            },
+            blocks: self.blocks,
+            warmup: 0,
+            slices: self.blocks.min(1),
+            commit_every: None,
+            via: Via::Import,
+        }
+    }
+
+    const fn terms(&self) -> Terms {
+        Terms {
+            sync: self.sync,
+            cache_bytes: (self.cache_mb as usize) << 20,
+            retention: self.retention,
+        }
+    }
+}
+
+/// One line a range and backend.
+fn print(out: &Output, answers: &[Answers]) -> eyre::Result<()> {
+    say!(
+        out,
+        "\n{:>6} {:<20} {:>10} {:>10} {:>10} {:>10} {:>10} {:>12} {:>12} {:>9}",
+        "range",
+        "backend",
+        "mean us",
+        "p50 us",
+        "p99 us",
+        "query us",
+        "verify us",
+        "proof bytes",
+        "longest",
+        "disk MiB"
+    );
+    for one in answers {
+        let (both, proofs) = (&one.both, &one.proofs);
+        say!(
+            out,
+            "{:>6} {:<20} {:>10.1} {:>10} {:>10} {:>10} {:>10} {:>12} {:>12} {:>9.1}",
+            one.range,
+            one.backend,
+            one.elapsed.as_secs_f64() * 1e6 / both.count().max(1) as f64,
+            both.micros(0.5),
+            both.micros(0.99),
+            proofs.made.micros(0.5),
+            proofs.verified.micros(0.5),
+            grouped(proofs.bytes(0.5) as u64),
+            grouped(proofs.bytes(1.0) as u64),
+            one.disk_bytes as f64 / f64::from(1 << 20),
+        );
+    }
+    say!(
+        out,
+        "mean, p50, p99: query and verification together; query, verify, proof bytes: medians. A \
+         backend without provenance proves each block of the range: the lengths are added up, shared \
+         nodes counted each time"
+    );
+    Ok(())
+}

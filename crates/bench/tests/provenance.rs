@@ -1,0 +1,116 @@
+//! Queries about old blocks, on a chain of forty.
+
+use retrie_bench::{
+    BenchError,
+    cache::StateCache,
+    chain::{ContractSet, Fill, KeyChoice, Mix, Preload, Recipe},
+    clients::{Answers, ClientRace, Entrant, Queries, Senders, Via, Workload},
+    state::Terms,
+};
+use retrie_db::SyncMode;
+use retrie_state::Backend;
+use retrie_storage_mpt::{Mpt, MptArchive, TrieHash};
+use retrie_storage_raw::Raw;
+use std::{
+    path::Path,
+    sync::{Arc, atomic::AtomicBool},
+};
+
+const TERMS: Terms = Terms { sync: SyncMode::NoSync, cache_bytes: 64 << 20, retention: 8 };
+
+fn workload() -> Workload {
+    Workload {
+        name: "provenance",
+        recipe: Recipe {
+            seed: 3,
+            fill: Fill::Transactions(5),
+            mix: Mix { kvstore: 1, ..Mix::NOTHING },
+            accounts: 10,
+            keys: KeyChoice { reads: 0, inserts: 0, zipf: None },
+            preload: Some(Preload {
+                senders: 1,
+                contracts: ContractSet::own().into(),
+                empty_ledgers: false,
+            }),
+        },
+        blocks: 40,
+        warmup: 0,
+        slices: 1,
+        commit_every: None,
+        via: Via::Import,
+    }
+}
+
+fn ask(
+    backends: Vec<Arc<dyn Backend>>,
+    ranges: &[u64],
+    home: &Path,
+    stop: bool,
+) -> Result<Vec<Answers>, BenchError> {
+    let entrant = |(n, backend): (usize, Arc<dyn Backend>)| {
+        let name = format!("{}-{n}", backend.identity().name);
+        Entrant { name, backend }
+    };
+    let entrants: Vec<_> = backends.into_iter().enumerate().map(entrant).collect();
+    ClientRace {
+        workload: &workload(),
+        senders: Senders::Unrecovered,
+        terms: &TERMS,
+        root_maker: Arc::new(Mpt::default()),
+        cache: &StateCache::at(home.to_owned()),
+        stop: &AtomicBool::new(stop),
+    }
+    .provenance(&entrants, &Queries { ranges: ranges.to_vec(), count: 25 }, &mut |_| {})
+}
+
+fn archive(hash: TrieHash) -> Arc<dyn Backend> {
+    Arc::new(MptArchive::new(hash))
+}
+
+/// Two tries of different hash functions agree about every block, and each block costs a proof.
+#[test]
+fn archives_prove_block_by_block() {
+    let home = tempfile::tempdir().unwrap();
+    let backends = || vec![archive(TrieHash::Keccak256), archive(TrieHash::Blake2b256)];
+    let answers = ask(backends(), &[1, 4, 40], home.path(), false).unwrap();
+    let order: Vec<_> = answers.iter().map(|one| (one.range, one.backend.as_str())).collect();
+    let both = |range| [(range, "mpt-archive-0"), (range, "mpt-archive-1")];
+    assert_eq!(order, [both(1), both(4), both(40)].concat());
+    for one in &answers {
+        assert_eq!((one.both.count(), one.proofs.count()), (25, 25));
+        assert!(one.disk_bytes > 0 && one.proofs.made.count() == 25);
+        let result = one.result(&workload(), &TERMS);
+        assert_eq!((result.ops, result.workload.as_str()), (25, "provenance"));
+        let params = &result.params;
+        assert_eq!((&params["states"], &params["range"]), (&10.into(), &one.range.into()));
+        assert!(!params.contains_key("slices") && result.p999_us.is_some());
+        assert_eq!(result.proofs[0].count, 25);
+        // Beyond what is retained too: these are the states that an archive keeps.
+        assert!(one.range <= 40 && result.disk_bytes == one.disk_bytes);
+    }
+    let bytes = |n: usize| answers[n].proofs.bytes(0.5) as f64;
+    for backend in [0, 1] {
+        let growth = bytes(backend + 4) / bytes(backend);
+        assert!((30.0..50.0).contains(&growth), "{growth}");
+    }
+}
+
+#[test]
+fn what_cannot_be_asked_is_refused() {
+    let home = tempfile::tempdir().unwrap();
+    let refused = |backends, ranges: &[u64]| {
+        ask(backends, ranges, home.path(), false).unwrap_err().to_string()
+    };
+    let mpt: Arc<dyn Backend> = Arc::new(Mpt::default());
+    for backend in [Arc::new(Raw) as Arc<dyn Backend>, mpt] {
+        let name = backend.identity().name;
+        let error = refused(vec![backend], &[2]);
+        assert!(error.contains(name) && error.contains("--backends"), "{error}");
+    }
+    for range in [0, 41] {
+        let error = refused(vec![archive(TrieHash::Keccak256)], &[2, range]);
+        assert!(error.contains("--range") && error.contains("40"), "{error}");
+    }
+    let stopped = ask(vec![archive(TrieHash::Keccak256)], &[2], home.path(), true);
+    assert!(matches!(stopped, Err(BenchError::Stopped)), "{stopped:?}");
+}

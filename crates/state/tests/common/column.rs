@@ -1,0 +1,620 @@
+//! A mock of COLE's shape: all versions of all keys, in a level in memory that is flushed into
+//! immutable files every few blocks, and in merges of files that run as background jobs between a
+//! start block and a publish block. Old states are read from the latest one, and proven by it.
+//!
+//! The root hashes the levels in order, so it depends on history. Every file is needed by reads.
+
+use super::{Level, decode_row, encode_row, page, slots_of};
+use alloy_primitives::{Address, B256, Bytes, keccak256};
+use parking_lot::Mutex;
+use retrie_state::{
+    Applied, ApplyContext, Backend, BackendStats, BulkSink, Cache, Capabilities, Direction, HashId,
+    History, Identity, Job, JobHandle, Jobs, KeyRange, NodeRead, NodeWrite, ProofError, Provenance,
+    StateDelta, StateError, StateKey, Table, Value, Version,
+};
+use std::{
+    collections::BTreeMap,
+    fs,
+    ops::RangeInclusive,
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+static IDENTITY: Identity =
+    Identity { name: "mock-column", version: 1, hash: HashId::Keccak256, params: B256::ZERO };
+
+/// The level in memory: state key and block (8, BE) to [`encode_row`].
+const MEMORY: Table = Table::new(0x01, "MockMemory");
+/// Two rows: the manifest, under [`RUNS`], and the first and the last block, under [`BLOCKS`].
+const MANIFEST: Table = Table::new(0x02, "MockManifest");
+const RUNS: &[u8] = &[];
+const BLOCKS: &[u8] = &[1];
+
+/// Blocks between flushes.
+const FLUSH: u64 = 3;
+/// Files of a level that are merged into one of the next.
+const FANOUT: usize = 3;
+/// Blocks from the start of a merge to its publication.
+const MERGE: u64 = 4;
+
+/// A merge in the manifest: level, end of its inputs, block of publication.
+type MergeRow = (u8, usize, u64);
+
+/// When each file was published and retired, on the last chain that was applied.
+pub(crate) type Lives = Arc<Mutex<BTreeMap<String, (u64, Option<u64>)>>>;
+
+#[derive(Default)]
+pub(crate) struct Column {
+    pub(crate) lives: Lives,
+    /// Blocks of history that merges of all files keep; all of them without.
+    pub(crate) keep: Option<u64>,
+    /// Merges that were run, and not found done.
+    pub(crate) merges: Arc<AtomicUsize>,
+}
+
+/// Versions by key and block; `None` is a tombstone.
+type Pairs = BTreeMap<(StateKey, u64), Option<Value>>;
+
+/// `count (4, BE)`, then for each pair `key length (1) || key || block (8, BE) || row length (4, BE)
+/// || row`, as in [`encode_row`].
+fn encode_pairs(pairs: &Pairs) -> Vec<u8> {
+    let mut out = (pairs.len() as u32).to_be_bytes().to_vec();
+    for ((key, block), value) in pairs {
+        let (key, row) = (key.encode(), encode_row(value));
+        out.push(key.len() as u8);
+        out.extend_from_slice(&key);
+        out.extend_from_slice(&block.to_be_bytes());
+        out.extend_from_slice(&(row.len() as u32).to_be_bytes());
+        out.extend_from_slice(&row);
+    }
+    out
+}
+
+/// Reads pairs off the front of `bytes`; `None` unless that is the canonical encoding.
+fn decode_pairs(bytes: &mut &[u8]) -> Option<Pairs> {
+    let mut pairs = Pairs::new();
+    for _ in 0..number(cut(bytes, 4)?) {
+        let len = cut(bytes, 1)?[0] as usize;
+        let key = StateKey::decode(cut(bytes, len)?)?;
+        let pair = (key, number(cut(bytes, 8)?));
+        let len = number(cut(bytes, 4)?) as usize;
+        let value = decode_row(cut(bytes, len)?)?;
+        if pairs.last_key_value().is_some_and(|(last, _)| *last >= pair) {
+            return None;
+        }
+        pairs.insert(pair, value);
+    }
+    Some(pairs)
+}
+
+fn cut<'a>(bytes: &mut &'a [u8], len: usize) -> Option<&'a [u8]> {
+    let (head, rest) = bytes.split_at_checked(len)?;
+    *bytes = rest;
+    Some(head)
+}
+
+fn number(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0, |number, byte| number << 8 | u64::from(*byte))
+}
+
+fn digest(pairs: &Pairs) -> B256 {
+    keccak256(encode_pairs(pairs))
+}
+
+/// An immutable file.
+struct Run {
+    level: u8,
+    name: String,
+    digest: B256,
+    pairs: Pairs,
+}
+
+/// A merge under way.
+#[derive(Clone)]
+struct Merge {
+    level: u8,
+    /// Positions of its inputs among the runs end here and start [`FANOUT`] before.
+    end: usize,
+    publish_at: u64,
+    handle: JobHandle,
+}
+
+/// The decoded structure of one block.
+#[derive(Clone)]
+struct Levels {
+    memory: Pairs,
+    /// Newest first.
+    runs: Vec<Arc<Run>>,
+    merge: Option<Merge>,
+    /// States of older blocks cannot be read.
+    horizon: u64,
+    /// The block whose state is read; the largest number for the newest.
+    as_of: u64,
+}
+
+impl Default for Levels {
+    fn default() -> Self {
+        let (memory, runs) = Default::default();
+        Self { memory, runs, merge: None, horizon: 0, as_of: u64::MAX }
+    }
+}
+
+impl Levels {
+    fn of(cache: &Cache) -> &Self {
+        cache.downcast_ref().expect("the cache of this backend")
+    }
+
+    fn manifest(&self) -> Vec<u8> {
+        let mut out = self.horizon.to_be_bytes().to_vec();
+        out.push(self.runs.len() as u8);
+        for run in &self.runs {
+            out.push(run.level);
+            out.extend_from_slice(run.digest.as_slice());
+            out.push(run.name.len() as u8);
+            out.extend_from_slice(run.name.as_bytes());
+        }
+        if let Some(merge) = &self.merge {
+            out.extend_from_slice(&[merge.level, merge.end as u8]);
+            out.extend_from_slice(&merge.publish_at.to_be_bytes());
+        }
+        out
+    }
+
+    fn root(&self) -> B256 {
+        root_of(self.horizon, digest(&self.memory), self.runs.iter().map(|run| run.digest))
+    }
+
+    fn levels(&self) -> impl Iterator<Item = &Pairs> {
+        [&self.memory].into_iter().chain(self.runs.iter().map(|run| &run.pairs))
+    }
+
+    fn get(&self, key: &StateKey) -> Option<Value> {
+        let newest = versions_in(self.levels(), key, self.as_of..=self.as_of).into_iter().next();
+        newest.and_then(|version| version.value)
+    }
+
+    /// The state, tombstones included.
+    fn merged(&self) -> Level {
+        let mut all = Pairs::new();
+        self.levels().for_each(|level| all.extend(level.clone()));
+        let seen = all.into_iter().filter(|((_, block), _)| *block <= self.as_of);
+        seen.map(|((key, _), value)| (key, value)).collect()
+    }
+
+    /// The bytes that prove everything: the horizon and all levels.
+    fn proof(&self) -> Bytes {
+        let mut proof = self.horizon.to_be_bytes().to_vec();
+        self.levels().for_each(|level| proof.extend(encode_pairs(level)));
+        proof.into()
+    }
+
+    /// The oldest runs of a level that has enough of them.
+    fn due_merge(&self) -> Option<(u8, usize)> {
+        let newest = self.runs.iter().map(|run| run.level).max()?;
+        (0..=newest).find_map(|level| {
+            let runs = self.runs.iter().filter(|run| run.level == level).count();
+            let end = self.runs.iter().rposition(|run| run.level == level)? + 1;
+            (runs >= FANOUT).then_some((level, end))
+        })
+    }
+
+    /// The merge of the runs before `end` as a job. Its output is the new [`Run`], in a file.
+    fn merge_job(&self, column: &Column, level: u8, end: usize, publish_at: u64) -> Job {
+        let inputs: Vec<_> = self.runs[end - FANOUT..end].to_vec();
+        let is_last = end == self.runs.len();
+        let horizon = self.horizon_of(column, end, publish_at);
+        let digests: Vec<_> = inputs.iter().map(|run| run.digest).collect();
+        let (id, merges) = (merge_id(&digests, publish_at), column.merges.clone());
+        Job::new(id, "mock merge", move |context| {
+            let dir = context.dir().ok_or_else(no_dir)?;
+            let name = merge_name(level, publish_at, id);
+            if let Ok(run) = read_run(dir, level + 1, &name, None) {
+                // Finished before the store was closed.
+                return Ok(Arc::new(run));
+            }
+            merges.fetch_add(1, Ordering::Relaxed);
+            let mut pairs = Pairs::new();
+            for run in inputs.iter().rev() {
+                for (n, (pair, value)) in run.pairs.iter().enumerate() {
+                    if n % 16 == 0 {
+                        context.pause_point()?;
+                    }
+                    pairs.insert(*pair, value.clone());
+                }
+            }
+            if is_last {
+                forget(&mut pairs, horizon);
+            }
+            Ok(Arc::new(write_run(dir, level + 1, name, pairs)?))
+        })
+    }
+
+    /// The horizon after a merge that ends at `end`: one of the oldest runs may forget.
+    fn horizon_of(&self, column: &Column, end: usize, publish_at: u64) -> u64 {
+        let keep = column.keep.filter(|_| end == self.runs.len());
+        keep.map_or(0, |keep| publish_at.saturating_sub(keep)).max(self.horizon)
+    }
+}
+
+fn merge_id(inputs: &[B256], publish_at: u64) -> B256 {
+    keccak256([&publish_at.to_be_bytes()[..], inputs.concat().as_slice()].concat())
+}
+
+fn merge_name(level: u8, publish_at: u64, id: B256) -> String {
+    format!("run-{}-{publish_at}-{id:x}", level + 1)
+}
+
+/// Drops the versions that no state from `horizon` on has, and tombstones that nothing lies under.
+fn forget(pairs: &mut Pairs, horizon: u64) {
+    let mut newer: Option<(StateKey, u64)> = None;
+    let mut gone = Vec::new();
+    for (pair, value) in pairs.iter().rev() {
+        let is_hidden = newer.is_some_and(|(key, block)| key == pair.0 && block <= horizon);
+        if pair.1 <= horizon && horizon > 0 && (is_hidden || value.is_none()) {
+            gone.push(*pair);
+        }
+        newer = Some(*pair);
+    }
+    gone.iter().for_each(|pair| drop(pairs.remove(pair)));
+}
+
+fn root_of(horizon: u64, memory: B256, runs: impl Iterator<Item = B256>) -> B256 {
+    let mut bytes = [&horizon.to_be_bytes()[..], memory.as_slice()].concat();
+    runs.for_each(|digest| bytes.extend_from_slice(digest.as_slice()));
+    keccak256(bytes)
+}
+
+/// The versions of `key` in `blocks`, newest first.
+fn versions_in<'a>(
+    levels: impl Iterator<Item = &'a Pairs>,
+    key: &StateKey,
+    blocks: RangeInclusive<u64>,
+) -> Vec<Version> {
+    let mut all = BTreeMap::new();
+    for level in levels {
+        let found = level.range((*key, 0)..=(*key, *blocks.end()));
+        all.extend(found.map(|((_, block), value)| (*block, value.clone())));
+    }
+    let in_force = all.range(..=blocks.start()).next_back().map_or(0, |(block, _)| *block);
+    let version =
+        |(block, value): (&u64, &Option<Value>)| Version { block: *block, value: value.clone() };
+    all.range(in_force..).rev().map(version).collect()
+}
+
+fn no_dir() -> StateError {
+    StateError::Unsupported { backend: IDENTITY.name, what: "stores without a directory" }
+}
+
+fn write_run(dir: &Path, level: u8, name: String, pairs: Pairs) -> Result<Run, StateError> {
+    let content = encode_pairs(&pairs);
+    Jobs::write_file(dir, &name, &content)?;
+    Ok(Run { level, name, digest: keccak256(&content), pairs })
+}
+
+fn flush_run(dir: &Path, block: u64, pairs: Pairs) -> Result<Run, StateError> {
+    write_run(dir, 0, format!("run-0-{block}-{:x}", digest(&pairs)), pairs)
+}
+
+fn read_run(dir: &Path, level: u8, name: &str, digest: Option<B256>) -> Result<Run, StateError> {
+    let corrupt = |what: &str| StateError::corrupt(name, what);
+    let content = fs::read(dir.join(name)).map_err(|error| corrupt(&error.to_string()))?;
+    let found = keccak256(&content);
+    if digest.is_some_and(|digest| digest != found) {
+        return Err(corrupt("its digest is not the one of the manifest"));
+    }
+    let mut bytes = &content[..];
+    match decode_pairs(&mut bytes) {
+        Some(pairs) if bytes.is_empty() => {
+            Ok(Run { level, name: name.into(), digest: found, pairs })
+        }
+        _ => Err(corrupt("malformed")),
+    }
+}
+
+/// The manifest as a row.
+#[derive(Default)]
+struct Manifest {
+    horizon: u64,
+    /// Level, digest and name of each run.
+    runs: Vec<(u8, B256, String)>,
+    merge: Option<MergeRow>,
+}
+
+impl Manifest {
+    fn read(view: &dyn NodeRead) -> Result<Self, StateError> {
+        let Some(row) = view.get(MANIFEST, RUNS)? else { return Ok(Self::default()) };
+        let bad = || StateError::corrupt(MANIFEST.name, "cut short");
+        let mut row = &row[..];
+        let manifest = Self::decode(&mut row).ok_or_else(bad)?;
+        if row.is_empty() { Ok(manifest) } else { Err(bad()) }
+    }
+
+    fn decode(row: &mut &[u8]) -> Option<Self> {
+        let mut manifest = Self { horizon: number(cut(row, 8)?), ..Self::default() };
+        for _ in 0..number(cut(row, 1)?) {
+            let (level, digest) = (cut(row, 1)?[0], B256::from_slice(cut(row, 32)?));
+            let len = cut(row, 1)?[0] as usize;
+            let name = String::from_utf8_lossy(cut(row, len)?).into_owned();
+            manifest.runs.push((level, digest, name));
+        }
+        if !row.is_empty() {
+            let (level, end) = (cut(row, 1)?[0], cut(row, 1)?[0] as usize);
+            manifest.merge = Some((level, end, number(cut(row, 8)?)));
+        }
+        Some(manifest)
+    }
+}
+
+fn memory_key(key: &StateKey, block: u64) -> Vec<u8> {
+    [&key.encode()[..], &block.to_be_bytes()].concat()
+}
+
+impl History for Column {
+    fn kept(&self, view: &dyn NodeRead) -> Result<Option<RangeInclusive<u64>>, StateError> {
+        let Some(row) = view.get(MANIFEST, BLOCKS)? else { return Ok(None) };
+        let corrupt = || StateError::corrupt(MANIFEST.name, "the row of blocks is malformed");
+        let (first, last) = row.split_at_checked(8).ok_or_else(corrupt)?;
+        Ok(Some(number(first).max(Manifest::read(view)?.horizon)..=number(last)))
+    }
+
+    fn prunes(&self) -> bool {
+        self.keep.is_some()
+    }
+
+    fn proven_by_view(&self) -> bool {
+        true
+    }
+
+    fn open_at(
+        &self,
+        _: &dyn NodeRead,
+        cache: &Cache,
+        number: u64,
+    ) -> Result<(B256, Cache), StateError> {
+        let levels = Levels { as_of: number, ..Levels::of(cache).clone() };
+        Ok((levels.root(), Arc::new(levels)))
+    }
+}
+
+fn read_memory(view: &dyn NodeRead) -> Result<Pairs, StateError> {
+    let mut pairs = Pairs::new();
+    for row in view.scan(MEMORY, KeyRange::ALL, Direction::Forward)? {
+        let (key, row) = row?;
+        let corrupt = || StateError::corrupt(MEMORY.name, format!("row {key} is malformed"));
+        let (state_key, block) = key.split_last_chunk::<8>().ok_or_else(corrupt)?;
+        let state_key = StateKey::decode(state_key).ok_or_else(corrupt)?;
+        let value = decode_row(&row).ok_or_else(corrupt)?;
+        pairs.insert((state_key, u64::from_be_bytes(*block)), value);
+    }
+    Ok(pairs)
+}
+
+impl Provenance for Column {
+    fn versions(
+        &self,
+        _: &dyn NodeRead,
+        cache: &Cache,
+        keys: &[StateKey],
+        blocks: RangeInclusive<u64>,
+    ) -> Result<(Vec<Vec<Version>>, Bytes), StateError> {
+        let levels = Levels::of(cache);
+        let versions = keys.iter().map(|key| versions_in(levels.levels(), key, blocks.clone()));
+        Ok((versions.collect(), levels.proof()))
+    }
+
+    fn verify_versions(
+        &self,
+        root: B256,
+        keys: &[StateKey],
+        blocks: RangeInclusive<u64>,
+        mut proof: &[u8],
+    ) -> Result<Vec<Vec<Version>>, ProofError> {
+        let malformed = |what| ProofError::Malformed { what };
+        let horizon;
+        (horizon, proof) =
+            proof.split_first_chunk::<8>().ok_or_else(|| malformed("the horizon"))?;
+        let horizon = u64::from_be_bytes(*horizon);
+        let mut levels = Vec::new();
+        while levels.is_empty() || !proof.is_empty() {
+            levels.push(decode_pairs(&mut proof).ok_or_else(|| malformed("a level"))?);
+        }
+        if root_of(horizon, digest(&levels[0]), levels[1..].iter().map(digest)) != root {
+            return Err(ProofError::RootMismatch);
+        }
+        if *blocks.start() < horizon {
+            return Err(ProofError::Missing { what: "a block that is forgotten" });
+        }
+        Ok(keys.iter().map(|key| versions_in(levels.iter(), key, blocks.clone())).collect())
+    }
+}
+
+impl Backend for Column {
+    fn identity(&self) -> &Identity {
+        &IDENTITY
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            proofs: true,
+            absence_proofs: true,
+            state_determined_root: false,
+            ethereum_root: false,
+            history: true,
+        }
+    }
+
+    fn tables(&self) -> Vec<Table> {
+        vec![MEMORY, MANIFEST]
+    }
+
+    fn empty_root(&self) -> B256 {
+        Levels::default().root()
+    }
+
+    fn open(&self, view: &dyn NodeRead, jobs: &Jobs) -> Result<Cache, StateError> {
+        let Manifest { horizon, runs, merge } = Manifest::read(view)?;
+        let mut levels = Levels { memory: read_memory(view)?, horizon, ..Levels::default() };
+        for (level, digest, name) in runs {
+            let dir = jobs.dir().ok_or_else(no_dir)?;
+            levels.runs.push(Arc::new(read_run(dir, level, &name, Some(digest))?));
+        }
+        if let Some((level, end, publish_at)) = merge {
+            let handle = jobs.start(levels.merge_job(self, level, end, publish_at));
+            levels.merge = Some(Merge { level, end, publish_at, handle });
+        }
+        Ok(Arc::new(levels))
+    }
+
+    fn files_under_way(&self, view: &dyn NodeRead) -> Result<Vec<String>, StateError> {
+        let Manifest { runs, merge, .. } = Manifest::read(view)?;
+        let digests: Vec<_> = runs.into_iter().map(|(_, digest, _)| digest).collect();
+        let name = |(level, end, publish_at): MergeRow| {
+            merge_name(level, publish_at, merge_id(&digests[end - FANOUT..end], publish_at))
+        };
+        Ok(merge.map(name).into_iter().collect())
+    }
+
+    fn apply(
+        &self,
+        context: &ApplyContext<'_>,
+        view: &mut dyn NodeWrite,
+        cache: &Cache,
+        delta: &StateDelta,
+    ) -> Result<Applied, StateError> {
+        let (number, jobs) = (context.number, context.jobs);
+        let mut levels = Levels::of(cache).clone();
+        for change in delta.changes() {
+            view.put(MEMORY, &memory_key(&change.key, number), encode_row(&change.next))?;
+            levels.memory.insert((change.key, number), change.next.clone());
+        }
+        // What is due is published before anything new starts.
+        if levels.merge.as_ref().is_some_and(|merge| merge.publish_at == number)
+            && let Some(merge) = levels.merge.take()
+        {
+            let run = jobs.wait(&merge.handle)?.downcast::<Run>().expect("a run");
+            view.publish_file(&run.name)?;
+            self.lives.lock().insert(run.name.clone(), (number, None));
+            levels.horizon = levels.horizon_of(self, merge.end, number);
+            for old in levels.runs.splice(merge.end - FANOUT..merge.end, [run]) {
+                view.retire_file(&old.name)?;
+                if let Some((_, end)) = self.lives.lock().get_mut(&old.name) {
+                    *end = Some(number);
+                }
+            }
+        }
+        if number.is_multiple_of(FLUSH) && !levels.memory.is_empty() {
+            let pairs = std::mem::take(&mut levels.memory);
+            for (key, block) in pairs.keys() {
+                view.delete(MEMORY, &memory_key(key, *block))?;
+            }
+            let run = flush_run(jobs.dir().ok_or_else(no_dir)?, number, pairs)?;
+            view.publish_file(&run.name)?;
+            self.lives.lock().insert(run.name.clone(), (number, None));
+            levels.runs.insert(0, Arc::new(run));
+            if let Some(merge) = &mut levels.merge {
+                merge.end += 1;
+            }
+        }
+        if levels.merge.is_none()
+            && let Some((level, end)) = levels.due_merge()
+        {
+            let publish_at = number + MERGE;
+            let handle = jobs.start(levels.merge_job(self, level, end, publish_at));
+            levels.merge = Some(Merge { level, end, publish_at, handle });
+        }
+        view.put(MANIFEST, RUNS, levels.manifest().into())?;
+        let first = view.get(MANIFEST, BLOCKS)?.and_then(|row| Some(*row.first_chunk::<8>()?));
+        let blocks = [first.unwrap_or_else(|| number.to_be_bytes()), number.to_be_bytes()].concat();
+        view.put(MANIFEST, BLOCKS, blocks.into())?;
+        Ok(Applied { root: levels.root(), cache: Arc::new(levels) })
+    }
+
+    fn read(
+        &self,
+        _: &dyn NodeRead,
+        cache: &Cache,
+        key: &StateKey,
+    ) -> Result<Option<Value>, StateError> {
+        Ok(Levels::of(cache).get(key))
+    }
+
+    fn slots_of(
+        &self,
+        _: &dyn NodeRead,
+        cache: &Cache,
+        address: &Address,
+    ) -> Result<Vec<(B256, Value)>, StateError> {
+        Ok(slots_of(&Levels::of(cache).merged(), address))
+    }
+
+    fn entries(
+        &self,
+        _: &dyn NodeRead,
+        cache: &Cache,
+        start: Option<&StateKey>,
+        limit: usize,
+    ) -> Result<Vec<(StateKey, Value)>, StateError> {
+        Ok(page(&Levels::of(cache).merged(), start, limit))
+    }
+
+    fn bulk_load(
+        &self,
+        number: u64,
+        entries: &mut dyn Iterator<Item = Result<(StateKey, Value), StateError>>,
+        sink: &mut dyn BulkSink,
+    ) -> Result<B256, StateError> {
+        let mut levels = Levels::default();
+        for entry in entries {
+            let (key, value) = entry?;
+            levels.memory.insert((key, number), Some(value));
+        }
+        if number.is_multiple_of(FLUSH) && !levels.memory.is_empty() {
+            let dir = sink.dir().ok_or_else(no_dir)?.to_owned();
+            let run = flush_run(&dir, number, std::mem::take(&mut levels.memory))?;
+            sink.publish_file(&run.name)?;
+            levels.runs.push(Arc::new(run));
+        }
+        for ((key, block), value) in &levels.memory {
+            sink.put(MEMORY, &memory_key(key, *block), &encode_row(value))?;
+        }
+        sink.put(MANIFEST, RUNS, &levels.manifest())?;
+        sink.put(MANIFEST, BLOCKS, &[number.to_be_bytes(); 2].concat())?;
+        Ok(levels.root())
+    }
+
+    fn prove(&self, _: &dyn NodeRead, cache: &Cache, _: &[StateKey]) -> Result<Bytes, StateError> {
+        Ok(Levels::of(cache).proof())
+    }
+
+    fn verify(
+        &self,
+        root: B256,
+        keys: &[StateKey],
+        proof: &[u8],
+    ) -> Result<Vec<Option<Value>>, ProofError> {
+        let versions = self.verify_versions(root, keys, u64::MAX..=u64::MAX, proof)?;
+        Ok(versions.into_iter().map(|of| of.into_iter().next()?.value).collect())
+    }
+
+    fn history(&self) -> Option<&dyn History> {
+        Some(self)
+    }
+
+    fn provenance(&self) -> Option<&dyn Provenance> {
+        Some(self)
+    }
+
+    fn stats(&self, view: &dyn NodeRead, cache: &Cache) -> Result<BackendStats, StateError> {
+        let merged = Levels::of(cache).merged();
+        let live_keys = merged.values().flatten().count() as u64;
+        let memory = view.scan(MEMORY, KeyRange::ALL, Direction::Forward)?.count() as u64;
+        Ok(BackendStats {
+            tables: vec![(MEMORY.name, memory), (MANIFEST.name, 2)],
+            live_keys,
+            dead_keys: merged.len() as u64 - live_keys,
+        })
+    }
+}

@@ -1,0 +1,63 @@
+//! The check of a store: every file, every row, and that they fit together.
+
+use crate::{
+    backend::State,
+    levels::Levels,
+    row::{MANIFEST, META, Manifest},
+    run::RunInfo,
+};
+use alloy_primitives::B256;
+use retrie_state::{NodeRead, StateError};
+
+/// Checks the state that `view` shows and `state` was opened from; see
+/// [`Backend::check`](retrie_state::Backend::check).
+pub(crate) fn check(
+    view: &dyn NodeRead,
+    state: &State,
+    root: B256,
+    report: &mut dyn FnMut(StateError),
+) -> Result<(), StateError> {
+    let levels = &state.levels;
+    // Pairs of the memory level are hashed when they are read.
+    if levels.root() != root {
+        let what = format!("the levels have the root {}, recorded is {root}", levels.root());
+        report(StateError::corrupt(META.name, what));
+    }
+    if let Some(row) = view.get(META, MANIFEST)?
+        && Manifest::decode(&row, RunInfo::decode)? != levels.manifest()
+    {
+        report(StateError::corrupt(META.name, "the manifest names other runs than are in use"));
+    }
+    let groups = levels.memory().into_iter().filter_map(|group| group.source());
+    for source in groups.chain(levels.runs().map(|stored| *stored.source())) {
+        let fits = |(first, last)| first <= source.first_block && source.last_block <= last;
+        if !state.blocks.is_some_and(fits) {
+            let what = "the row `blocks` does not fit the blocks there are pairs of";
+            report(StateError::corrupt(META.name, what));
+        }
+    }
+    ages(levels, report);
+    for stored in levels.runs() {
+        stored.run.check(report, &|| Ok(()))?;
+    }
+    Ok(())
+}
+
+/// Whatever is searched first must be younger: searches end at the first version found.
+fn ages(levels: &Levels, report: &mut dyn FnMut(StateError)) {
+    let memory = levels.memory().into_iter().filter_map(|group| group.source());
+    let runs = levels.runs().map(|stored| *stored.source());
+    let mut above: Option<u64> = None;
+    for source in memory.chain(runs) {
+        if above.is_some_and(|first| source.last_block >= first) {
+            let what = format!(
+                "a source with blocks {} to {} lies below younger ones that begin at block {}",
+                source.first_block,
+                source.last_block,
+                above.unwrap_or_default()
+            );
+            report(StateError::corrupt(META.name, what));
+        }
+        above = Some(source.first_block);
+    }
+}

@@ -1,0 +1,132 @@
+//! The parameters of a store (COLE, Table 2), fixed when it is made.
+
+use alloy_primitives::B256;
+
+/// The parameters of a store. They are part of its identity, packed as they are rather than hashed:
+/// a datadir and a proof say what they were made with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Params {
+    /// Merges run in the background, between a start and a commit checkpoint (COLE*, section 5).
+    pub async_merge: bool,
+    /// Size ratio T between levels, 2 to 64.
+    pub size_ratio: u8,
+    /// Fanout m of the Merkle trees of runs, 2 to 64.
+    pub fanout: u8,
+    /// How far the models of an index may be off, in 64ths of a page, 1 to 32.
+    pub epsilon: u8,
+    /// Capacity B of a group of the memory level in pairs, at least 1.
+    pub memory_pairs: u64,
+    /// How many blocks of history merges keep; 0 = all.
+    pub keep_history: u64,
+}
+
+impl Default for Params {
+    /// COLE* with the paper's T and m.
+    fn default() -> Self {
+        Self {
+            async_merge: true,
+            size_ratio: 4,
+            fanout: 4,
+            epsilon: 32,
+            memory_pairs: 1 << 18,
+            keep_history: 0,
+        }
+    }
+}
+
+/// A parameter outside of its range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("parameter `{name}` of cole is {value}, it must be {range}")]
+pub struct ParamsError {
+    /// Its name.
+    pub name: &'static str,
+    /// What it was.
+    pub value: u64,
+    /// What it may be.
+    pub range: &'static str,
+}
+
+impl Params {
+    /// The same, if every parameter is in its range.
+    ///
+    /// # Errors
+    /// The first one that is not.
+    pub const fn checked(self) -> Result<Self, ParamsError> {
+        const fn bad<T>(
+            name: &'static str,
+            value: u64,
+            range: &'static str,
+        ) -> Result<T, ParamsError> {
+            Err(ParamsError { name, value, range })
+        }
+        if self.size_ratio < 2 || self.size_ratio > 64 {
+            return bad("size ratio", self.size_ratio as u64, "2 to 64");
+        }
+        if self.fanout < 2 || self.fanout > 64 {
+            return bad("fanout", self.fanout as u64, "2 to 64");
+        }
+        if self.epsilon < 1 || self.epsilon > 32 {
+            return bad("epsilon", self.epsilon as u64, "1 to 32 (64ths of a page)");
+        }
+        if self.memory_pairs < 1 || self.memory_pairs > 1 << 32 {
+            return bad("memory pairs", self.memory_pairs, "1 to 2^32");
+        }
+        Ok(self)
+    }
+
+    /// Their 32 bytes (`docs/formats/cole.md`, Parameters).
+    pub fn digest(&self) -> B256 {
+        let mut bytes = [0; 32];
+        bytes[..5].copy_from_slice(&[
+            1,
+            self.async_merge as u8,
+            self.size_ratio,
+            self.fanout,
+            self.epsilon,
+        ]);
+        bytes[8..16].copy_from_slice(&self.memory_pairs.to_be_bytes());
+        bytes[16..24].copy_from_slice(&self.keep_history.to_be_bytes());
+        bytes.into()
+    }
+
+    /// Reads [`digest`](Self::digest)'s bytes back; `None` if they are none of this version, or a
+    /// parameter is out of its range.
+    pub fn from_digest(digest: &B256) -> Option<Self> {
+        let word = |at: usize| digest[at..at + 8].iter().fold(0u64, |n, b| n << 8 | u64::from(*b));
+        let params = Self {
+            async_merge: digest[1] & 1 == 1,
+            size_ratio: digest[2],
+            fanout: digest[3],
+            epsilon: digest[4],
+            memory_pairs: word(8),
+            keep_history: word(16),
+        };
+        // Whatever is not a parameter is as `digest` writes it.
+        params.checked().ok().filter(|params| params.digest() == *digest)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parameters_read_back_and_nothing_else_does() {
+        let params = Params { keep_history: 90_000, async_merge: false, ..Params::default() };
+        let digest = params.digest();
+        assert_eq!(Params::from_digest(&digest), Some(params));
+        assert_eq!(Params::from_digest(&Params::default().digest()), Some(Params::default()));
+        for bit in 0..256 {
+            let mut other = digest;
+            other[bit / 8] ^= 1 << (bit % 8);
+            assert_ne!(Params::from_digest(&other), Some(params));
+        }
+        for at in [0, 5, 6, 7, 24, 31] {
+            let mut other = digest;
+            other[at] ^= 2;
+            assert_eq!(Params::from_digest(&other), None, "byte {at}");
+        }
+        assert!(Params { fanout: 1, ..params }.checked().is_err());
+        assert!(Params { epsilon: 33, ..params }.checked().is_err());
+    }
+}

@@ -1,0 +1,339 @@
+//! The rows of a store: pairs of the memory level by block, the manifest, the blocks there are.
+
+use crate::{levels::Work, run::Cutoff};
+use alloy_primitives::{B256, Bytes};
+use retrie_state::{StateError, StateKey, Table, Value};
+
+/// Pairs of the memory level: block (8 bytes, BE), piece (2, BE) to pairs.
+pub(crate) const MEMORY: Table = Table::new(0x40, "ColeMemory");
+/// Two rows: [`MANIFEST`] and [`BLOCKS`].
+pub(crate) const META: Table = Table::new(0x41, "ColeMeta");
+/// Runs on disk, and what is under way. No row: no runs.
+pub(crate) const MANIFEST: &[u8] = b"manifest";
+/// First and last block of the store, 8 bytes each.
+pub(crate) const BLOCKS: &[u8] = b"blocks";
+
+/// A piece of a block's pairs is closed when it has this many bytes: rows should fit a page.
+const PIECE: usize = 3_600;
+
+/// The key of a piece.
+pub(crate) fn memory_key(block: u64, piece: u16) -> [u8; 10] {
+    let mut key = [0; 10];
+    key[..8].copy_from_slice(&block.to_be_bytes());
+    key[8..].copy_from_slice(&piece.to_be_bytes());
+    key
+}
+
+/// Block and piece of a key.
+pub(crate) fn parse_memory_key(key: &[u8]) -> Result<(u64, u16), StateError> {
+    let bad = || StateError::corrupt(MEMORY.name, format!("a row has the key {}", hex(key)));
+    let (block, piece) = key.split_first_chunk::<8>().ok_or_else(bad)?;
+    let piece = piece.try_into().map_err(|_| bad())?;
+    Ok((u64::from_be_bytes(*block), u16::from_be_bytes(piece)))
+}
+
+/// The pieces of a block's pairs, given in key order. A pair: bytes shared with the key before it in
+/// the piece (1), length of the rest (1), the rest, and of the value 0 for none, or its length + 1
+/// (LEB128) and itself.
+pub(crate) fn memory_rows<'a>(
+    pairs: impl Iterator<Item = (StateKey, &'a Option<Value>)>,
+) -> Vec<Bytes> {
+    let mut rows = Vec::new();
+    let (mut row, mut last) = (Vec::new(), Vec::new());
+    for (key, value) in pairs {
+        if row.len() >= PIECE {
+            rows.push(std::mem::take(&mut row).into());
+            last.clear();
+        }
+        let key = key.encode();
+        let shared = key.iter().zip(&last).take_while(|(a, b)| a == b).count();
+        // Keys have 53 bytes at most.
+        row.extend_from_slice(&[shared as u8, (key.len() - shared) as u8]);
+        row.extend_from_slice(&key[shared..]);
+        match value {
+            None => row.push(0),
+            Some(value) => {
+                put_number(&mut row, value.len() as u64 + 1);
+                row.extend_from_slice(value);
+            }
+        }
+        last = key.to_vec();
+    }
+    if !row.is_empty() {
+        rows.push(row.into());
+    }
+    rows
+}
+
+/// Reads a piece back, appending to `pairs`.
+pub(crate) fn read_memory_row(
+    key: &[u8],
+    row: &Bytes,
+    pairs: &mut Vec<(StateKey, Option<Value>)>,
+) -> Result<(), StateError> {
+    let bad = || StateError::corrupt(MEMORY.name, format!("row {} is malformed", hex(key)));
+    let mut reader = Reader(row);
+    let mut last: Vec<u8> = Vec::new();
+    while !reader.0.is_empty() {
+        let (shared, rest) = (reader.byte().ok_or_else(bad)?, reader.byte().ok_or_else(bad)?);
+        if usize::from(shared) > last.len() {
+            return Err(bad());
+        }
+        last.truncate(shared.into());
+        last.extend_from_slice(reader.take(rest.into()).ok_or_else(bad)?);
+        let key = StateKey::decode(&last).ok_or_else(bad)?;
+        let value = match reader.number().ok_or_else(bad)? {
+            0 => None,
+            len => {
+                let len = usize::try_from(len - 1).map_err(|_| bad())?;
+                Some(row.slice_ref(reader.take(len).ok_or_else(bad)?))
+            }
+        };
+        pairs.push((key, value));
+    }
+    Ok(())
+}
+
+/// The row [`BLOCKS`].
+pub(crate) fn blocks_row(first: u64, last: u64) -> Bytes {
+    [first.to_be_bytes(), last.to_be_bytes()].concat().into()
+}
+
+/// First and last block.
+pub(crate) fn parse_blocks(row: &[u8]) -> Result<(u64, u64), StateError> {
+    let bad = || StateError::corrupt(META.name, "the row `blocks` is malformed");
+    let mut reader = Reader(row);
+    let (first, last) = (reader.word().ok_or_else(bad)?, reader.word().ok_or_else(bad)?);
+    if first > last || !reader.0.is_empty() {
+        return Err(bad());
+    }
+    Ok((first, last))
+}
+
+/// Version of the manifest.
+const VERSION: u8 = 1;
+
+/// The row [`MANIFEST`], over runs as `R`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Manifest<R> {
+    /// Oldest block whose state can still be read, if a merge has dropped pairs; else 0.
+    pub(crate) horizon: u64,
+    /// Blocks before it have left the memory level.
+    pub(crate) merging_from: u64,
+    /// Blocks from it on are in the writing group, those before it in the merging group.
+    pub(crate) writing_from: u64,
+    /// What makes a run of the merging group.
+    pub(crate) flush: Option<Work>,
+    /// Levels on disk, from the first one on.
+    pub(crate) levels: Vec<LevelRow<R>>,
+}
+
+/// A level in the manifest; runs newest first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct LevelRow<R> {
+    pub(crate) writing: Vec<R>,
+    pub(crate) merging: Vec<R>,
+    /// What makes a run of the merging group.
+    pub(crate) merge: Option<Work>,
+}
+
+impl<R> Manifest<R> {
+    /// The row; `put` writes a run.
+    pub(crate) fn encode(&self, put: impl Fn(&R, &mut Vec<u8>)) -> Bytes {
+        let mut out = vec![VERSION];
+        for word in [self.horizon, self.merging_from, self.writing_from] {
+            out.extend_from_slice(&word.to_be_bytes());
+        }
+        put_work(&self.flush, &mut out);
+        out.push(self.levels.len() as u8);
+        for level in &self.levels {
+            out.extend_from_slice(&[level.writing.len() as u8, level.merging.len() as u8]);
+            level.writing.iter().chain(&level.merging).for_each(|run| put(run, &mut out));
+            put_work(&level.merge, &mut out);
+        }
+        out.into()
+    }
+
+    /// Reads the row; `take` reads a run.
+    pub(crate) fn decode(
+        row: &[u8],
+        take: impl Fn(&mut &[u8]) -> Option<R>,
+    ) -> Result<Self, StateError> {
+        match row.first() {
+            Some(&VERSION) => {}
+            Some(version) if *version > VERSION => {
+                let what = format!(
+                    "the manifest has version {version}, this program knows up to {VERSION}: use a \
+                     newer one"
+                );
+                return Err(StateError::corrupt(META.name, what));
+            }
+            _ => return Err(StateError::corrupt(META.name, "the manifest is malformed")),
+        }
+        Self::decode_rest(&row[1..], take)
+            .ok_or_else(|| StateError::corrupt(META.name, "the manifest is malformed"))
+    }
+
+    fn decode_rest(row: &[u8], take: impl Fn(&mut &[u8]) -> Option<R>) -> Option<Self> {
+        let mut reader = Reader(row);
+        let (horizon, merging_from, writing_from) =
+            (reader.word()?, reader.word()?, reader.word()?);
+        let flush = take_work(&mut reader)?;
+        let mut levels = Vec::new();
+        for _ in 0..reader.byte()? {
+            let counts = [reader.byte()?, reader.byte()?];
+            let mut group =
+                |count| -> Option<Vec<R>> { (0..count).map(|_| take(&mut reader.0)).collect() };
+            let (writing, merging) = (group(counts[0])?, group(counts[1])?);
+            levels.push(LevelRow { writing, merging, merge: take_work(&mut reader)? });
+        }
+        let is_sound = merging_from <= writing_from && reader.0.is_empty();
+        is_sound.then_some(Self { horizon, merging_from, writing_from, flush, levels })
+    }
+}
+
+/// `00`, or `01` (`02`: nothing lies deeper) and the block.
+pub(crate) fn cutoff_bytes(cutoff: Option<Cutoff>) -> Vec<u8> {
+    let Some(Cutoff { block, is_deepest }) = cutoff else { return vec![0] };
+    [&[1 + u8::from(is_deepest)][..], &block.to_be_bytes()].concat()
+}
+
+/// `00`, or `01`, id, [cutoff](cutoff_bytes).
+fn put_work(work: &Option<Work>, out: &mut Vec<u8>) {
+    let Some(work) = work else { return out.push(0) };
+    out.push(1);
+    out.extend_from_slice(&work.id[..]);
+    out.extend_from_slice(&cutoff_bytes(work.cutoff));
+}
+
+fn take_work(reader: &mut Reader<'_>) -> Option<Option<Work>> {
+    match reader.byte()? {
+        0 => Some(None),
+        1 => {
+            let id = B256::from_slice(reader.take(32)?);
+            let cutoff = match reader.byte()? {
+                0 => None,
+                kind @ (1 | 2) => Some(Cutoff { block: reader.word()?, is_deepest: kind == 2 }),
+                _ => return None,
+            };
+            Some(Some(Work { id, cutoff, handle: None }))
+        }
+        _ => None,
+    }
+}
+
+fn put_number(out: &mut Vec<u8>, mut number: u64) {
+    while number >= 0x80 {
+        out.push(number as u8 | 0x80);
+        number >>= 7;
+    }
+    out.push(number as u8);
+}
+
+/// Takes bytes from the front; `None` when there are too few.
+struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    fn take(&mut self, len: usize) -> Option<&'a [u8]> {
+        let (head, rest) = self.0.split_at_checked(len)?;
+        self.0 = rest;
+        Some(head)
+    }
+
+    fn byte(&mut self) -> Option<u8> {
+        Some(self.take(1)?[0])
+    }
+
+    fn word(&mut self) -> Option<u64> {
+        Some(u64::from_be_bytes(*self.take(8)?.first_chunk()?))
+    }
+
+    fn number(&mut self) -> Option<u64> {
+        let mut number = 0;
+        for shift in (0..64).step_by(7) {
+            let byte = self.byte()?;
+            number |= u64::from(byte & 0x7f).checked_shl(shift)?;
+            if byte < 0x80 {
+                return Some(number);
+            }
+        }
+        None
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    alloy_primitives::hex::encode_prefixed(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloy_primitives::Address;
+
+    fn key(n: u16) -> StateKey {
+        let address = Address::repeat_byte((n / 100) as u8);
+        match n % 5 {
+            0 => StateKey::Account(Address::left_padding_from(&n.to_be_bytes())),
+            _ => StateKey::Slot(address, B256::left_padding_from(&n.to_be_bytes())),
+        }
+    }
+
+    #[test]
+    fn a_blocks_pairs_read_back_from_their_pieces() {
+        for count in [0, 1, 2, 500] {
+            let mut pairs: Vec<(StateKey, Option<Value>)> = (0..count)
+                .map(|n| (key(n), (n % 3 > 0).then(|| vec![n as u8; usize::from(n)].into())))
+                .collect();
+            pairs.sort();
+            let rows = memory_rows(pairs.iter().map(|(key, value)| (*key, value)));
+            assert_eq!(rows.len() > 1, count == 500);
+            let mut back = Vec::new();
+            for (piece, row) in rows.iter().enumerate() {
+                let key = memory_key(7, piece as u16);
+                assert_eq!(parse_memory_key(&key).unwrap(), (7, piece as u16));
+                read_memory_row(&key, row, &mut back).unwrap();
+                for cut in 0..row.len() {
+                    // Whole pairs may be left, never a part of one.
+                    let mut some = Vec::new();
+                    let _ = read_memory_row(&key, &row.slice(..cut), &mut some);
+                    assert!(some.len() <= pairs.len());
+                }
+            }
+            assert_eq!(back, pairs);
+        }
+    }
+
+    #[test]
+    fn a_manifest_reads_back_and_a_newer_one_is_named() {
+        let work = |n: u8, cutoff| Some(Work { id: B256::repeat_byte(n), cutoff, handle: None });
+        let manifest = Manifest {
+            horizon: 3,
+            merging_from: 8,
+            writing_from: 20,
+            flush: work(1, None),
+            levels: vec![
+                LevelRow { writing: vec![1u8, 2], merging: vec![3], merge: work(2, None) },
+                LevelRow {
+                    writing: vec![],
+                    merging: vec![9],
+                    merge: work(3, Some(Cutoff { block: 77, is_deepest: true })),
+                },
+                LevelRow { writing: vec![5], merging: vec![], merge: None },
+            ],
+        };
+        let row = manifest.encode(|run, out| out.push(*run));
+        let take = |bytes: &mut &[u8]| {
+            let (first, rest) = bytes.split_first()?;
+            *bytes = rest;
+            Some(*first)
+        };
+        assert_eq!(Manifest::decode(&row, take).unwrap(), manifest);
+        for cut in 0..row.len() {
+            assert!(Manifest::decode(&row[..cut], take).is_err());
+        }
+        assert!(Manifest::decode(&[&row[..], &[0]].concat(), take).is_err());
+        let newer = [&[2][..], &row[1..]].concat();
+        let error = Manifest::decode(&newer, take).unwrap_err().to_string();
+        assert!(error.contains("newer"), "{error}");
+    }
+}

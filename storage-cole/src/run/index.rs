@@ -1,0 +1,161 @@
+//! The learned index of a run: models over the value pages, models over the pages of these, and so
+//! on up to a single page (COLE, Algorithm 3).
+
+use super::{
+    file::{PAYLOAD, PageWriter, PagedFile},
+    model::{Learner, MODEL, Model, NUMBER},
+};
+use retrie_state::StateError;
+
+/// Models in a page, behind their number (2 bytes).
+const MODELS: usize = (PAYLOAD - 2) / MODEL;
+/// More layers than 2^40 pages can need.
+pub(crate) const MAX_LAYERS: usize = 16;
+
+/// Writes a layer of models.
+#[derive(Debug)]
+struct Layer {
+    learner: Learner,
+    page: Vec<u8>,
+    models: u16,
+    /// First keys of the pages of this layer, with their numbers.
+    firsts: Vec<([u8; NUMBER], u64)>,
+}
+
+impl Layer {
+    fn new(epsilon: u8) -> Self {
+        let (page, firsts) = (vec![0; 2], Vec::new());
+        Self { learner: Learner::new(epsilon), page, models: 0, firsts }
+    }
+
+    fn add(&mut self, model: Option<Model>, out: &mut PageWriter) -> Result<(), StateError> {
+        let Some(model) = model else { return Ok(()) };
+        if usize::from(self.models) == MODELS {
+            self.write(out)?;
+        }
+        if self.models == 0 {
+            self.firsts.push((model.first, out.pages()));
+        }
+        model.encode(&mut self.page);
+        self.models += 1;
+        Ok(())
+    }
+
+    fn write(&mut self, out: &mut PageWriter) -> Result<(), StateError> {
+        self.page[..2].copy_from_slice(&self.models.to_be_bytes());
+        out.append(&self.page)?;
+        self.page.truncate(2);
+        self.models = 0;
+        Ok(())
+    }
+
+    fn finish(&mut self, out: &mut PageWriter) -> Result<(), StateError> {
+        let last = self.learner.finish();
+        self.add(last, out)?;
+        self.write(out)
+    }
+}
+
+/// Makes an index from the first keys of value pages.
+#[derive(Debug)]
+pub(crate) struct IndexBuilder {
+    out: PageWriter,
+    epsilon: u8,
+    bottom: Layer,
+}
+
+impl IndexBuilder {
+    /// An index without keys; see [`Learner::new`] for epsilon.
+    pub(crate) fn new(out: PageWriter, epsilon: u8) -> Self {
+        Self { out, epsilon, bottom: Layer::new(epsilon) }
+    }
+
+    /// The first pair of value page `page`, as a number.
+    pub(crate) fn push(&mut self, key: &[u8; NUMBER], page: u64) -> Result<(), StateError> {
+        let model = self.bottom.learner.push(key, page);
+        self.bottom.add(model, &mut self.out)
+    }
+
+    /// The file, and the pages of its layers from the bottom up. At least one key was pushed.
+    pub(crate) fn finish(mut self) -> Result<(PageWriter, Vec<u64>), StateError> {
+        let mut layer = self.bottom;
+        layer.finish(&mut self.out)?;
+        let mut pages = vec![layer.firsts.len() as u64];
+        while layer.firsts.len() > 1 {
+            let mut above = Layer::new(self.epsilon);
+            for (key, page) in &layer.firsts {
+                let model = above.learner.push(key, *page);
+                above.add(model, &mut self.out)?;
+            }
+            above.finish(&mut self.out)?;
+            pages.push(above.firsts.len() as u64);
+            layer = above;
+        }
+        Ok((self.out, pages))
+    }
+}
+
+/// Models of a page.
+struct Models<'a> {
+    file: &'a PagedFile,
+    page: u64,
+    models: &'a [[u8; MODEL]],
+}
+
+impl<'a> Models<'a> {
+    fn read(file: &'a PagedFile, page: u64) -> Result<Self, StateError> {
+        let payload = file.page(page)?;
+        let count = usize::from(u16::from_be_bytes([payload[0], payload[1]]));
+        let (models, _) = payload[2..].as_chunks();
+        match models.get(..count) {
+            Some(models) if count > 0 => Ok(Self { file, page, models }),
+            _ => Err(file.corrupt(page, format!("a page cannot have {count} models"))),
+        }
+    }
+
+    /// Number of models that do not start above a key.
+    fn up_to(&self, key: &[u8; NUMBER]) -> usize {
+        self.models.partition_point(|model| model[..NUMBER] <= key[..])
+    }
+
+    /// Where model `at`, or else the first one, takes a key to.
+    fn follow(&self, at: Option<usize>, key: &[u8; NUMBER]) -> Result<u64, StateError> {
+        let model = self.models.get(at.unwrap_or(0)).and_then(Model::decode);
+        let model = model.ok_or_else(|| self.file.corrupt(self.page, "it has a bad model"))?;
+        Ok(model.page(key))
+    }
+}
+
+/// The value page of a key, up to one too low or too high, in an index with so many pages in its
+/// layers.
+pub(crate) fn search(
+    file: &PagedFile,
+    layers: &[u64],
+    key: &[u8; NUMBER],
+) -> Result<u64, StateError> {
+    let mut end = file.pages();
+    // The top layer has one page.
+    let mut guess = end.saturating_sub(1);
+    for pages in layers.iter().rev() {
+        let start = end.saturating_sub(*pages);
+        let last = end.saturating_sub(1);
+        end = start;
+        let mut models = Models::read(file, guess.clamp(start, last))?;
+        let mut found = models.up_to(key);
+        // The page before, if all models here start above the key.
+        while found == 0 && models.page > start {
+            models = Models::read(file, models.page - 1)?;
+            found = models.up_to(key);
+        }
+        // The page behind, if its first model does not.
+        while found == models.models.len() && models.page < last {
+            let next = Models::read(file, models.page + 1)?;
+            match next.up_to(key) {
+                0 => break,
+                behind => (models, found) = (next, behind),
+            }
+        }
+        guess = models.follow(found.checked_sub(1), key)?;
+    }
+    Ok(guess)
+}

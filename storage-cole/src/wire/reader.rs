@@ -1,0 +1,232 @@
+//! Reading the bytes of a proof, which others made: every length is checked, every number has one
+//! form.
+
+use super::{
+    ASKED, Asked, CLOSED, EMPTY, FilterProof, HIDDEN, INNER, KIND, PAIR, SEARCHED, SourceProof,
+    YOUNG, chosen,
+};
+use crate::{
+    hash::Source,
+    multi,
+    tree::{Node, Pair},
+};
+use alloc::{vec, vec::Vec};
+use alloy_primitives::B256;
+use retrie_state::{ProofError, StateKey, Value};
+
+/// How far below the top of a tree a node may be. A complete binary tree of 2^64 pairs is so high.
+const MAX_DEPTH: usize = 64;
+
+/// The bytes of a proof that are still to be read. What is allocated is a small multiple of what has
+/// been read.
+pub(crate) struct Reader<'a> {
+    bytes: &'a [u8],
+    asked: &'a Asked,
+    /// Last block of the range.
+    last: u64,
+    fanout: u8,
+}
+
+impl<'a> Reader<'a> {
+    /// Reads the answer to a question of these keys, up to the block `last`, under a store's fanout.
+    pub(crate) const fn new(bytes: &'a [u8], asked: &'a Asked, last: u64, fanout: u8) -> Self {
+        Self { bytes, asked, last, fanout }
+    }
+
+    /// What comes first: the horizon.
+    pub(crate) fn horizon(&mut self) -> Result<u64, ProofError> {
+        if self.byte()? != KIND {
+            return Err(malformed("kind"));
+        }
+        self.number()
+    }
+
+    /// What comes after the groups in memory: by level, the number of runs of its two groups.
+    pub(crate) fn levels(&mut self) -> Result<&'a [[u8; 2]], ProofError> {
+        let count = self.number()?;
+        if count > u16::MAX.into() {
+            return Err(malformed("number of levels"));
+        }
+        let levels = self.take(2 * count as usize)?.as_chunks().0;
+        if levels.last() == Some(&[0, 0]) {
+            return Err(malformed("the last level is empty"));
+        }
+        Ok(levels)
+    }
+
+    /// What is shown of a source, a run or a group in memory, for the `open` keys.
+    pub(crate) fn source(
+        &mut self,
+        is_run: bool,
+        open: &[usize],
+    ) -> Result<SourceProof, ProofError> {
+        match (self.byte()?, open) {
+            (CLOSED, []) => Ok(SourceProof::Closed(self.hash()?)),
+            (EMPTY, [_, ..]) if !is_run => Ok(SourceProof::Empty),
+            (YOUNG, [_, ..]) => self.young(is_run),
+            (SEARCHED, [_, ..]) => self.searched(is_run, open),
+            _ => Err(malformed("tag of a source")),
+        }
+    }
+
+    /// Nothing may be left.
+    pub(crate) const fn end(&self) -> Result<(), ProofError> {
+        if self.bytes.is_empty() { Ok(()) } else { Err(malformed("bytes after the end")) }
+    }
+
+    fn young(&mut self, is_run: bool) -> Result<SourceProof, ProofError> {
+        let mut source = self.description(is_run)?;
+        if source.first_block <= self.last {
+            return Err(malformed("a source is not as young as it is said to be"));
+        }
+        source.top = self.hash()?;
+        if is_run {
+            source.filter_top = self.hash()?;
+        }
+        Ok(SourceProof::Young(source))
+    }
+
+    fn searched(&mut self, is_run: bool, open: &[usize]) -> Result<SourceProof, ProofError> {
+        let source = self.description(is_run)?;
+        if source.first_block > self.last {
+            return Err(malformed("a source that is too young is searched"));
+        }
+        let (mut excluded, mut filter) = (vec![false; open.len()], FilterProof::None);
+        if is_run {
+            self.excluded(&mut excluded)?;
+            filter = self.filter(source.filter_blocks, open, &excluded)?;
+        }
+        let tree = match excluded.iter().all(|excluded| *excluded) {
+            true => Node::Hidden(self.hash()?),
+            false => self.node(0)?,
+        };
+        Ok(SourceProof::Searched { source, excluded, filter, tree })
+    }
+
+    fn description(&mut self, is_run: bool) -> Result<Source, ProofError> {
+        let (pairs, first_block) = (self.number()?, self.number()?);
+        let (last_block, filter_blocks) = (self.number()?, self.number()?);
+        if pairs == 0 || first_block > last_block || (filter_blocks > 0) != is_run {
+            return Err(malformed("description of a source"));
+        }
+        let (top, filter_top) = (B256::ZERO, B256::ZERO);
+        Ok(Source { pairs, first_block, last_block, top, filter_blocks, filter_top })
+    }
+
+    fn excluded(&mut self, excluded: &mut [bool]) -> Result<(), ProofError> {
+        let bytes = self.take(excluded.len().div_ceil(8))?;
+        for (byte, bits) in bytes.iter().zip(excluded.chunks_mut(8)) {
+            if u32::from(*byte) >> bits.len() != 0 {
+                return Err(malformed("excluded keys"));
+            }
+            bits.iter_mut().enumerate().for_each(|(at, bit)| *bit = byte >> at & 1 == 1);
+        }
+        Ok(())
+    }
+
+    fn filter(
+        &mut self,
+        blocks: u64,
+        open: &[usize],
+        excluded: &[bool],
+    ) -> Result<FilterProof, ProofError> {
+        let known = self.asked.blocks(chosen(open, excluded), blocks);
+        if known.is_empty() {
+            return Ok(FilterProof::Top(self.hash()?));
+        }
+        let shown = self.take(known.len().saturating_mul(64))?.as_chunks().0.to_vec();
+        let known = known.into_iter().map(|block| (block, ())).collect();
+        let mut hashes = Vec::new();
+        let fanout = self.fanout;
+        let read = |_, _| self.hash().map(|hash| hashes.push(hash));
+        multi::climb(fanout, blocks, known, read, |_| ())?;
+        Ok(FilterProof::Blocks { blocks: shown, hashes })
+    }
+
+    fn node(&mut self, depth: usize) -> Result<Node, ProofError> {
+        if depth > MAX_DEPTH {
+            return Err(malformed("nodes are nested too deep"));
+        }
+        match self.byte()? {
+            HIDDEN => self.hash().map(Node::Hidden),
+            INNER => {
+                let count = usize::from(self.byte()?);
+                if count == 0 {
+                    return Err(malformed("a node without children"));
+                }
+                // A child has four bytes at least, were it for the pair in it.
+                let mut children = Vec::with_capacity(count.min(self.bytes.len() / 4));
+                for _ in 0..count {
+                    children.push(self.node(depth + 1)?);
+                }
+                Ok(Node::Inner(children))
+            }
+            PAIR => self.pair().map(Node::Pair),
+            _ => Err(malformed("tag of a node")),
+        }
+    }
+
+    fn pair(&mut self) -> Result<Pair, ProofError> {
+        let key = match self.number()? {
+            kind @ 0..ASKED => {
+                let mut key = Vec::with_capacity(StateKey::MAX_ENCODED_LEN);
+                key.push(kind as u8);
+                key.extend_from_slice(self.take(if kind == 0 { 20 } else { 52 })?);
+                if self.asked.number(&key).is_some() {
+                    return Err(malformed("a key that is asked for is written out"));
+                }
+                key
+            }
+            asked => {
+                let number = usize::try_from(asked - ASKED).ok();
+                let number = number.filter(|number| *number < self.asked.len());
+                self.asked.key(number.ok_or_else(|| malformed("asked key"))?).to_vec()
+            }
+        };
+        let block = self.number()?;
+        let value = match self.number()? {
+            0 => None,
+            len => {
+                let len = usize::try_from(len - 1).map_err(|_| malformed("value"))?;
+                Some(Value::copy_from_slice(self.take(len)?))
+            }
+        };
+        Ok(Pair { key, block, value })
+    }
+
+    fn take(&mut self, len: usize) -> Result<&'a [u8], ProofError> {
+        let (head, rest) =
+            self.bytes.split_at_checked(len).ok_or_else(|| malformed("it ends early"))?;
+        self.bytes = rest;
+        Ok(head)
+    }
+
+    fn byte(&mut self) -> Result<u8, ProofError> {
+        Ok(self.take(1)?[0])
+    }
+
+    fn hash(&mut self) -> Result<B256, ProofError> {
+        self.take(32).map(B256::from_slice)
+    }
+
+    fn number(&mut self) -> Result<u64, ProofError> {
+        let mut number = 0;
+        for shift in (0..64).step_by(7) {
+            let byte = self.byte()?;
+            let bits = u64::from(byte & 0x7f);
+            // Neither bits that do not fit nor a last byte without any.
+            if bits << shift >> shift != bits || byte == 0 && shift > 0 {
+                break;
+            }
+            number |= bits << shift;
+            if byte < 0x80 {
+                return Ok(number);
+            }
+        }
+        Err(malformed("number"))
+    }
+}
+
+pub(crate) const fn malformed(what: &'static str) -> ProofError {
+    ProofError::Malformed { what }
+}

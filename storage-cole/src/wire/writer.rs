@@ -1,0 +1,110 @@
+//! Writing the bytes of a proof.
+
+use super::{
+    ASKED, Asked, CLOSED, EMPTY, FilterProof, HIDDEN, INNER, KIND, PAIR, Proof, SEARCHED,
+    SourceProof, YOUNG,
+};
+use crate::{
+    hash::Source,
+    tree::{Node, Pair},
+};
+use alloc::{vec, vec::Vec};
+
+impl Proof {
+    /// Its bytes, as an answer to a question of these keys.
+    pub(crate) fn encode(&self, asked: &Asked) -> Vec<u8> {
+        let mut out = vec![KIND];
+        put_number(&mut out, self.horizon);
+        self.memory.iter().for_each(|source| source.put(&mut out, asked));
+        put_number(&mut out, self.levels.len() as u64);
+        for (writing, merging) in &self.levels {
+            out.extend([writing.len() as u8, merging.len() as u8]);
+        }
+        let runs = self.levels.iter().flat_map(|(writing, merging)| writing.iter().chain(merging));
+        runs.for_each(|source| source.put(&mut out, asked));
+        out
+    }
+}
+
+impl SourceProof {
+    fn put(&self, out: &mut Vec<u8>, asked: &Asked) {
+        match self {
+            Self::Closed(digest) => {
+                out.push(CLOSED);
+                out.extend(digest);
+            }
+            Self::Empty => out.push(EMPTY),
+            Self::Young(source) => {
+                out.push(YOUNG);
+                put_description(out, source);
+                out.extend(source.top);
+                if source.filter_blocks > 0 {
+                    out.extend(source.filter_top);
+                }
+            }
+            Self::Searched { source, excluded, filter, tree } => {
+                out.push(SEARCHED);
+                put_description(out, source);
+                if !matches!(filter, FilterProof::None) {
+                    out.extend(excluded.chunks(8).map(|bits| {
+                        bits.iter().rev().fold(0, |byte, bit| byte << 1 | u8::from(*bit))
+                    }));
+                }
+                match filter {
+                    FilterProof::None => {}
+                    FilterProof::Top(top) => out.extend(top),
+                    FilterProof::Blocks { blocks, hashes } => {
+                        out.extend(blocks.iter().flatten());
+                        out.extend(hashes.iter().flat_map(|hash| hash.0));
+                    }
+                }
+                match tree {
+                    Node::Hidden(top) if excluded.iter().all(|excluded| *excluded) => {
+                        out.extend(top);
+                    }
+                    tree => put_node(out, tree, asked),
+                }
+            }
+        }
+    }
+}
+
+fn put_description(out: &mut Vec<u8>, source: &Source) {
+    let Source { pairs, first_block, last_block, filter_blocks, .. } = *source;
+    for number in [pairs, first_block, last_block, filter_blocks] {
+        put_number(out, number);
+    }
+}
+
+fn put_node(out: &mut Vec<u8>, node: &Node, asked: &Asked) {
+    match node {
+        Node::Hidden(digest) => {
+            out.push(HIDDEN);
+            out.extend(digest);
+        }
+        Node::Inner(children) => {
+            out.extend([INNER, children.len() as u8]);
+            children.iter().for_each(|child| put_node(out, child, asked));
+        }
+        Node::Pair(Pair { key, block, value }) => {
+            out.push(PAIR);
+            match asked.number(key) {
+                Some(number) => put_number(out, number as u64 + ASKED),
+                // The first byte of a key is 0 or 1, and tells how long it is.
+                None => out.extend(key),
+            }
+            put_number(out, *block);
+            put_number(out, value.as_ref().map_or(0, |value| value.len() as u64 + 1));
+            out.extend(value.iter().flatten());
+        }
+    }
+}
+
+/// LEB128: seven bits a byte, the lowest first.
+fn put_number(out: &mut Vec<u8>, mut number: u64) {
+    while number >= 0x80 {
+        out.push(number as u8 | 0x80);
+        number >>= 7;
+    }
+    out.push(number as u8);
+}

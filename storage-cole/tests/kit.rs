@@ -1,0 +1,46 @@
+//! The backend test-kit, on COLE and COLE* whose levels are small enough to be flushed and merged
+//! every few blocks.
+
+use retrie_state::{Backend, testkit::Scale};
+use retrie_storage_cole::{Cole, Params};
+use std::sync::Arc;
+
+fn cole(params: Params) -> Arc<dyn Backend> {
+    Arc::new(Cole::new(params).expect("parameters within their ranges"))
+}
+
+/// A group of the memory level is full after two blocks or so.
+fn small() -> Params {
+    Params { memory_pairs: 24, size_ratio: 2, ..Params::default() }
+}
+
+mod asynchronous {
+    use super::*;
+    retrie_state::backend_tests!(|| cole(small()), Scale::default());
+}
+
+mod synchronous {
+    use super::*;
+    retrie_state::backend_tests!(
+        || cole(Params { async_merge: false, size_ratio: 3, fanout: 2, ..small() }),
+        Scale::default()
+    );
+}
+
+mod every_block_is_a_run {
+    use super::*;
+    retrie_state::backend_tests!(
+        || cole(Params { memory_pairs: 1, fanout: 64, epsilon: 1, ..small() }),
+        Scale { blocks: 12, depth: 60, kills: 50, mutations: 500, ..Scale::default() }
+    );
+}
+
+mod memory_alone {
+    use super::*;
+    retrie_state::backend_tests!(|| cole(Params::default()), Scale::default());
+}
+
+mod pruned {
+    use super::*;
+    retrie_state::backend_tests!(|| cole(Params { keep_history: 5, ..small() }), Scale::default());
+}
