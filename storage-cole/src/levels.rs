@@ -324,12 +324,11 @@ fn flush_job(work: &Work, group: Group, params: Params) -> Job {
     run_job("cole flush", work, move |stem, context| {
         let mut builder = RunBuilder::new(directory(context)?, stem, &params)?;
         let start = (StateKey::Account(alloy_primitives::Address::ZERO), 0);
-        for (n, entry) in group.from(&start).enumerate() {
+        for (n, (entry, leaf)) in group.from(&start).enumerate() {
             if n % 1024 == 0 {
                 context.pause_point()?;
             }
-            let (key, leaf) = (entry.key().encode(), entry.digest());
-            builder.push(&key, entry.block(), entry.value(), Some(leaf))?;
+            builder.push(&entry.key().encode(), entry.block(), entry.value(), Some(leaf))?;
         }
         builder.finish_pausing(&|| context.pause_point()).map(Some)
     })

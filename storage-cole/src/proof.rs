@@ -82,7 +82,7 @@ impl Search {
             let pair = |entry: &'a Entry| (entry.key(), entry.block(), entry.value());
             let below = group.floor(&start).map(pair);
             let above = group.from(&start);
-            let above = above.map(pair);
+            let above = above.map(|(entry, _)| pair(entry));
             wanted.extend(asked.take(below, above, self.from, self.to));
         }
         let tree = group.show(&wanted).unwrap_or(crate::tree::Node::Hidden(source.top));

@@ -27,7 +27,7 @@ enum Rest<'a> {
 impl Source<'_> {
     fn advance(&mut self) -> Result<(), StateError> {
         self.next = match &mut self.rest {
-            Rest::Memory(entries) => entries.next().map(|entry| {
+            Rest::Memory(entries) => entries.next().map(|(entry, _)| {
                 (entry.key(), entry.block(), entry.value().map(Value::copy_from_slice))
             }),
             Rest::Run(cursor) => match cursor.next()? {

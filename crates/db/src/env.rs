@@ -7,6 +7,7 @@ use crate::{
     error::Context,
     lock::DatadirLock,
     raw::{Handle, Range},
+    sync::{self, Failed, Syncer},
     tables::{ChainTable, STATE_PREFIX},
     writer::Gate,
 };
@@ -20,6 +21,7 @@ use retrie_state::Table;
 use std::{
     collections::HashMap,
     fmt,
+    fs::File,
     path::{Path, PathBuf},
     sync::{Arc, OnceLock},
 };
@@ -30,6 +32,10 @@ const PAGE_SIZE: usize = 4096;
 /// Folder of MDBX inside the datadir, and its data file.
 const FOLDER: &str = "db";
 const FILE: &str = "mdbx.dat";
+
+/// With [`SyncMode::NoSync`], a commit syncs once so much is not yet on disk, which a thread sees to
+/// before. The file grows by as much: pages freed since the last sync cannot be used again.
+const UNSYNCED_BYTES: usize = 512 << 20;
 
 /// Named tables an environment may have open: those of the chain, of a backend, of the framework.
 const MAX_TABLES: usize = 96;
@@ -47,8 +53,9 @@ pub enum SyncMode {
     /// A commit returns once its data is on the disk.
     #[default]
     Durable,
-    /// A commit returns at once. A crash of the process loses nothing; a crash of the machine may
-    /// take the database back to the last commit that was synced, never to a broken one.
+    /// A commit returns at once; a thread syncs every five seconds. A crash of the process loses
+    /// nothing; a crash of the machine may take the database back to the last commit that was
+    /// synced, never to a broken one.
     NoSync,
 }
 
@@ -153,14 +160,11 @@ impl Db {
     pub fn sync(&self) -> Result<()> {
         // Nothing is written through this handle.
         let Some(gate) = &self.inner.gate else { return Ok(()) };
-        // MDBX, which here knows no owner of a transaction, would take another thread's for this
-        // thread's own and sync in the midst of it.
-        let path = || self.inner.context.path.clone();
-        let _pass = gate.enter().ok_or_else(|| DbError::Nested { path: path() })?;
-        match self.inner.env.sync(true) {
-            Ok(_) => Ok(()),
-            Err(e) => Err(self.inner.error("syncing", e)),
-        }
+        sync::sync(&self.inner.env, gate, self.inner.data.as_deref()).map_err(|e| match e {
+            Failed::Nested => DbError::Nested { path: self.inner.context.path.clone() },
+            Failed::Data(source) => DbError::io("syncing", &self.inner.file, source),
+            Failed::Mdbx(source) => self.inner.error("syncing", source),
+        })
     }
 
     /// The datadir.
@@ -189,10 +193,13 @@ enum Existing {
 
 /// What all handles of an open datadir share.
 pub struct Inner {
+    // Fields are dropped in order: the thread ends, the environment is closed, the lock is released.
+    _syncer: Option<Syncer>,
     /// `None` if read-only.
-    pub(crate) gate: Option<Gate>,
-    // Fields are dropped in order: the environment is closed before the lock is released.
+    pub(crate) gate: Option<Arc<Gate>>,
     pub(crate) env: Environment,
+    /// The data file, if commits do not sync.
+    data: Option<Arc<File>>,
     pub(crate) tables: Tables,
     pub(crate) context: Context,
     pub(crate) file: PathBuf,
@@ -237,11 +244,31 @@ impl Inner {
         } else {
             Tables::create(&env, &context, &options.state_tables)?
         };
-        let gate = (!options.read_only).then(Gate::default);
+        let gate = (!options.read_only).then(Arc::<Gate>::default);
         let file = folder.join(FILE);
+        let (mut data, mut _syncer) = (None, None);
+        if let (Some(gate), SyncMode::NoSync) = (&gate, options.sync) {
+            let fail = |action, source| DbError::io(action, &file, source);
+            let opened = Arc::new(File::open(&file).map_err(|e| fail("opening", e))?);
+            let started = Syncer::start(env.clone(), gate.clone(), opened.clone());
+            _syncer = Some(started.map_err(|e| fail("starting the thread that syncs", e))?);
+            data = Some(opened);
+        }
         let kept = options.kept;
-        let _lock = lock;
-        Ok(Self { gate, env, tables, context, file, page_size, kept, max_key, max_value, _lock })
+        Ok(Self {
+            _syncer,
+            gate,
+            env,
+            data,
+            tables,
+            context,
+            file,
+            page_size,
+            kept,
+            max_key,
+            max_value,
+            _lock: lock,
+        })
     }
 
     pub(crate) fn error(&self, action: impl Into<String>, source: MdbxError) -> DbError {
@@ -331,6 +358,10 @@ fn open_environment(folder: &Path, options: &OpenOptions) -> MdbxResult<Environm
             coalesce: true,
             ..EnvironmentFlags::default()
         });
+    if options.sync == SyncMode::NoSync && !options.read_only {
+        // Without a threshold MDBX syncs whenever it has no free page left, which is every commit.
+        builder.set_sync_bytes(UNSYNCED_BYTES);
+    }
     if !options.read_only {
         builder.set_geometry(Geometry {
             size: Some(0..=limit),

@@ -54,6 +54,7 @@ mod pieces;
 mod raw;
 mod snapshot;
 mod stats;
+mod sync;
 pub mod tables;
 mod verify;
 mod writer;

@@ -475,7 +475,11 @@ impl View {
     pub fn prove(&self, hash: &B256, keys: &[StateKey]) -> Result<StateProof, PipelineError> {
         let store = self.live.chain().state();
         if let Some(block) = self.moment.blocks.get(hash) {
-            return Ok(store.prove(At::Proposal(&block.proposal), keys)?);
+            match store.prove(At::Proposal(&block.proposal), keys) {
+                // As in `reader`.
+                Err(StateError::UnknownBlock { .. }) => {}
+                proof => return Ok(proof?),
+            }
         }
         // Who asks for a recent block may trust its root alone.
         let history = store.backend().history();

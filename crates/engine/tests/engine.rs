@@ -13,7 +13,7 @@ use common::{
 use retrie_chainspec::primitives::Block;
 use retrie_engine::EngineConfig;
 use retrie_pipeline::testkit::{Call, GENESIS_CONTRACT, Plan, Rules};
-use retrie_state::StateReader;
+use retrie_state::{StateKey, StateReader};
 
 const ALL: [Setup; 12] = [
     Setup::Mpt,
@@ -460,5 +460,36 @@ fn reorg_below_what_is_kept_is_refused_and_changes_nothing() {
             let next = chain.extend(main[23], Plan::new([]));
             chain.block(next).clone()
         }]);
+    }
+}
+
+/// Whoever took a view may still ask when its blocks have become durable and have left the retention
+/// depth, if the backend keeps history.
+#[test]
+fn a_view_outlives_its_blocks_in_memory() {
+    for setup in [Setup::Cole, Setup::Archive, Setup::Raw] {
+        let (chain, blocks) = line(setup, Rules::Cancun, 30);
+        let mut node = Node::new(&chain.spec, setup);
+        node.retention = 2;
+        node.config = EngineConfig { persistence_threshold: 5, memory_blocks: 5 };
+        let running = node.start();
+        running.follow(&blocks[..4]);
+        let view = running.live.view().unwrap();
+        running.follow(&blocks[4..]);
+        running.flush();
+        let key = StateKey::Account(GENESIS_CONTRACT);
+        for block in &blocks[..4] {
+            let hash = hash(block);
+            let (state, proof) = (view.state(&hash), view.prove(&hash, &[key]));
+            if setup == Setup::Raw {
+                assert!(state.is_err() && proof.is_err());
+                continue;
+            }
+            let contract = StateReader::account(&state.unwrap(), &GENESIS_CONTRACT).unwrap();
+            assert_eq!(contract, chain.account(hash, GENESIS_CONTRACT), "{setup:?}");
+            let proof = proof.unwrap();
+            let shown = proof.as_of.unwrap_or(proof.block.number);
+            assert_eq!(shown, block.header.number, "{setup:?}");
+        }
     }
 }

@@ -14,7 +14,7 @@ use alloy_primitives::B256;
 use parking_lot::{MutexGuard, RwLockWriteGuard};
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fmt, fs,
+    fmt,
     path::Path,
     sync::{Arc, atomic::Ordering},
 };
@@ -48,6 +48,7 @@ impl StateStore {
             [one] => one.clone(),
             many => Arc::new(Layer::merged(many)),
         };
+        proposals.iter().for_each(|proposal| self.spare_files(&proposal.0.layer));
         self.check_files(&layer)?;
         let retention = self.options.retention;
         undo::prune(txn, tip.block.number, retention)?;
@@ -253,11 +254,17 @@ impl StateStore {
         })
     }
 
-    /// Waits until no fold and no job of the backend is under way. Unlike [`flush`](Self::flush) it
-    /// folds nothing before its time. The caller must not hold a write transaction.
+    /// Waits until no fold and no job of the backend is under way and retired files are gone. Unlike
+    /// [`flush`](Self::flush) it folds nothing before its time. The caller must not hold a write
+    /// transaction.
     pub fn settle(&self) -> Result<(), StateError> {
         self.jobs.settle();
-        self.shared.await_fold(self.shared.inner.lock(), |inner| inner.generations.len() < 2)
+        let mut inner = self.shared.inner.lock();
+        inner.clear_now = true;
+        self.shared.folding.notify_all();
+        self.shared.await_fold(inner, |inner| {
+            inner.generations.len() < 2 && inner.doomed.is_empty() && inner.going.is_empty()
+        })
     }
 
     fn lock_unpoisoned(&self) -> Result<MutexGuard<'_, ()>, StateError> {
@@ -329,6 +336,15 @@ impl StateStore {
         Ok(rows)
     }
 
+    /// Keeps files that are named anew. If the commit fails they stay until the next opening.
+    fn spare_files(&self, layer: &Layer) {
+        layer.for_table(FILES, |name, next| {
+            if next.is_some() && self.shared.inner.lock().spare(&String::from_utf8_lossy(name)) {
+                self.shared.folding.notify_all();
+            }
+        });
+    }
+
     /// Refuses to name files that are not there.
     fn check_files(&self, layer: &Layer) -> Result<(), StateError> {
         let mut missing = None;
@@ -345,21 +361,13 @@ impl StateStore {
         })
     }
 
-    /// Deletes those of `files`, which no retained block names, that the durable tip does not name
-    /// either. What cannot be deleted now is removed at the next open.
-    fn delete_files(&self, dir: &Path, files: &BTreeSet<String>) -> Result<(), StateError> {
+    /// Those of `files`, which no retained block names, that the durable tip does not name either.
+    fn unnamed(&self, files: BTreeSet<String>) -> Result<BTreeSet<String>, StateError> {
         if files.is_empty() {
-            return Ok(());
+            return Ok(files);
         }
         let named = named_files(&self.shared.durable_view(&self.shared.inner.lock())?)?;
-        // A power failure must not lead back to a commit that names them.
-        self.shared.kv.sync()?;
-        for file in files.difference(&named) {
-            if let Err(error) = fs::remove_file(dir.join(file)) {
-                tracing::debug!(file, %error, "state file not removed");
-            }
-        }
-        Ok(())
+        Ok(files.difference(&named).cloned().collect())
     }
 }
 
@@ -492,10 +500,15 @@ impl<'a> AfterCommit<'a> {
             shared.freeze(&mut inner);
         }
         drop(inner);
-        if let Some(dir) = &store.options.dir
-            && let Err(error) = store.delete_files(dir, &files)
-        {
-            tracing::warn!(%error, "retired state files stay until the next opening");
+        match store.unnamed(files) {
+            Ok(files) if files.is_empty() => {}
+            Ok(files) => {
+                shared.inner.lock().doomed.extend(files);
+                shared.folding.notify_all();
+            }
+            Err(error) => {
+                tracing::warn!(%error, "retired state files stay until the next opening");
+            }
         }
         drop(self.transition.take());
         drop(self.guard.take());

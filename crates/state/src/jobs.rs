@@ -33,7 +33,7 @@ use std::{
 const THREADS: usize = 4;
 /// How far jobs stand behind other threads, in steps of `nice`: blocks are executed meanwhile.
 #[cfg(target_os = "linux")]
-const NICE: libc::c_int = 5;
+const NICE: libc::c_int = 10;
 
 /// What a job leaves: anything its backend knows how to read.
 pub type JobOutput = Arc<dyn Any + Send + Sync>;

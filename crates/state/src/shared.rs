@@ -16,12 +16,12 @@ use std::{
     collections::{BTreeMap, BTreeSet, HashMap, VecDeque},
     fs,
     panic::{AssertUnwindSafe, catch_unwind},
-    path::Path,
+    path::{Path, PathBuf},
     sync::{
         Arc, Weak,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 /// Rows of the framework itself: `tip` and `folded`.
@@ -35,6 +35,10 @@ pub(crate) const FOLDED: &[u8] = b"folded";
 /// Commits wait while more generations than these are in memory: the active one, the one being
 /// folded, and one more.
 pub(crate) const MAX_GENERATIONS: usize = 3;
+
+/// Doomed files wait so long, unless they are waited for: before they go the disk is synced, which
+/// holds up commits.
+const CLEAR_EVERY: Duration = Duration::from_secs(10);
 
 pub(crate) struct Shared {
     pub(crate) backend: Arc<dyn Backend>,
@@ -50,6 +54,8 @@ pub(crate) struct Shared {
     pub(crate) fold_bytes: usize,
     /// The size at which the active generation is frozen now.
     pub(crate) fold_at: AtomicUsize,
+    /// The folder of the backend's files.
+    pub(crate) dir: Option<PathBuf>,
 }
 
 pub(crate) struct Inner {
@@ -62,6 +68,13 @@ pub(crate) struct Inner {
     pub(crate) blocks: BTreeMap<u64, (B256, B256)>,
     /// Files that retained blocks alone still name, by the block that retired them.
     pub(crate) retired: BTreeMap<u64, Vec<String>>,
+    /// Files that no block names any more, to be deleted once the commits so far are on disk. A
+    /// commit that names one anew takes it off.
+    pub(crate) doomed: BTreeSet<String>,
+    /// Those of them that are being deleted.
+    pub(crate) going: BTreeSet<String>,
+    /// Somebody waits for that.
+    pub(crate) clear_now: bool,
     /// Sealed proposals by block hash, as long as somebody holds them.
     pub(crate) proposals: HashMap<B256, Weak<ProposalInner>>,
     /// In-memory structures of the last few durable blocks below the tip, newest last: a short
@@ -86,6 +99,11 @@ const RECENT: usize = 8;
 const OPENED: usize = 4;
 
 impl Inner {
+    /// Keeps a file that a block is to name anew from being deleted.
+    pub(crate) fn spare(&mut self, file: &str) -> bool {
+        self.doomed.remove(file) | self.going.remove(file)
+    }
+
     /// Files that only states below the durable tip name, or may name: some may have come back.
     pub(crate) fn retired_files(&self) -> BTreeSet<String> {
         self.retired.values().flatten().cloned().collect()
@@ -209,14 +227,29 @@ impl Shared {
         // Folded generations that readers still hold. To free a million rows takes long, so it is
         // done here, whoever lets go of them last, and without the lock.
         let mut folded: Vec<Arc<Generation>> = Vec::new();
+        let mut cleared = Instant::now();
         let mut inner = self.inner.lock();
         loop {
+            let is_due = inner.clear_now || inner.closing || cleared.elapsed() >= CLEAR_EVERY;
+            if is_due && !inner.doomed.is_empty() {
+                self.delete_doomed(&mut inner);
+                cleared = Instant::now();
+                self.folding.notify_all();
+                continue;
+            }
             if inner.closing {
                 return;
             }
             if inner.generations.len() < 2 || inner.fold_error.is_some() {
+                inner.clear_now = false;
                 if folded.is_empty() {
-                    self.folding.wait(&mut inner);
+                    match inner.doomed.is_empty() {
+                        true => self.folding.wait(&mut inner),
+                        false => {
+                            let left = CLEAR_EVERY.saturating_sub(cleared.elapsed());
+                            self.folding.wait_for(&mut inner, left);
+                        }
+                    }
                 } else {
                     self.folding.wait_for(&mut inner, Duration::from_millis(50));
                     MutexGuard::unlocked(&mut inner, || {
@@ -258,6 +291,31 @@ impl Shared {
                 }
             }
             self.folding.notify_all();
+        }
+    }
+
+    /// Deletes what is doomed. What cannot be deleted now is removed at the next opening.
+    fn delete_doomed(&self, inner: &mut MutexGuard<'_, Inner>) {
+        inner.going = std::mem::take(&mut inner.doomed);
+        // A power failure must not lead back to a commit that names them.
+        let synced = MutexGuard::unlocked(inner, || {
+            catch_unwind(AssertUnwindSafe(|| self.kv.sync().map_err(|error| error.to_string())))
+                .unwrap_or_else(|_| Err("it panicked".into()))
+        });
+        if let Err(error) = &synced {
+            tracing::warn!(error, "retired state files stay until the next opening");
+        }
+        while let Some(name) = inner.going.pop_first() {
+            let Some(dir) = self.dir.as_deref().filter(|_| synced.is_ok()) else { continue };
+            let (path, gone) = (dir.join(&name), dir.join(format!("{name}.gone")));
+            // It loses its name under the lock, so that no commit finds it in between. To free a
+            // large file takes longer.
+            let renamed = fs::rename(path, &gone);
+            let removed =
+                MutexGuard::unlocked(inner, || renamed.and_then(|()| fs::remove_file(gone)));
+            if let Err(error) = removed {
+                tracing::debug!(file = name, %error, "state file not removed");
+            }
         }
     }
 }

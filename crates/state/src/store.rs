@@ -18,7 +18,7 @@ use crate::{
 use alloy_primitives::{Address, B256, Bytes};
 use parking_lot::{Condvar, Mutex, MutexGuard, RwLock};
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{BTreeSet, HashMap, VecDeque},
     fmt, fs,
     path::PathBuf,
     sync::{
@@ -154,7 +154,11 @@ impl StoreWatch {
 /// | `begin`, reads, `finish` | any, several at once | returns |
 /// | `commit`, `revert`, `prune`, `bulk_load` | one at a time | the caller's transaction commits, then [`AfterCommit::run`](crate::AfterCommit::run) |
 /// | fold of a frozen generation | `state-fold` | its last slice commits |
+/// | deletion of retired files | `state-fold` | [`settle`](Self::settle), at the latest the next opening |
 /// | jobs | `state-job-N` | [`Jobs::wait`] at the block that needs the output |
+///
+/// Dropping it waits for a fold or a deletion under way, so not while this thread has a write
+/// transaction of the same database.
 pub struct StateStore {
     pub(crate) shared: Arc<Shared>,
     pub(crate) options: StoreOptions,
@@ -243,6 +247,9 @@ impl StateStore {
                 generations: vec![replayed],
                 blocks,
                 retired,
+                doomed: BTreeSet::new(),
+                going: BTreeSet::new(),
+                clear_now: false,
                 proposals: HashMap::new(),
                 recent: VecDeque::new(),
                 opened: VecDeque::new(),
@@ -252,6 +259,7 @@ impl StateStore {
             folding: Condvar::new(),
             fold_bytes: options.fold_bytes,
             fold_at: AtomicUsize::new(0),
+            dir: options.dir.clone(),
         });
         shared.set_fold_at()?;
         let start_folder = || {

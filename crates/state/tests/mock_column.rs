@@ -49,6 +49,7 @@ fn retired_files_live_as_long_as_a_retained_block_needs_them_and_no_longer() {
                 .collect();
             let proposal = propose(&store, At::Tip, common::hash(0, number), &changes).unwrap();
             common::commit(&store, &kv, &[proposal]).unwrap();
+            store.settle().unwrap();
             for (name, (published, retired)) in lives.lock().iter() {
                 let is_there = dir.path().join(name).is_file();
                 match retired {
@@ -194,6 +195,7 @@ fn retired_files_are_deleted_only_once_the_commit_that_let_them_go_is_synced() {
         kv.fails.store(number >= 30, Ordering::Relaxed);
         let before = files(dir.path());
         common::commit(&store, &*kv, &[proposal]).unwrap();
+        store.settle().unwrap();
         let retired: BTreeSet<String> = lives
             .lock()
             .iter()

@@ -184,10 +184,16 @@ impl RunBuilder {
         let mut merkle = this.merkle.finish()?;
 
         this.values.replace(DESCRIPTION, &info.to_page())?;
-        for file in [&mut merkle, &mut index, &mut this.filter, &mut this.values] {
-            file.sync()?;
-            pause()?;
-        }
+        // All at once: the file system's journal then commits them together.
+        std::thread::scope(|scope| {
+            let files = [&mut merkle, &mut index, &mut this.filter, &mut this.values];
+            let syncs = files.map(|file| scope.spawn(|| file.sync()));
+            syncs.into_iter().try_for_each(|sync| match sync.join() {
+                Ok(synced) => synced,
+                Err(panic) => std::panic::resume_unwind(panic),
+            })
+        })?;
+        pause()?;
         // The values last: that they have their name tells that all have.
         for file in [merkle, index, this.filter, this.values] {
             file.publish()?;

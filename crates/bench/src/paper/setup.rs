@@ -37,6 +37,8 @@ pub enum Setup {
         txs_per_block: u64,
         /// Memory for caches in MB, where the paper says so.
         cache_mb: Option<u64>,
+        /// Pairs that a group of COLE's memory level holds.
+        memory_pairs: u64,
     },
     /// `bench kvstore`: YCSB.
     KvStore {
@@ -50,6 +52,8 @@ pub enum Setup {
         mix: KvMix,
         /// Memory for caches in MB, where the paper says so.
         cache_mb: Option<u64>,
+        /// Pairs that a group of COLE's memory level holds.
+        memory_pairs: u64,
     },
     /// `bench provenance`: all values of a key in the latest blocks, with proof.
     Provenance {
@@ -61,6 +65,8 @@ pub enum Setup {
         txs_per_block: u64,
         /// Blocks that queries reach back.
         ranges: &'static [u64],
+        /// Pairs that a group of COLE's memory level holds.
+        memory_pairs: u64,
     },
     /// `replay` of mainnet.
     Replay {
@@ -130,18 +136,21 @@ impl Setup {
                 let (accounts, senders, txs) = (size(accounts), size(senders), size(txs));
                 Self::Chain { workload, accounts, senders, txs, txs_per_block }
             }
-            Self::SmallBank { blocks, txs_per_block, cache_mb } => {
-                Self::SmallBank { blocks: height(blocks), txs_per_block, cache_mb }
+            Self::SmallBank { blocks, txs_per_block, cache_mb, memory_pairs } => {
+                let (blocks, memory_pairs) = (height(blocks), size(memory_pairs));
+                Self::SmallBank { blocks, txs_per_block, cache_mb, memory_pairs }
             }
-            Self::KvStore { base, blocks, txs_per_block, mix, cache_mb } => {
+            Self::KvStore { base, blocks, txs_per_block, mix, cache_mb, memory_pairs } => {
                 let (base, blocks) = (size(base), height(blocks));
-                Self::KvStore { base, blocks, txs_per_block, mix, cache_mb }
+                let memory_pairs = size(memory_pairs);
+                Self::KvStore { base, blocks, txs_per_block, mix, cache_mb, memory_pairs }
             }
-            Self::Provenance { states, blocks, txs_per_block, ranges } => {
+            Self::Provenance { states, blocks, txs_per_block, ranges, memory_pairs } => {
                 // A query has to fit into the chain.
                 let longest = ranges.iter().copied().max().unwrap_or(0);
                 let blocks = height(blocks).max(longest);
-                Self::Provenance { states, blocks, txs_per_block, ranges }
+                let memory_pairs = size(memory_pairs);
+                Self::Provenance { states, blocks, txs_per_block, ranges, memory_pairs }
             }
             Self::Replay { from, to } => {
                 Self::Replay { from, to: from + height(to - from + 1) - 1 }
@@ -185,12 +194,14 @@ mod tests {
             Setup::State { keys, pairs: 10_000_000, commit_every: 1000, cache_mb, proofs: 0 };
         let small = Setup::State { keys, pairs: 1000, commit_every: 100, cache_mb, proofs: 0 };
         assert_eq!(state.scaled(1e-4), small);
-        let past = |blocks| Setup::Provenance {
+        let past = |blocks, memory_pairs| Setup::Provenance {
             states: 100,
             blocks,
             txs_per_block: 100,
             ranges: &[2, 128, 4],
+            memory_pairs,
         };
-        assert_eq!(past(100_000).scaled(1e-4), past(128));
+        assert_eq!(past(100_000, 450_000).scaled(0.01), past(1000, 4500));
+        assert_eq!(past(100_000, 450_000).scaled(1e-4), past(128, FLOOR));
     }
 }

@@ -203,18 +203,18 @@ fn words(setup: &Setup) -> Option<Vec<String>> {
             // Their blocks' transactions had been in the pool.
             flag("senders", &"recovered");
         }
-        Setup::SmallBank { blocks, txs_per_block, cache_mb } => {
+        Setup::SmallBank { blocks, txs_per_block, cache_mb, memory_pairs } => {
             flag("blocks", &blocks);
             flag("txs", &txs_per_block);
             // In the authors' program as many accounts may be named as there are transactions.
             flag("accounts", &(blocks * txs_per_block));
-            of_cole(&mut flag, cache_mb);
+            of_cole(&mut flag, cache_mb, memory_pairs);
             words.push("--fresh".into());
         }
-        Setup::KvStore { base, blocks, txs_per_block, mix, cache_mb } => {
+        Setup::KvStore { base, blocks, txs_per_block, mix, cache_mb, memory_pairs } => {
             flag("accounts", &base);
             flag("inserts", &50);
-            of_cole(&mut flag, cache_mb);
+            of_cole(&mut flag, cache_mb, memory_pairs);
             flag("blocks", &blocks);
             flag("txs", &txs_per_block);
             flag(
@@ -228,10 +228,11 @@ fn words(setup: &Setup) -> Option<Vec<String>> {
         }
         // The blocks that papers have replayed are not at hand; those of the corpus are.
         Setup::Replay { .. } => return Some(["state", "--keys", "real"].map(Into::into).to_vec()),
-        Setup::Provenance { states, blocks, txs_per_block, ranges } => {
+        Setup::Provenance { states, blocks, txs_per_block, ranges, memory_pairs } => {
             flag("states", &states);
             flag("blocks", &blocks);
             flag("txs", &txs_per_block);
+            flag("cole.memory-pairs", &memory_pairs);
             flag("range", &ranges.iter().map(u64::to_string).collect::<Vec<_>>().join(","));
         }
         Setup::Sync { .. } => return None,
@@ -241,10 +242,11 @@ fn words(setup: &Setup) -> Option<Vec<String>> {
 
 /// What the COLE authors' program is like: one caller, nothing signed, every block from the first one
 /// on is measured.
-fn of_cole(flag: &mut dyn FnMut(&str, &dyn ToString), cache_mb: Option<u64>) {
+fn of_cole(flag: &mut dyn FnMut(&str, &dyn ToString), cache_mb: Option<u64>, memory_pairs: u64) {
     flag("signers", &1);
     flag("senders", &"recovered");
     flag("warmup", &0);
+    flag("cole.memory-pairs", &memory_pairs);
     if let Some(cache_mb) = cache_mb {
         flag("cache-mb", &cache_mb);
     }

@@ -1,0 +1,83 @@
+//! The pairs of a group, block by block as they came.
+
+use super::keys::Id;
+use crate::tree::Pair;
+use retrie_state::{StateKey, Value};
+use smallvec::SmallVec;
+use std::sync::Arc;
+
+/// A pair in memory. Its value is in place, but for large ones.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    id: Id,
+    value: Option<SmallVec<[u8; 40]>>,
+}
+
+impl Entry {
+    pub(super) fn new(id: Id, value: Option<&[u8]>) -> Self {
+        Self { id, value: value.map(SmallVec::from_slice) }
+    }
+
+    #[inline]
+    pub(super) const fn id(&self) -> &Id {
+        &self.id
+    }
+
+    /// Its state key.
+    pub(crate) fn key(&self) -> StateKey {
+        self.id.key()
+    }
+
+    /// The block that set it.
+    pub(crate) const fn block(&self) -> u64 {
+        self.id.block()
+    }
+
+    /// What it was set to; `None`: deleted.
+    pub(crate) fn value(&self) -> Option<&[u8]> {
+        self.value.as_deref()
+    }
+
+    pub(super) fn to_pair(&self) -> Pair {
+        Pair {
+            key: self.key().encode().to_vec(),
+            block: self.block(),
+            value: self.value().map(Value::copy_from_slice),
+        }
+    }
+}
+
+/// Where a pair is: which block of the group, which pair of the block.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Place {
+    pub(super) block: u32,
+    pub(super) pair: u32,
+}
+
+/// Blocks in a chunk.
+const CHUNK: usize = 64;
+
+type Chunk = SmallVec<[Arc<[Entry]>; CHUNK]>;
+
+/// Pairs by [`Place`]. A copy costs a reference for each chunk, and shares all pairs.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Blocks(Vec<Arc<Chunk>>);
+
+impl Blocks {
+    /// Adds a block; gives its number in the group.
+    pub(super) fn push(&mut self, pairs: Arc<[Entry]>) -> u32 {
+        match self.0.last_mut() {
+            Some(chunk) if chunk.len() < CHUNK => Arc::make_mut(chunk).push(pairs),
+            _ => self.0.push(Arc::new(SmallVec::from_iter([pairs]))),
+        }
+        let full = (self.0.len() - 1) * CHUNK;
+        // A group has no more blocks than pairs, and those fit into memory.
+        (full + self.0.last().map_or(0, |chunk| chunk.len()) - 1) as u32
+    }
+
+    #[inline]
+    pub(super) fn at(&self, place: Place) -> &Entry {
+        let block = place.block as usize;
+        &self.0[block / CHUNK][block % CHUNK][place.pair as usize]
+    }
+}

@@ -1,0 +1,180 @@
+//! What pairs are ordered by, and how a node finds its way among them.
+
+use alloy_primitives::{Address, B256};
+use retrie_state::StateKey;
+use std::cmp::Ordering;
+
+/// Children of a node, and pairs of a leaf, at most. Small nodes make short proofs, and little to
+/// copy.
+pub(super) const FANOUT: usize = 8;
+/// Places in a node: one more child may be there before it is split.
+pub(super) const PLACES: usize = FANOUT + 1;
+
+/// What pairs are ordered by: the compound key.
+pub(crate) type PairId = (StateKey, u64);
+
+/// A [`PairId`] in words whose order is its order, which compare in a few instructions: the encoded
+/// key, filled up with zeros, and the block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Id([u64; WORDS]);
+
+const WORDS: usize = 8;
+const KEY: usize = StateKey::MAX_ENCODED_LEN;
+
+impl Id {
+    pub(super) fn new(key: &StateKey, block: u64) -> Self {
+        let encoded = key.encode();
+        let mut bytes = [0; 64];
+        bytes[..encoded.len()].copy_from_slice(&encoded);
+        bytes[KEY..KEY + 8].copy_from_slice(&block.to_be_bytes());
+        let mut words = [0; WORDS];
+        for (word, bytes) in words.iter_mut().zip(bytes.as_chunks().0) {
+            *word = u64::from_be_bytes(*bytes);
+        }
+        Self(words)
+    }
+
+    pub(super) fn key(&self) -> StateKey {
+        let mut bytes = [0; 64];
+        for (bytes, word) in bytes.as_chunks_mut().0.iter_mut().zip(self.0) {
+            *bytes = word.to_be_bytes();
+        }
+        let address = Address::from_slice(&bytes[1..21]);
+        match bytes[0] {
+            0 => StateKey::Account(address),
+            _ => StateKey::Slot(address, B256::from_slice(&bytes[21..KEY])),
+        }
+    }
+
+    pub(super) const fn block(&self) -> u64 {
+        // Bytes 53 to 60.
+        self.0[6] << 40 | self.0[7] >> 24
+    }
+
+    /// Whether both are of the same key.
+    pub(super) fn is_of(&self, other: &Self) -> bool {
+        // The key ends within the seventh word.
+        const REST: u32 = 64 - (KEY as u32 % 8) * 8;
+        self.0[..6] == other.0[..6] && self.0[6] >> REST == other.0[6] >> REST
+    }
+
+    /// The first word in which they differ; `WORDS` if they are equal.
+    fn parting(&self, other: &Self) -> usize {
+        self.0.iter().zip(&other.0).take_while(|(a, b)| a == b).count()
+    }
+}
+
+/// The ids in a node, in order: the first one whole, and of each the word in which they part. The
+/// others lie elsewhere, at the price of a cache miss each, and are needed only where that word is
+/// the same.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Keys {
+    len: usize,
+    /// Words that all have in common; `WORDS` with one id.
+    shared: usize,
+    first: Id,
+    heads: [u64; PLACES],
+}
+
+impl Keys {
+    pub(super) const fn one(id: Id) -> Self {
+        Self { len: 1, shared: WORDS, first: id, heads: [0; PLACES] }
+    }
+
+    /// Of ids in order: at least one, at most [`PLACES`].
+    fn of(ids: &[Id]) -> Self {
+        let mut keys = Self::one(ids[0]);
+        keys.len = ids.len();
+        keys.shared = ids[0].parting(&ids[ids.len() - 1]);
+        if let Some(word) = keys.word() {
+            keys.heads.iter_mut().zip(ids).for_each(|(head, id)| *head = id.0[word]);
+        }
+        keys
+    }
+
+    pub(super) const fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(super) const fn first(&self) -> &Id {
+        &self.first
+    }
+
+    /// The word that `heads` hold.
+    fn word(&self) -> Option<usize> {
+        (self.shared < WORDS).then_some(self.shared)
+    }
+
+    /// How many ids are below `id`, or `or_equal`. `whole` gives the id at a place.
+    #[inline]
+    pub(super) fn rank<'a>(
+        &self,
+        id: &Id,
+        or_equal: bool,
+        whole: impl Fn(usize) -> &'a Id,
+    ) -> usize {
+        match id.0[..self.shared].cmp(&self.first.0[..self.shared]) {
+            Ordering::Less => return 0,
+            Ordering::Greater => return self.len,
+            Ordering::Equal => {}
+        }
+        let Some(word) = self.word() else { return usize::from(or_equal) };
+        let (head, heads) = (id.0[word], &self.heads[..self.len]);
+        let lower = heads.iter().filter(|other| **other < head).count();
+        let same = heads[lower..].iter().take_while(|other| **other == head).count();
+        let is_below = |n: &usize| {
+            let other = whole(lower + n);
+            if or_equal { other <= id } else { other < id }
+        };
+        // Mostly the newest version is asked for.
+        lower + (0..same).rev().find(is_below).map_or(0, |n| n + 1)
+    }
+
+    /// Makes sure that `id` shares what all share.
+    fn admit(&mut self, id: &Id) {
+        let shared = self.first.parting(id);
+        if shared < self.shared {
+            self.shared = shared;
+            self.heads = [self.first.0[shared]; PLACES];
+        }
+    }
+
+    /// Puts in `id`, which is not there, at its place.
+    pub(super) fn insert(&mut self, at: usize, id: Id) {
+        self.admit(&id);
+        self.heads.copy_within(at..self.len, at + 1);
+        self.len += 1;
+        self.set(at, id);
+    }
+
+    /// Lowers the first id to `id`.
+    pub(super) fn lower_first(&mut self, id: Id) {
+        if self.len == 1 {
+            *self = Self::one(id);
+        } else {
+            self.admit(&id);
+            self.set(0, id);
+        }
+    }
+
+    fn set(&mut self, at: usize, id: Id) {
+        if let Some(word) = self.word() {
+            self.heads[at] = id.0[word];
+        }
+        if at == 0 {
+            self.first = id;
+        }
+    }
+
+    /// Takes off those from `at` on.
+    pub(super) fn split<'a>(&mut self, at: usize, whole: impl Fn(usize) -> &'a Id) -> Self {
+        let part = |from: usize, to: usize| {
+            let mut ids = [self.first; PLACES];
+            ids.iter_mut().zip(from..to).for_each(|(id, n)| *id = *whole(n));
+            Self::of(&ids[..to - from])
+        };
+        let (left, right) = (part(0, at), part(at, self.len));
+        *self = left;
+        right
+    }
+}

@@ -1,0 +1,150 @@
+use super::{keys::FANOUT, *};
+use crate::tree::Pair;
+use alloy_primitives::{Address, Bytes};
+use rand::{Rng, SeedableRng, rngs::StdRng};
+use std::collections::BTreeMap;
+
+/// Keys that part in any of their words.
+fn key(n: u64) -> StateKey {
+    let address = Address::repeat_byte((n % 3) as u8);
+    let mut slot = [0; 32];
+    slot[(n * 7 % 32) as usize] = n as u8;
+    slot[30] = (n >> 8) as u8;
+    match n % 11 {
+        10 => StateKey::Account(Address::left_padding_from(&n.to_be_bytes())),
+        _ => StateKey::Slot(address, slot.into()),
+    }
+}
+
+type Model = BTreeMap<PairId, Option<Value>>;
+
+fn id(entry: &Entry) -> PairId {
+    (entry.key(), entry.block())
+}
+
+fn value(entry: &Entry) -> Option<Value> {
+    entry.value().map(Value::copy_from_slice)
+}
+
+/// Groups after each of some blocks, with what they hold.
+fn grown(seed: u64, blocks: u64, keys: u64) -> Vec<(Group, Model)> {
+    let mut rng = StdRng::seed_from_u64(seed);
+    let (mut group, mut model) = (Group::default(), Model::new());
+    let mut grown = Vec::new();
+    for block in 5..5 + blocks {
+        let mut changes = BTreeMap::new();
+        for _ in 0..rng.random_range(0..30) {
+            let n = rng.random_range(0..keys);
+            let value = (n % 4 > 0).then(|| Bytes::from(vec![n as u8; rng.random_range(0..9)]));
+            changes.insert(key(n), value);
+        }
+        group.add_block(block, changes.iter().map(|(key, value)| (*key, value)));
+        model.extend(changes.into_iter().map(|(key, value)| ((key, block), value)));
+        grown.push((group.clone(), model.clone()));
+    }
+    grown
+}
+
+fn check(group: &Group, model: &Model) {
+    assert_eq!(group.len(), model.len() as u64);
+    let first = (StateKey::Account(Address::ZERO), 0);
+    let pairs = |group: &Group, from: &PairId| -> Vec<_> {
+        group.from(from).map(|(entry, _)| (id(entry), value(entry))).collect()
+    };
+    assert!(pairs(group, &first).into_iter().eq(model.clone()));
+    for n in 0..40 {
+        for block in [0, 6, 9, 30, u64::MAX] {
+            let id = (key(n), block);
+            let floor = model.range(..=id).next_back().map(|(id, value)| (*id, value.clone()));
+            let found = group.floor(&id).map(|entry| (self::id(entry), value(entry)));
+            assert_eq!(found, floor);
+            let from = model.range(id..).map(|(id, value)| (*id, value.clone()));
+            assert!(pairs(group, &id).into_iter().eq(from));
+        }
+    }
+}
+
+/// The digest of a shown tree, and the pairs it shows.
+fn fold(node: &Node, pairs: &mut Vec<Pair>) -> B256 {
+    match node {
+        Node::Hidden(digest) => *digest,
+        Node::Pair(pair) => {
+            pairs.push(pair.clone());
+            hash::pair(&pair.key, pair.block, pair.value.as_ref().map(|value| &value[..]))
+        }
+        Node::Inner(children) => {
+            let digests: Vec<_> = children.iter().map(|child| fold(child, pairs)).collect();
+            hash::node(&digests)
+        }
+    }
+}
+
+#[test]
+fn every_block_has_its_own_tree_and_the_same_blocks_give_the_same_tree() {
+    let (one, two) = (grown(1, 40, 60), grown(1, 40, 60));
+    for ((group, model), (other, _)) in one.iter().zip(&two) {
+        check(group, model);
+        assert_eq!(group.digest(), other.digest());
+    }
+}
+
+#[test]
+fn shown_pairs_lead_to_the_top() {
+    for (group, model) in grown(2, 30, 200).iter().skip(3).step_by(5) {
+        let ids: Vec<PairId> = model.keys().copied().collect();
+        let last = ids.len() - 1;
+        for ranges in [
+            vec![(0, 0)],
+            vec![(last, last)],
+            vec![(0, last)],
+            vec![(3, 5), (6, 6), (last / 2, last / 2 + 2)],
+        ] {
+            let wanted: Vec<_> = ranges.iter().map(|(a, b)| (ids[*a], ids[*b])).collect();
+            let tree = group.show(&wanted).unwrap();
+            let mut pairs = Vec::new();
+            assert_eq!(fold(&tree, &mut pairs), group.source().unwrap().top);
+            let expected = ranges.iter().flat_map(|(a, b)| ids[*a..=*b].iter());
+            let shown = pairs.iter().map(|pair| (StateKey::decode(&pair.key).unwrap(), pair.block));
+            assert!(shown.eq(expected.copied()));
+        }
+        assert!(
+            matches!(group.show(&[]), Some(Node::Hidden(top)) if top == group.source().unwrap().top)
+        );
+    }
+}
+
+#[test]
+fn nodes_are_as_full_as_they_should_be() {
+    fn walk(node: &TreeNode, is_root: bool, depth: usize) -> B256 {
+        let len = node.keys.len();
+        assert!(len <= FANOUT && (is_root || len >= FANOUT / 2));
+        assert_eq!(matches!(node.below, Below::Pairs(_)), depth == 0);
+        for (at, digest) in node.digests().iter().enumerate().filter(|_| depth > 0) {
+            let child = node.child(at).unwrap();
+            assert!(at > 0 || node.keys.first() == child.keys.first());
+            assert_eq!(*digest, walk(child, false, depth - 1));
+        }
+        hash::node(node.digests())
+    }
+    for (group, _) in grown(3, 60, 1000) {
+        if let Some(root) = &group.root {
+            assert_eq!(walk(root, true, group.depth), group.top);
+        }
+    }
+}
+
+/// Shapes are under the roots: they must not change.
+#[test]
+fn the_same_pairs_lead_to_the_same_top_for_ever() {
+    let mut group = Group::default();
+    for block in 0..300u64 {
+        let keys: std::collections::BTreeSet<_> =
+            (0..20).map(|n| key((n * n * 31 + block * 17) % 5000)).collect();
+        let value = (block % 7 > 0).then(|| Bytes::from(block.to_be_bytes()));
+        let changes: Vec<_> = keys.into_iter().map(|key| (key, value.clone())).collect();
+        group.add_block(block, changes.iter().map(|(key, value)| (*key, value)));
+    }
+    let digest =
+        alloy_primitives::b256!("6eda6fe559282c1b214ad4871862032d0dc7118df9406f979424266c5f20a0d1");
+    assert_eq!(group.digest(), digest);
+}
