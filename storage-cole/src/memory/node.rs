@@ -77,7 +77,7 @@ impl TreeNode {
         match &self.below {
             Below::Pairs(places) => blocks.at(places[at]).id(),
             Below::Nodes(nodes) => {
-                nodes[at].as_ref().map_or(self.keys.first(), |node| node.keys.first())
+                nodes[at].as_ref().map_or_else(|| self.keys.first(), |node| node.keys.first())
             }
         }
     }
