@@ -14,7 +14,7 @@ const NAME: &str = "lock";
 /// process ends in whatever way. The file stays; its content is the holder's process id.
 #[derive(Debug)]
 pub(crate) struct DatadirLock {
-    _file: File,
+    file: File,
 }
 
 impl DatadirLock {
@@ -41,7 +41,15 @@ impl DatadirLock {
         }
         file.set_len(0).map_err(io("writing lock file"))?;
         writeln!(file, "{}", std::process::id()).map_err(io("writing lock file"))?;
-        Ok(Self { _file: file })
+        Ok(Self { file })
+    }
+}
+
+impl Drop for DatadirLock {
+    fn drop(&mut self) {
+        // Not by closing alone: a child between fork and exec has the file open too. What fails here
+        // is released when the last of them closes it.
+        let _ = self.file.unlock();
     }
 }
 
