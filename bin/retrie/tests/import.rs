@@ -108,6 +108,17 @@ fn init_creates_once_and_stats_tell_what_is_there() {
     assert_eq!(headers["rows"], 6);
 }
 
+#[test]
+fn backends_with_a_history_of_their_own_read_all_of_it() {
+    for backend in ["mpt-archive", "cole"] {
+        let (scene, _) = Scene::with_chain(Rules::Byzantium, 20);
+        let more = format!("--retention 3 --state-backend {backend}");
+        succeeds(&mut scene.import("chain.rlp", &more));
+        let printed = succeeds(&mut retrie(["db", "stats", "--datadir", &scene.at("data")]));
+        assert!(printed.contains("states can be read from block 0 on"), "{backend}: {printed}");
+    }
+}
+
 /// A commit prunes what was durable before it, hence several imports.
 #[test]
 fn pruning_flags_bound_what_is_kept_of_the_past() {

@@ -8,7 +8,7 @@ use crate::{
 use eyre::OptionExt;
 use retrie_db::{ChainRead, DbStats};
 use retrie_pipeline::state_folder;
-use retrie_state::{At, StateStore, StoreOptions};
+use retrie_state::{At, StateError, StateStore, StoreOptions};
 use serde::Serialize;
 use std::{path::PathBuf, sync::Arc};
 
@@ -65,7 +65,7 @@ struct StateStats {
     /// Files that only blocks below it need, which can be reverted to.
     retained_file_bytes: u64,
     first_retained: Option<u64>,
-    /// First block whose state can be read by flat history.
+    /// First block whose state can be read: by flat history, or by the backend's own.
     first_readable: Option<u64>,
 }
 
@@ -115,13 +115,22 @@ impl StatsArgs {
                 file_bytes: state.file_bytes,
                 retained_file_bytes: state.retained_file_bytes,
                 first_retained: state.first_retained,
-                first_readable: store.changes_kept(At::Tip)?.map(|kept| *kept.start()),
+                first_readable: first_readable(&store)?,
             },
         };
         let out = Output::new(self.json)?;
         print_table(&out, &stats)?;
         out.json(&stats)
     }
+}
+
+fn first_readable(store: &StateStore) -> Result<Option<u64>, StateError> {
+    let flat = store.changes_kept(At::Tip)?;
+    let own = match store.backend().history() {
+        Some(_) => store.history_kept()?,
+        None => None,
+    };
+    Ok(flat.into_iter().chain(own).map(|kept| *kept.start()).min())
 }
 
 fn print_table(out: &Output, stats: &Stats) -> eyre::Result<()> {
