@@ -6,7 +6,7 @@
 //! * [`EngineApi`]: what a consensus client calls.
 //! * [`PayloadBuilder`]: blocks built from the pool.
 //! * [`TestBlock`]: blocks built as a test wants them.
-//! * [`DevMiner`]: blocks without a consensus client.
+//! * [`DevChain`]: blocks without a consensus client.
 //! * [`Follower`]: blocks from another node's JSON-RPC.
 //! * [`pool`]: transactions that wait for a block.
 
@@ -25,7 +25,7 @@ mod service;
 mod testing;
 
 pub use api::{CAPABILITIES, EngineApi, EngineApiError};
-pub use dev::{DevMiner, Sealing};
+pub use dev::{DevChain, DevError, NextDevBlock, Sealing};
 pub use error::EngineError;
 pub use follow::{FollowConfig, FollowError, Follower, Leader};
 pub use live::{BlockState, LiveChain, View};

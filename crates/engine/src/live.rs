@@ -4,15 +4,22 @@
 //! head, what is safe and final, and the blocks in memory. Readers take a [`View`]: one moment and
 //! one snapshot of the database below it.
 
-use alloy_primitives::{Address, B256, Bytes, U256, map::HashMap};
+use alloy_consensus::transaction::Recovered;
+use alloy_primitives::{
+    Address, B256, Bytes, U256,
+    map::{HashMap, HashSet},
+};
 use arc_swap::ArcSwap;
+use quick_cache::sync::Cache;
 use retrie_chainspec::{
     ChainSpec,
-    primitives::{Header, Receipt, RecoveredBlock, SealedHeader},
+    primitives::{Header, Receipt, RecoveredBlock, SealedHeader, Transaction},
 };
 use retrie_db::{ChainRead, ReadTxn, StoredTransaction};
-use retrie_execution::{BlockHashes, CodeCache, CodeReader, ExecutionInput};
-use retrie_pipeline::{BlockWithReceipts, Chain, ExecutedBlock, HeadChange, PipelineError, Tree};
+use retrie_execution::{BlockHashes, CodeCache, CodeReader, ExecutionInput, LayeredState};
+use retrie_pipeline::{
+    BlockWithReceipts, Chain, ExecutedBlock, HeadChange, PipelineError, StatePatch, Tree,
+};
 use retrie_state::{
     AccountNodes, At, BlockRef, PastState, Session, StateError, StateKey, StateProof, StateReader,
     StoreError, Value, Version,
@@ -39,6 +46,8 @@ const PAUSE: Duration = Duration::from_millis(1);
 /// The chain as it is at one moment, above the durable part.
 #[derive(Clone, Debug)]
 pub(crate) struct Moment {
+    /// Counts the moments of this run.
+    sequence: u64,
     head: SealedHeader,
     safe: Option<BlockRef>,
     finalized: Option<BlockRef>,
@@ -47,16 +56,25 @@ pub(crate) struct Moment {
     canonical: Vec<Arc<ExecutedBlock>>,
     /// All blocks in memory.
     blocks: HashMap<B256, Arc<ExecutedBlock>>,
+    /// What a dev chain's user has changed of the head's state, for the next block to begin with.
+    patch: Option<Arc<StatePatch>>,
 }
 
 impl Moment {
-    pub(crate) fn of(tree: &Tree<'_>, safe: Option<BlockRef>, finalized: Option<BlockRef>) -> Self {
+    pub(crate) fn of(
+        tree: &Tree<'_>,
+        safe: Option<BlockRef>,
+        finalized: Option<BlockRef>,
+        patch: Option<Arc<StatePatch>>,
+    ) -> Self {
         Self {
+            sequence: 0,
             head: tree.head().header.clone(),
             safe,
             finalized,
             canonical: tree.canonical().cloned().collect(),
             blocks: tree.blocks().map(|block| (block.block().hash(), block.clone())).collect(),
+            patch,
         }
     }
 }
@@ -70,7 +88,12 @@ struct Inner {
     codes: Arc<CodeCache>,
     current: ArcSwap<Moment>,
     changes: broadcast::Sender<Arc<HeadChange>>,
+    /// What the user of a dev chain changed before each of the last blocks.
+    patches: Cache<B256, Arc<StatePatch>>,
 }
+
+/// Blocks whose patches are remembered, for whoever executes them again.
+const PATCHES_KEPT: usize = 4096;
 
 impl fmt::Debug for LiveChain {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -90,17 +113,20 @@ impl LiveChain {
             .header(&tip.hash)?
             .ok_or_else(|| StateError::corrupt("Headers", format!("block {tip} is missing")))?;
         let moment = Moment {
+            sequence: 1,
             head: SealedHeader::new(header, tip.hash),
             safe: noted(&read, SAFE)?,
             finalized: noted(&read, FINALIZED)?,
             canonical: Vec::new(),
             blocks: HashMap::default(),
+            patch: None,
         };
         Ok(Self(Arc::new(Inner {
             chain,
             codes: Arc::new(CodeCache::default()),
             current: ArcSwap::from_pointee(moment),
             changes: broadcast::channel(CHANGES_KEPT).0,
+            patches: Cache::new(PATCHES_KEPT),
         })))
     }
 
@@ -160,12 +186,19 @@ impl LiveChain {
         }
     }
 
+    /// Remembers what the user of a dev chain changed before a block.
+    pub(crate) fn remember_patch(&self, block: B256, patch: Arc<StatePatch>) {
+        self.0.patches.insert(block, patch);
+    }
+
     /// Changes of the head from now on.
     pub fn subscribe(&self) -> broadcast::Receiver<Arc<HeadChange>> {
         self.0.changes.subscribe()
     }
 
-    pub(crate) fn publish(&self, moment: Moment, change: Option<HeadChange>) {
+    /// To be called by the engine's thread alone.
+    pub(crate) fn publish(&self, mut moment: Moment, change: Option<HeadChange>) {
+        moment.sequence = self.0.current.load().sequence + 1;
         self.0.current.store(Arc::new(moment));
         if let Some(change) = change {
             // Without subscribers there is nobody to tell.
@@ -220,6 +253,11 @@ impl View {
     /// The live chain that this is a view of.
     pub const fn live(&self) -> &LiveChain {
         &self.live
+    }
+
+    /// Place of this view's moment among those of this run.
+    pub(crate) fn sequence(&self) -> u64 {
+        self.moment.sequence
     }
 
     /// Header of the head.
@@ -339,6 +377,19 @@ impl View {
         }
     }
 
+    /// The transactions of the canonical blocks that need not be durable, in order.
+    pub(crate) fn transactions_in_memory(&self) -> Vec<Recovered<Transaction>> {
+        let blocks = self.moment.canonical.iter();
+        blocks.flat_map(|block| block.block().clone_transactions_recovered()).collect()
+    }
+
+    /// Their hashes.
+    pub(crate) fn transaction_hashes_in_memory(&self) -> HashSet<B256> {
+        let transactions =
+            self.moment.canonical.iter().flat_map(|block| &block.block().body().transactions);
+        transactions.map(|transaction| *transaction.hash()).collect()
+    }
+
     /// Sum of the difficulties up to and with a known block.
     pub fn total_difficulty(&self, hash: &B256) -> Result<Option<U256>, PipelineError> {
         match self.moment.blocks.get(hash) {
@@ -367,6 +418,10 @@ impl View {
                 return Ok(Some(code.clone()));
             }
         }
+        let patch = self.moment.patch.iter().flat_map(|patch| &patch.codes);
+        if let Some((_, code)) = patch.into_iter().find(|(known, _)| known == hash) {
+            return Ok(Some(code.clone()));
+        }
         Ok(self.read.code(hash)?)
     }
 
@@ -376,9 +431,37 @@ impl View {
     /// [`PipelineError::State`] if the block is not known, or its state is not kept; it then says
     /// what is.
     pub fn state(&self, hash: &B256) -> Result<BlockState, PipelineError> {
+        self.patched(hash, self.patch(hash))
+    }
+
+    /// The state that the transactions of a known block begin on: that after its parent, and on a dev
+    /// chain what its user changed of that, as long as this run remembers.
+    ///
+    /// # Errors
+    /// As [`state`](Self::state).
+    pub fn state_before(&self, block: &RecoveredBlock) -> Result<BlockState, PipelineError> {
+        self.patched(&block.parent_hash, self.live.0.patches.get(&block.hash()).as_ref())
+    }
+
+    fn patched(
+        &self,
+        hash: &B256,
+        patch: Option<&Arc<StatePatch>>,
+    ) -> Result<BlockState, PipelineError> {
         let header = self.header(hash)?.ok_or(StateError::UnknownBlock { hash: *hash })?;
-        let reader = self.reader(&header)?;
+        let mut reader = self.reader(&header)?;
+        if let Some(patch) = patch {
+            let mut patched = LayeredState::new(reader);
+            patched.apply(&patch.delta, []);
+            reader = Box::new(patched);
+        }
         Ok(BlockState { view: self.clone(), header, reader })
+    }
+
+    /// What the user of a dev chain has changed of the state after a block, the head. It shows in
+    /// what is read of that state, and enters the root with the next block.
+    pub(crate) fn patch(&self, hash: &B256) -> Option<&Arc<StatePatch>> {
+        self.moment.patch.as_ref().filter(|_| self.moment.head.hash() == *hash)
     }
 
     /// Opens a session on the state after a known block.

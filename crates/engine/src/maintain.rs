@@ -3,17 +3,18 @@
 use crate::{
     EngineError,
     live::{BlockState, LiveChain},
-    pool::{HeadState, NextBlock, Pool},
+    pool::{HeadState, Heads, NextBlock, Pool},
 };
 use alloy_consensus::transaction::Recovered;
 use alloy_primitives::{
     Address, B256, Bytes,
     map::{HashMap, HashSet},
 };
+use parking_lot::Mutex;
 use retrie_chainspec::primitives::Transaction;
 use retrie_execution::CodeReader;
 use retrie_pipeline::{HeadChange, PipelineError};
-use retrie_state::{Account, StateError, StateReader};
+use retrie_state::{Account, StateError, StateReader, StoreError};
 use std::{
     fmt,
     sync::Arc,
@@ -22,6 +23,10 @@ use std::{
 use tokio::sync::{broadcast::error::RecvError, watch};
 
 impl HeadState for BlockState {
+    fn sequence(&self) -> u64 {
+        self.view().sequence()
+    }
+
     fn account(&self, address: Address) -> Result<Option<Account>, StateError> {
         StateReader::account(self, &address)
     }
@@ -31,10 +36,24 @@ impl HeadState for BlockState {
     }
 }
 
+impl Heads for LiveChain {
+    fn latest(&self) -> Result<Box<dyn HeadState + '_>, StateError> {
+        let state = self.view().and_then(|view| view.state(&view.head().hash()));
+        match state {
+            Ok(state) => Ok(Box::new(state)),
+            Err(PipelineError::State(error)) => Err(error),
+            Err(error) => Err(StoreError::new("reading the head", error.to_string()).into()),
+        }
+    }
+}
+
 /// Keeps a pool in step with the head, on the thread `pool`, until the live chain is gone.
 #[derive(Clone)]
 pub struct PoolMaintainer {
+    pool: Pool,
     seen: watch::Receiver<B256>,
+    /// Held while the pool is brought to a head: heads are set one after the other.
+    advancing: Arc<Mutex<()>>,
 }
 
 impl fmt::Debug for PoolMaintainer {
@@ -53,6 +72,8 @@ impl PoolMaintainer {
         advance(live, &pool, &[])?;
         let (tell, seen) = watch::channel(live.head().hash());
         let live = live.downgrade();
+        let advancing = Arc::new(Mutex::new(()));
+        let maintainer = Self { pool: pool.clone(), seen, advancing: advancing.clone() };
         let run = move || {
             loop {
                 let mut batch = Vec::new();
@@ -66,21 +87,44 @@ impl PoolMaintainer {
                     batch.push(change);
                 }
                 let Some(live) = live.upgrade() else { return };
-                if let Err(error) = advance(&live, &pool, &batch) {
+                let one_by_one = advancing.lock();
+                let advanced = advance(&live, &pool, &batch);
+                drop(one_by_one);
+                if let Err(error) = advanced {
                     tracing::error!(%error, "the pool cannot follow the head");
                 }
+                // Blocks that are durable need no journal any more.
+                pool.tidy_journal(false, || undurable(&live));
                 // Also after an error, as somebody may wait.
                 tell.send_replace(live.head().hash());
             }
         };
         std::thread::Builder::new().name("pool".into()).spawn(run).map_err(EngineError::Thread)?;
-        Ok(Self { seen })
+        Ok(maintainer)
+    }
+
+    /// Reads all accounts anew, as the state of the head has changed though the head has not: on dev
+    /// chains. May block.
+    pub(crate) fn refresh(&self, live: &LiveChain) -> Result<(), PipelineError> {
+        let _one_by_one = self.advancing.lock();
+        advance(live, &self.pool, &[])
     }
 
     /// Waits until the pool has seen that `head` is the head.
     pub async fn wait_for(&mut self, head: B256) {
         // An error means that the live chain is gone: then nobody waits for it.
         let _ = self.seen.wait_for(|seen| *seen == head).await;
+    }
+}
+
+/// The transactions of all canonical blocks that need not be durable yet.
+pub(crate) fn undurable(live: &LiveChain) -> Vec<Recovered<Transaction>> {
+    match live.view() {
+        Ok(view) => view.transactions_in_memory(),
+        Err(error) => {
+            tracing::error!(%error, "the head cannot be read for the journal of the pool");
+            Vec::new()
+        }
     }
 }
 
@@ -109,7 +153,9 @@ fn advance(
         for block in &change.reverted {
             for transaction in block.block.clone_transactions_recovered() {
                 mined.remove(transaction.hash());
-                reverted.insert(*transaction.hash(), transaction);
+                if !change.is_dropped {
+                    reverted.insert(*transaction.hash(), transaction);
+                }
             }
         }
         for block in &change.committed {
@@ -121,5 +167,6 @@ fn advance(
     }
     let mined: Vec<B256> = mined.into_iter().collect();
     pool.set_head(head, next, &mined, &state, reverted.into_values().collect())?;
+    pool.forget_mined(&view.transaction_hashes_in_memory());
     Ok(())
 }

@@ -21,7 +21,7 @@ use retrie_db::StateRootMode;
 use retrie_execution::{ExecutionError, Room, TransactionSource};
 use retrie_pipeline::{
     BlockAttributes, BlockBuilder, BlockWithReceipts, BuildParent, BuiltBlock, ExecutedBlock,
-    PipelineError,
+    Liberties, PipelineError,
 };
 use retrie_state::At;
 use sha2::{Digest, Sha256};
@@ -225,6 +225,29 @@ impl PayloadBuilder {
         build(&self.0.live, &self.0.pool, &self.0.config, parent, attributes)
     }
 
+    /// Builds one block of a dev chain on `parent`, the head, now: what its user has changed of the
+    /// state comes first. `base_fee` in wei takes the place of that which follows from the parent.
+    ///
+    /// # Errors
+    /// Those of execution and state.
+    pub(crate) fn build_dev(
+        &self,
+        parent: &SealedHeader,
+        attributes: &PayloadAttributes,
+        gas_limit: Option<u64>,
+        base_fee: Option<u64>,
+    ) -> Result<BuiltPayload, EngineError> {
+        let Shared { live, pool, config, .. } = &*self.0;
+        let view = live.view()?;
+        let patch = view.patch(&parent.hash()).cloned();
+        let liberties = Liberties { patch: patch.as_deref(), base_fee };
+        let built = build_on(&view, pool, config, parent, attributes, gas_limit, liberties)?;
+        if let Some(patch) = patch {
+            live.remember_patch(built.block.block().hash(), patch);
+        }
+        Ok(built)
+    }
+
     /// Builds one block on `parent` of exactly these transactions, in their order, now. Of blob
     /// transactions there are no sidecars.
     ///
@@ -240,7 +263,7 @@ impl PayloadBuilder {
         let view = self.0.live.view()?;
         let mut source = Given { transactions: transactions.into_iter(), refused: None };
         let block = block_attributes(&self.0.config, parent, attributes);
-        let built = fill(&view, parent, block, &mut source)?;
+        let built = fill(&view, parent, block, Liberties::default(), &mut source)?;
         if let Some(reason) = source.refused {
             return Err(EngineError::Build { reason });
         }
@@ -338,7 +361,20 @@ fn build(
     parent: &SealedHeader,
     attributes: &PayloadAttributes,
 ) -> Result<BuiltPayload, EngineError> {
-    let view = live.view()?;
+    build_on(&live.view()?, pool, config, parent, attributes, None, Liberties::default())
+}
+
+/// `gas_limit` is that of the block, whatever its parent's is.
+fn build_on(
+    view: &View,
+    pool: &Pool,
+    config: &BuilderConfig,
+    parent: &SealedHeader,
+    attributes: &PayloadAttributes,
+    gas_limit: Option<u64>,
+    liberties: Liberties<'_>,
+) -> Result<BuiltPayload, EngineError> {
+    let live = view.live();
     let next = NextBlock::after(live.spec(), parent, attributes.timestamp).map_err(|source| {
         PipelineError::InvalidBlock {
             number: parent.number,
@@ -346,17 +382,21 @@ fn build(
             source: Box::new(source),
         }
     })?;
-    let base_fee = next.base_fee.unwrap_or_default();
+    let base_fee = liberties.base_fee.or(next.base_fee).unwrap_or_default();
     let mut source = PoolSource {
         best: pool.best(base_fee, next.blob_base_fee),
         current: None,
         sidecars: HashMap::default(),
         bytes: 0,
         is_osaka: live.spec().is_osaka_active_at_timestamp(attributes.timestamp),
+        senders_may_have_code: pool.has_unsigned(),
     };
-    let block = block_attributes(config, parent, attributes);
-    let built = fill(&view, parent, block, &mut source)?;
-    complete(&view, parent, built, base_fee, &source.sidecars)
+    let mut block = block_attributes(config, parent, attributes);
+    if let Some(gas_limit) = gas_limit {
+        block.gas_limit = gas_limit;
+    }
+    let built = fill(view, parent, block, liberties, &mut source)?;
+    complete(view, parent, built, base_fee, &source.sidecars)
 }
 
 fn block_attributes(
@@ -382,6 +422,7 @@ fn fill(
     view: &View,
     parent: &SealedHeader,
     attributes: BlockAttributes,
+    liberties: Liberties<'_>,
     source: &mut dyn TransactionSource,
 ) -> Result<BuiltBlock, EngineError> {
     let live = view.live();
@@ -403,7 +444,7 @@ fn fill(
     };
     let total_difficulty = view.total_difficulty(&hash)?.unwrap_or_default();
     let parent = BuildParent { header: parent, total_difficulty, state, referee };
-    Ok(builder.fill(parent, attributes, source)?)
+    Ok(builder.fill_freely(parent, attributes, liberties, source)?)
 }
 
 fn complete(
@@ -454,6 +495,8 @@ struct PoolSource {
     bytes: usize,
     /// Whether blobs come with proofs of their cells (EIP-7594).
     is_osaka: bool,
+    /// Whether there are transactions of impersonated accounts.
+    senders_may_have_code: bool,
 }
 
 impl TransactionSource for PoolSource {
@@ -492,6 +535,10 @@ impl TransactionSource for PoolSource {
             self.bytes -= offered.encoded_length() + MAX_RLP_HEAD;
             self.best.mark_invalid(offered.sender());
         }
+    }
+
+    fn senders_may_have_code(&self) -> bool {
+        self.senders_may_have_code
     }
 }
 

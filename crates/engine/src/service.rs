@@ -20,7 +20,9 @@ use alloy_primitives::B256;
 use alloy_rpc_types_engine::{ForkchoiceState, PayloadStatus, PayloadStatusEnum};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded};
 use retrie_chainspec::primitives::{RecoveredBlock, SealedHeader};
-use retrie_pipeline::{Chain, ExecutedBlock, HeadChange, PipelineError, PreparedBlock, Tree};
+use retrie_pipeline::{
+    Chain, ExecutedBlock, HeadChange, PipelineError, PreparedBlock, StatePatch, Tree,
+};
 use retrie_state::{BlockRef, StateError};
 use retrie_telemetry::Metrics;
 use std::{fmt, sync::Arc, thread::JoinHandle, time::Duration};
@@ -53,7 +55,9 @@ enum Command {
     NewBlock(Box<PreparedBlock>, Reply<PayloadStatus>),
     Rejected(RejectedBlock, Reply<PayloadStatus>),
     Forkchoice(ForkchoiceState, Reply<ForkchoiceOutcome>),
+    SetHead(B256, Reply<()>),
     Built(Arc<ExecutedBlock>),
+    Patch(Option<Arc<StatePatch>>, Reply<()>),
     Flush(Reply<()>),
     Stop,
 }
@@ -135,10 +139,28 @@ impl EngineHandle {
         self.ask(|reply| Command::Forkchoice(state, reply)).await
     }
 
+    /// Takes the chain back to a canonical block, whatever is safe or final: these are lowered to it.
+    /// The transactions of the blocks that go do not come back into the pool, as in geth: they are
+    /// what somebody wants to be rid of. The blocks stay known, so that a consensus client may make
+    /// one of them the head again. For whoever runs the node, not for a consensus client: that has
+    /// [`forkchoice`](Self::forkchoice).
+    ///
+    /// # Errors
+    /// [`EngineError::NotCanonical`]; [`EngineError::TooDeepReorg`], which names the limit; both
+    /// before anything is changed. If the engine has ended or failed.
+    pub async fn set_head(&self, hash: B256) -> Result<(), EngineError> {
+        self.ask(|reply| Command::SetHead(hash, reply)).await
+    }
+
     /// Puts a block into the tree that was built here.
     pub fn built(&self, block: Arc<ExecutedBlock>) {
         // An engine that has ended needs no blocks.
         let _ = self.commands.send(Command::Built(block));
+    }
+
+    /// Changes what is read of the head's state, until the head changes: for dev chains.
+    pub(crate) async fn patch(&self, patch: Option<Arc<StatePatch>>) -> Result<(), EngineError> {
+        self.ask(|reply| Command::Patch(patch, reply)).await
     }
 
     /// Makes the whole canonical chain durable.
@@ -202,6 +224,7 @@ impl Engine {
                         orphans: Orphans::default(),
                         rejected: Rejected::default(),
                         bad_blocks,
+                        patch: None,
                         metrics,
                     };
                     service.run(&inbox)
@@ -255,6 +278,8 @@ struct Service<'a> {
     orphans: Orphans,
     rejected: Rejected,
     bad_blocks: BadBlocks,
+    /// Of the head's state.
+    patch: Option<Arc<StatePatch>>,
     metrics: Metrics,
 }
 
@@ -291,7 +316,13 @@ impl Service<'_> {
             Command::NewBlock(block, reply) => drop(reply.send(self.new_block(*block))),
             Command::Rejected(block, reply) => drop(reply.send(self.reject(block))),
             Command::Forkchoice(state, reply) => drop(reply.send(self.forkchoice(state))),
+            Command::SetHead(hash, reply) => drop(reply.send(self.go_back(hash))),
             Command::Built(block) => self.add_built(block),
+            Command::Patch(patch, reply) => {
+                self.patch = patch;
+                self.publish(None);
+                drop(reply.send(Ok(())));
+            }
             Command::Flush(reply) => {
                 let flushed = self.tree.flush().map_err(EngineError::from);
                 self.publish(None);
@@ -328,10 +359,13 @@ impl Service<'_> {
 
     fn add_built(&mut self, block: Arc<ExecutedBlock>) {
         let hash = block.block().hash();
-        match self.is_verified(&hash) {
-            // It has come back as a new payload before, and may be durable by now.
-            Ok(true) => {}
-            Ok(false) => {
+        // It may have come back as a new payload before, and may be durable by now. One that is
+        // stored and not canonical has been made again, after the head was taken back: its state is
+        // at hand here, and needs no second execution.
+        let is_here = self.tree.get(&hash).is_some();
+        match self.tree.is_canonical(&hash) {
+            Ok(is_canonical) if is_here || is_canonical => {}
+            Ok(_) => {
                 self.tree.add(block);
                 self.publish(None);
             }
@@ -453,6 +487,23 @@ impl Service<'_> {
         Ok(ForkchoiceOutcome { status: valid(hash), head: Some(header) })
     }
 
+    /// Makes a canonical block the head; what is safe or final above it is lowered to it.
+    fn go_back(&mut self, hash: B256) -> Result<(), EngineError> {
+        let header = self.tree.header(&hash)?.ok_or(EngineError::NotCanonical { hash })?;
+        if !self.tree.is_canonical(&hash)? && self.tree.head().header.hash() != hash {
+            return Err(EngineError::NotCanonical { hash });
+        }
+        let change = self.set_head(hash, &header)?;
+        let target = BlockRef::new(header.number, hash);
+        let lowered = |named: Option<BlockRef>| {
+            named.map(|block| if block.number > target.number { target } else { block })
+        };
+        self.name(lowered(self.safe), lowered(self.finalized))?;
+        self.forget_side_blocks();
+        self.publish(change.map(|change| HeadChange { is_dropped: true, ..change }));
+        Ok(())
+    }
+
     /// Takes note of what is safe and final. What was so before remains, unless it has left the chain.
     fn name(
         &mut self,
@@ -486,6 +537,7 @@ impl Service<'_> {
             error => error.in_block(number, hash).into(),
         })?;
         if let Some(change) = &change {
+            self.patch = None;
             if change.reverted.is_empty() {
                 tracing::info!(number, %hash, txs = change.committed.last().map_or(0, |block| block.block.transaction_count()), "new head");
             } else {
@@ -555,7 +607,7 @@ impl Service<'_> {
     }
 
     fn publish(&self, change: Option<HeadChange>) {
-        let moment = Moment::of(&self.tree, self.safe, self.finalized);
+        let moment = Moment::of(&self.tree, self.safe, self.finalized, self.patch.clone());
         self.live.publish(moment, change);
     }
 }

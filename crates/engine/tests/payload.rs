@@ -93,9 +93,8 @@ fn blob() -> Vec<Blob> {
 }
 
 fn pool_add(running: &Running, transactions: impl IntoIterator<Item = PooledTransaction>) {
-    let state = running.live.view().unwrap().state(&running.head()).unwrap();
     for transaction in transactions {
-        running.pool.add(transaction, Origin::External, &state).unwrap();
+        running.pool.add(transaction, Origin::External, &running.live).unwrap();
     }
 }
 

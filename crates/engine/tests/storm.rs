@@ -143,7 +143,7 @@ impl Told {
 
     fn catch_up(&mut self) {
         while let Ok(change) = self.events.try_recv() {
-            let HeadChange { head, ancestor, reverted, committed } = &*change;
+            let HeadChange { head, ancestor, reverted, committed, .. } = &*change;
             let gone = self.chain.split_off(*ancestor as usize + 1);
             let reverted: Vec<_> = reverted.iter().map(|block| block.block.hash()).collect();
             assert_eq!(gone, reverted);

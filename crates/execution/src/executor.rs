@@ -96,6 +96,12 @@ pub trait TransactionSource {
 
     /// Told that the last one may not be included here, and why.
     fn refused(&mut self, reason: &ExecutionError);
+
+    /// Whether accounts with code may send transactions here, against EIP-3607: impersonated ones of
+    /// dev chains.
+    fn senders_may_have_code(&self) -> bool {
+        false
+    }
 }
 
 /// What is left in a block that is being built.
@@ -179,7 +185,10 @@ fn run(
     let number = header.number;
     check_ommers(number, &block.body().ommers)?;
 
-    let env = evm_env(spec, header);
+    let mut env = evm_env(spec, header);
+    if let Some(Filling { source, .. }) = &filling {
+        env.cfg_env.disable_eip3607 = source.senders_may_have_code();
+    }
     let mut state = block_state(header, &env, input);
     if observer.is_some() {
         state.open_window();

@@ -46,6 +46,7 @@ mod deadline;
 mod error;
 mod evm;
 mod executor;
+mod layered;
 mod outcome;
 mod receipts;
 mod record;
@@ -59,6 +60,7 @@ pub use executor::{
     Room, TransactionObserver, TransactionSource, evm_env, execute_block,
     execute_block_with_observer, execute_transaction, fill_block, load_trusted_setup,
 };
+pub use layered::LayeredState;
 pub use outcome::{ExecutionOutcome, Timing};
 pub use record::{AccessRecorder, RecordedAccesses};
 pub use simulation::{AccountOverride, BlockContext, BlockEnd, Simulation, TransactError};

@@ -233,6 +233,15 @@ impl<'a> Simulation<'a> {
         self.state.set(address, account, changed.clears_storage, changed.slots)
     }
 
+    /// All changes since the simulation began, and the codes that accounts carry now and did not
+    /// carry before.
+    ///
+    /// # Errors
+    /// If an account whose storage is cleared cannot be read.
+    pub fn changes(&mut self) -> Result<(StateDelta, Vec<(B256, Bytes)>), DatabaseError> {
+        self.state.finish()
+    }
+
     /// What is to be done before the transactions of the block with this header: the DAO's
     /// irregular transfer and the system calls.
     ///

@@ -21,6 +21,18 @@ pub trait BlockHashes {
     fn block_hash(&self, number: u64) -> Result<Option<B256>, StateError>;
 }
 
+impl<T: CodeReader + ?Sized> CodeReader for &T {
+    fn code(&self, hash: &B256) -> Result<Option<Bytes>, StateError> {
+        (**self).code(hash)
+    }
+}
+
+impl<T: BlockHashes + ?Sized> BlockHashes for &T {
+    fn block_hash(&self, number: u64) -> Result<Option<B256>, StateError> {
+        (**self).block_hash(number)
+    }
+}
+
 impl<S: BuildHasher> CodeReader for HashMap<B256, Bytes, S> {
     fn code(&self, hash: &B256) -> Result<Option<Bytes>, StateError> {
         Ok(self.get(hash).cloned())

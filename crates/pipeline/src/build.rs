@@ -23,10 +23,10 @@ use retrie_chainspec::{
 };
 use retrie_consensus::ConsensusError;
 use retrie_execution::{
-    BlockHashes, CodeCache, CodeReader, ExecutionInput, ExecutionOutcome, TransactionSource,
-    execute_block, execute_block_with_observer, fill_block,
+    BlockHashes, CodeCache, CodeReader, ExecutionInput, ExecutionOutcome, LayeredState,
+    TransactionSource, execute_block, execute_block_with_observer, fill_block,
 };
-use retrie_state::{At, Proposal, Session, StateStore};
+use retrie_state::{At, Proposal, Session, StateDelta, StateStore};
 use std::sync::Arc;
 
 /// The block to build on.
@@ -65,6 +65,24 @@ pub struct BlockAttributes {
     pub extra_data: Bytes,
     /// Slot of the beacon chain (EIP-7843), from Amsterdam on.
     pub slot_number: Option<u64>,
+}
+
+/// Changes of the state that no transaction makes: those of a dev chain's user.
+#[derive(Clone, Debug, Default)]
+pub struct StatePatch {
+    /// What changes.
+    pub delta: StateDelta,
+    /// New codes of contracts.
+    pub codes: Vec<(B256, Bytes)>,
+}
+
+/// What a block of a dev chain may do beyond the rules. Whoever has only the block cannot verify it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Liberties<'a> {
+    /// Changes of the parent's state that come before everything else in the block.
+    pub patch: Option<&'a StatePatch>,
+    /// Base fee per gas in wei, instead of the one that follows from the parent.
+    pub base_fee: Option<u64>,
 }
 
 /// A complete block, and what it leaves.
@@ -157,15 +175,40 @@ impl BlockBuilder<'_> {
         attributes: BlockAttributes,
         source: &mut dyn TransactionSource,
     ) -> Result<BuiltBlock, PipelineError> {
-        let template = self.unsealed(parent, attributes, Vec::new())?;
+        self.fill_freely(parent, attributes, Liberties::default(), source)
+    }
+
+    /// The same with liberties, for dev chains. The codes of the patch are to be found by `codes`.
+    ///
+    /// # Errors
+    /// As [`fill`](Self::fill).
+    pub fn fill_freely(
+        &self,
+        parent: BuildParent<'_>,
+        attributes: BlockAttributes,
+        liberties: Liberties<'_>,
+        source: &mut dyn TransactionSource,
+    ) -> Result<BuiltBlock, PipelineError> {
+        let Liberties { patch, base_fee } = liberties;
+        let mut template = self.unsealed(parent, attributes, Vec::new())?;
+        if let Some(base_fee) = base_fee {
+            template.header.base_fee_per_gas = Some(base_fee);
+        }
         let template = RecoveredBlock::new_unhashed(template, Vec::new());
         let spec = self.spec.for_header(template.header());
         let session = self.store.begin(parent.state)?;
-        let reader = session.reader();
+        let mut reader = LayeredState::new(session.reader());
+        if let Some(patch) = patch {
+            reader.apply(&patch.delta, []);
+        }
         let input =
             ExecutionInput::new(&reader, self.codes, self.hashes).with_code_cache(self.code_cache);
-        let (transactions, outcome) = fill_block(&spec, &template, input, source)?;
+        let (transactions, mut outcome) = fill_block(&spec, &template, input, source)?;
         drop(reader);
+        if let Some(patch) = patch {
+            outcome.delta = patch.delta.then(&outcome.delta);
+            outcome.codes.extend(patch.codes.iter().cloned());
+        }
         let receipts: Vec<_> = outcome.receipts.iter().map(TxReceipt::with_bloom_ref).collect();
         let receipts_root = calculate_receipt_root(&receipts);
         let (mut block, _) = template.split();

@@ -40,6 +40,9 @@ pub enum RpcError {
         /// Return data.
         output: Bytes,
     },
+    /// An execution that halted: out of gas, an invalid instruction.
+    #[error("{0}")]
+    Halted(String),
     /// An error with a code of its own.
     #[error("{message}")]
     Coded {
@@ -75,6 +78,14 @@ impl From<PoolError> for RpcError {
 }
 
 impl RpcError {
+    /// As tools for dev chains expect it: an execution that halted has reverted without data.
+    pub(crate) fn for_dev_tools(self) -> Self {
+        match self {
+            Self::Halted(message) => Self::Reverted { message, output: Bytes::new() },
+            error => error,
+        }
+    }
+
     /// Code of a request for a body that is not kept (EIP-4444), as geth numbers it.
     pub const PRUNED: i32 = 4444;
     /// Code of a request that was understood and cannot be served.
@@ -98,6 +109,7 @@ impl RpcError {
             | Self::NotCanonical
             | Self::FilterNotFound
             | Self::Rejected(_)
+            | Self::Halted(_)
             | Self::Chain(_) => Self::SERVER,
         }
     }

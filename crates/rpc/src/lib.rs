@@ -23,6 +23,7 @@ mod args;
 mod call;
 mod context;
 mod debug;
+mod dev;
 mod engine;
 mod error;
 mod eth;
@@ -36,7 +37,9 @@ mod txpool;
 mod web3;
 
 pub use args::Args;
-pub use context::{Limits, NodeStatus, RpcContext, SyncProgress};
+pub use context::{HeapStats, Limits, NodeStatus, RpcContext, SizeClass, SyncProgress};
+pub use dev::DevNode;
 pub use engine::engine_methods;
 pub use error::{RpcError, RpcResult};
 pub use namespace::{Namespace, UnknownNamespace, build_methods};
+pub use web3::client_version;

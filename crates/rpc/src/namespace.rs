@@ -1,6 +1,6 @@
 //! Namespaces by name, and putting them together.
 
-use crate::{RpcContext, admin, debug, eth, net, state, testing, trace, txpool, web3};
+use crate::{RpcContext, admin, debug, dev, eth, net, state, testing, trace, txpool, web3};
 use jsonrpsee::{Methods, RpcModule};
 use serde_json::{Map, Value};
 use std::{fmt, str::FromStr};
@@ -63,7 +63,7 @@ impl Namespace {
         match self {
             Self::Eth => eth::methods(context),
             Self::Net => net::methods(context),
-            Self::Web3 => web3::methods(),
+            Self::Web3 => web3::methods(context),
             Self::Txpool => txpool::methods(context),
             Self::State => state::methods(context),
             Self::Admin => admin::methods(context),
@@ -98,15 +98,17 @@ impl FromStr for Namespace {
     }
 }
 
-/// The methods of the namespaces `apis`, and `rpc_modules`, which lists them.
+/// The methods of the namespaces `apis`, and `rpc_modules`, which lists them; of a dev chain also those
+/// of its tools.
 ///
 /// Filters belong to what this returns: build it once for all transports.
 pub fn build_methods(context: &RpcContext, apis: &[Namespace]) -> Methods {
     let mut apis = apis.to_vec();
     apis.sort_unstable();
     apis.dedup();
-    let versions: Map<String, Value> =
-        apis.iter().map(|api| (api.name().into(), "1.0".into())).collect();
+    let tools = dev::namespaces(context);
+    let names = apis.iter().map(|api| api.name()).chain(tools.iter().map(|(name, _)| *name));
+    let versions: Map<String, Value> = names.map(|name| (name.into(), "1.0".into())).collect();
     let mut modules = RpcModule::new(versions);
     let listed = modules.register_method("rpc_modules", |_, versions, _| {
         let mut versions = versions.clone();
@@ -116,6 +118,9 @@ pub fn build_methods(context: &RpcContext, apis: &[Namespace]) -> Methods {
     listed.expect("the first method");
     for api in apis {
         modules.merge(api.methods(context)).expect("names start with that of their namespace");
+    }
+    for (_, methods) in tools {
+        modules.merge(methods).expect("names start with that of their namespace");
     }
     modules.into()
 }

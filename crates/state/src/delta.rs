@@ -45,6 +45,19 @@ impl StateDelta {
         self.changes.is_empty() && self.wiped.is_empty()
     }
 
+    /// This delta and then `later`, whose previous values are those after this one, as one.
+    #[must_use]
+    pub fn then(&self, later: &Self) -> Self {
+        let mut both = DeltaBuilder::new();
+        for Self { changes, wiped } in [self, later] {
+            for Change { key, previous, next } in changes {
+                both.change(*key, previous.clone(), next.clone());
+            }
+            wiped.iter().for_each(|address| both.wipe(*address));
+        }
+        both.build()
+    }
+
     /// Number of changed keys.
     pub fn len(&self) -> usize {
         self.changes.len()
@@ -119,6 +132,24 @@ mod tests {
         let keys: Vec<_> = delta.changes().iter().map(|change| change.key).collect();
         assert_eq!(keys, [slot(1), slot(2)]);
         assert_eq!(delta.wiped(), [a]);
+    }
+
+    #[test]
+    fn one_delta_after_another_is_their_net_effect() {
+        let a = Address::repeat_byte(1);
+        let slot = |n| StateKey::Slot(a, B256::with_last_byte(n));
+        let delta = |changes: &[(u8, Option<Value>, Option<Value>)]| {
+            let mut builder = DeltaBuilder::new();
+            for (n, previous, next) in changes {
+                builder.change(slot(*n), previous.clone(), next.clone());
+            }
+            builder.build()
+        };
+        let (one, two) = (Some(bytes!("01")), Some(bytes!("02")));
+        let first = delta(&[(1, None, one.clone()), (2, one.clone(), two.clone())]);
+        let second =
+            delta(&[(1, one.clone(), None), (2, two, None), (3, None, one.clone())]);
+        assert_eq!(first.then(&second), delta(&[(2, one.clone(), None), (3, None, one)]));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Keyed reads of one state.
 
 use crate::{Account, StateError, StateKey, Value, decode_slot};
-use alloc::{format, vec::Vec};
+use alloc::{boxed::Box, format, vec::Vec};
 use alloy_primitives::{Address, B256, U256};
 
 /// Reads the state of one block. Every reader stays at its block, whatever is committed meanwhile.
@@ -49,5 +49,41 @@ pub trait StateReader: Send + Sync {
                 StateError::corrupt("state", format!("{key} is not a canonical slot value"))
             })
         })
+    }
+}
+
+impl<T: StateReader + ?Sized> StateReader for &T {
+    fn get(&self, key: &StateKey) -> Result<Option<Value>, StateError> {
+        (**self).get(key)
+    }
+
+    fn slots_of(&self, address: &Address) -> Result<Vec<(B256, Value)>, StateError> {
+        (**self).slots_of(address)
+    }
+
+    fn some_slots(
+        &self,
+        address: &Address,
+        limit: usize,
+    ) -> Result<Vec<(B256, Value)>, StateError> {
+        (**self).some_slots(address, limit)
+    }
+}
+
+impl<T: StateReader + ?Sized> StateReader for Box<T> {
+    fn get(&self, key: &StateKey) -> Result<Option<Value>, StateError> {
+        (**self).get(key)
+    }
+
+    fn slots_of(&self, address: &Address) -> Result<Vec<(B256, Value)>, StateError> {
+        (**self).slots_of(address)
+    }
+
+    fn some_slots(
+        &self,
+        address: &Address,
+        limit: usize,
+    ) -> Result<Vec<(B256, Value)>, StateError> {
+        (**self).some_slots(address, limit)
     }
 }

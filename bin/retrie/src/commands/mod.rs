@@ -103,7 +103,7 @@ pub(crate) struct StateArgs {
     #[arg(long, value_name = "BACKEND")]
     pub(crate) referee: Option<String>,
     /// How many blocks can be reverted.
-    #[arg(long, value_name = "BLOCKS", default_value_t = 128)]
+    #[arg(long, value_name = "BLOCKS", default_value_t = DEFAULT_RETENTION)]
     pub(crate) retention: u64,
     #[command(flatten)]
     pub(crate) prune: PruneArgs,
@@ -362,7 +362,17 @@ fn fold_bytes_of(mut options: StoreOptions) -> StoreOptions {
     options
 }
 
+/// Blocks that can be reverted if nothing else is said.
+const DEFAULT_RETENTION: u64 = 128;
+
 impl StateArgs {
+    /// Keeps more blocks revertible than by default, unless a number was named.
+    pub(crate) const fn raise_retention(&mut self, blocks: u64) {
+        if self.retention == DEFAULT_RETENTION {
+            self.retention = blocks;
+        }
+    }
+
     /// Everything needed to open a chain in `datadir`.
     pub(crate) fn chain_options(
         &self,

@@ -164,6 +164,12 @@ pub(crate) struct TxPoolArgs {
         value_delimiter = ','
     )]
     locals: Vec<Address>,
+    /// File that keeps the pool over a restart; in the datadir if absent.
+    #[arg(id = "txpool_journal", long = "txpool.journal", value_name = "FILE")]
+    pub(crate) journal: Option<PathBuf>,
+    /// Forget the pool when the node stops.
+    #[arg(long = "txpool.disable-journal", conflicts_with = "txpool_journal")]
+    pub(crate) disable_journal: bool,
     /// How long a transaction may wait for a nonce or funds.
     #[arg(id = "txpool_lifetime", long = "txpool.lifetime", value_name = "TIME", default_value = "3h", value_parser = parse_duration)]
     lifetime: Duration,
@@ -197,7 +203,7 @@ impl TxPoolArgs {
 }
 
 /// A chain of one's own.
-#[derive(Clone, Copy, Debug, Args)]
+#[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Dev chain")]
 pub(crate) struct DevArgs {
     /// Run a chain of its own with funded accounts, sealing a block for each transaction.
@@ -206,6 +212,29 @@ pub(crate) struct DevArgs {
     /// Seal a block at this interval instead.
     #[arg(long = "dev.block-time", value_name = "TIME", requires = "dev", value_parser = parse_interval)]
     pub(crate) block_time: Option<Duration>,
+    /// Whether a transaction that is sealed at once is answered once it is in a block.
+    #[arg(
+        long = "dev.wait",
+        value_name = "BOOL",
+        requires = "dev",
+        default_value_t = true,
+        action = ArgAction::Set,
+        num_args = 0..=1,
+        default_missing_value = "true"
+    )]
+    pub(crate) wait: bool,
+    /// What web3_clientVersion answers. Tools call the methods for dev chains if it begins with
+    /// `HardhatNetwork` or `anvil`.
+    #[arg(long = "dev.client-version", value_name = "TEXT", requires = "dev")]
+    pub(crate) client_version: Option<String>,
+}
+
+impl DevArgs {
+    /// What `web3_clientVersion` answers on a dev chain.
+    pub(crate) fn client_version(&self) -> String {
+        let default = || format!("HardhatNetwork/{}", retrie_rpc::client_version());
+        self.client_version.clone().unwrap_or_else(default)
+    }
 }
 
 /// Blocks from another node.

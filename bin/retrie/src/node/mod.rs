@@ -15,13 +15,14 @@ use alloy_primitives::hex;
 use alloy_rpc_types_engine::JwtSecret;
 use args::{AuthArgs, BuilderArgs, DevArgs, EngineArgs, FollowArgs, LogArgs, TxPoolArgs};
 use eyre::{Context, bail, eyre};
-use retrie_chainspec::{ChainSpec, DEV_ACCOUNTS};
+use retrie_chainspec::{ChainSpec, DEV_ACCOUNTS, DEV_KEYS, DEV_MNEMONIC};
 use retrie_db::StateRootMode;
 use retrie_engine::{
-    DevMiner, Engine, EngineApi, FollowConfig, Follower, Leader, PayloadBuilder, PoolMaintainer,
+    DevChain, Engine, EngineApi, FollowConfig, Follower, Leader, PayloadBuilder, PoolMaintainer,
     Sealing, pool::Pool,
 };
 use retrie_pipeline::Chain;
+use retrie_rpc::DevNode;
 use retrie_sources::{Http, HttpOptions, RpcClient};
 use retrie_telemetry::{LogFiles, Metrics, MetricsServer};
 use servers::RpcArgs;
@@ -70,6 +71,8 @@ pub(crate) struct Command {
     log: LogArgs,
 }
 
+/// Blocks that a dev chain can be taken back by, if the flags do not say more.
+const DEV_RETENTION: u64 = 10_000;
 /// How often the stop signal is looked at.
 const POLL: Duration = Duration::from_millis(100);
 
@@ -112,6 +115,10 @@ impl Command {
         if self.dev.dev && self.state.state_root.is_none() {
             self.state.state_root = Some(StateRootMode::Native);
         }
+        if self.dev.dev {
+            // Snapshots are gone back to as far as this.
+            self.state.raise_retention(DEV_RETENTION);
+        }
         let metrics = Metrics::new().wrap_err("registering the metrics")?;
         let metrics_server = self
             .metrics
@@ -131,6 +138,14 @@ impl Command {
         let live = handle.live().clone();
         let pool = Pool::new(self.txpool.config(self.rpc.tx_fee_cap()), live.spec().clone());
         let maintainer = PoolMaintainer::start(&live, pool.clone())?;
+        if !self.txpool.disable_journal {
+            let journal = self.txpool.journal.clone();
+            let journal = journal.unwrap_or_else(|| datadir.join("txpool.journal"));
+            let restored = pool.keep_journal(&journal, &live)?;
+            if restored > 0 {
+                tracing::info!("{restored} transactions came back from {}", journal.display());
+            }
+        }
         let payloads = PayloadBuilder::new(live.clone(), pool.clone(), self.builder.config());
         let api = EngineApi::new(handle.clone(), payloads.clone(), pool.clone());
 
@@ -140,35 +155,32 @@ impl Command {
             .build()
             .wrap_err("starting the threads of the servers")?;
         let secret = (!self.auth.disable).then(|| jwt_secret(&self.auth, &datadir)).transpose()?;
-        let servers = runtime.block_on(servers::start(
-            &self.rpc,
-            secret.map(|secret| (&self.auth, secret, api)),
-            &handle,
-            &pool,
-            &datadir,
-            &metrics,
-        ))?;
-
-        let mut miner = None;
+        let mut dev = None;
         if self.dev.dev {
             let sealing = self.dev.block_time.map_or(Sealing::Instant, Sealing::Interval);
-            tracing::info!(
-                "dev chain {}: accounts {} to {} have a million ether each; their keys are public",
-                live.spec().chain_id(),
-                DEV_ACCOUNTS[0],
-                DEV_ACCOUNTS[DEV_ACCOUNTS.len() - 1]
-            );
-            let beneficiary = DEV_ACCOUNTS[0];
-            let dev = DevMiner::new(
+            tell_dev_accounts(live.spec());
+            let chain = DevChain::new(
                 handle.clone(),
                 payloads,
                 pool.clone(),
                 maintainer,
                 sealing,
-                beneficiary,
+                DEV_ACCOUNTS[0],
             );
-            miner = Some(runtime.spawn(dev.run()));
+            let client_version = self.dev.client_version();
+            dev = Some(DevNode { chain, client_version, waits: self.dev.wait });
         }
+        let servers = runtime.block_on(servers::start(
+            &self.rpc,
+            secret.map(|secret| (&self.auth, secret, api)),
+            &handle,
+            &pool,
+            dev.clone(),
+            &datadir,
+            &metrics,
+        ))?;
+
+        let miner = dev.map(|dev| runtime.spawn(dev.chain.run()));
         let follower = self.follow.follow.as_ref().map(|url| {
             let leader =
                 if self.follow.gaps_only { Leader::ConsensusClient } else { Leader::Remote };
@@ -221,6 +233,19 @@ impl Command {
             None => Ok(()),
         }
     }
+}
+
+/// Says which accounts are unlocked, as other dev chains do.
+fn tell_dev_accounts(spec: &ChainSpec) {
+    tracing::info!(
+        "dev chain {}: accounts of a million ether each, unlocked for callers on this machine; \
+         their keys are known to everybody",
+        spec.chain_id()
+    );
+    for (index, (account, key)) in DEV_ACCOUNTS.iter().zip(DEV_KEYS).enumerate() {
+        tracing::info!("account {index}: {account}, private key {key}");
+    }
+    tracing::info!("mnemonic: {DEV_MNEMONIC} (m/44'/60'/0'/0/i)");
 }
 
 fn show_pool(metrics: &Metrics, pool: &Pool) {

@@ -7,7 +7,7 @@ use eyre::Context;
 use retrie_chainspec::primitives::RecoveredBlock;
 use retrie_engine::{EngineApi, EngineHandle, pool::Pool};
 use retrie_rpc::{
-    Limits, Namespace, NodeStatus, RpcContext, SyncProgress, engine_methods,
+    DevNode, Limits, Namespace, NodeStatus, RpcContext, SyncProgress, engine_methods,
     server::{
         AuthConfig, ConnectionLimits, HttpConfig, IpcConfig, ServerConfig, Servers, WsConfig,
     },
@@ -220,6 +220,7 @@ pub(super) async fn start(
     auth: Option<(&AuthArgs, JwtSecret, EngineApi)>,
     handle: &EngineHandle,
     pool: &Pool,
+    dev: Option<DevNode>,
     datadir: &Path,
     metrics: &Metrics,
 ) -> eyre::Result<Servers> {
@@ -236,6 +237,10 @@ pub(super) async fn start(
         .with_proof_peers(args.proof_peers())
         .with_metrics(metrics.rpc.clone())
         .with_node(Arc::new(status));
+    let context = match dev {
+        Some(dev) => context.with_dev(dev),
+        None => context,
+    };
     let (auth, engine) = match auth {
         Some((args, secret, api)) => {
             let addr = SocketAddr::new(args.addr, args.port);

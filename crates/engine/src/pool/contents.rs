@@ -1,7 +1,7 @@
 //! What is in the pool, behind its lock.
 
 use crate::pool::{
-    BestTransactions, PoolConfig, PoolError, PoolTransaction,
+    BestTransactions, Origin, PoolConfig, PoolError, PoolTransaction,
     best::Candidate,
     blobs::BlobStore,
     rules::{self, Rules},
@@ -36,12 +36,18 @@ pub struct PoolCounters {
 #[derive(Debug)]
 pub(super) struct Contents {
     pub(super) rules: Arc<Rules>,
+    /// Place of the head that this is at; see [`HeadState::sequence`](super::HeadState::sequence).
+    pub(super) sequence: u64,
     pub(super) senders: HashMap<Address, Sender>,
     pub(super) by_hash: HashMap<B256, (Address, u64)>,
     /// How many transactions here carry an authorization of an account (EIP-7702).
     authorities: HashMap<Address, usize>,
+    /// How many transactions here nobody has signed.
+    pub(super) unsigned: usize,
     pub(super) subpools: SubPools,
     pub(super) blobs: BlobStore,
+    /// How transactions came here that are mined by now, in blocks that need not be durable.
+    pub(super) mined: HashMap<B256, Origin>,
     pub(super) counters: PoolCounters,
     /// Became executable and are not yet announced.
     fresh: Vec<Arc<PoolTransaction>>,
@@ -53,10 +59,13 @@ impl Contents {
         Self {
             subpools: SubPools::new(config, rules.next.base_fee.unwrap_or_default()),
             rules: Arc::new(rules),
+            sequence: 0,
             senders: HashMap::default(),
             by_hash: HashMap::default(),
             authorities: HashMap::default(),
+            unsigned: 0,
             blobs: BlobStore::new(config.mined_blobs_max_size),
+            mined: HashMap::default(),
             counters: PoolCounters::default(),
             fresh: Vec::new(),
             arrivals: 0,
@@ -68,22 +77,32 @@ impl Contents {
         self.senders.get(sender)?.slots.get(nonce)
     }
 
-    /// The account of a sender, as far as it has transactions here.
-    pub(super) fn account(&self, sender: &Address) -> Option<SenderAccount> {
-        self.senders.get(sender).map(|sender| sender.account)
+    /// The account of a sender with transactions here; of another one what was `read`, unless that
+    /// is older than the pool's head. The sender's last transaction here may have gone into a block
+    /// since: judged by the old account, the next one would wait for its nonce for ever.
+    pub(super) fn account(
+        &self,
+        sender: &Address,
+        read: Option<SenderAccount>,
+    ) -> Option<SenderAccount> {
+        let known = self.senders.get(sender).map(|sender| sender.account);
+        known.or_else(|| read.filter(|account| account.sequence >= self.sequence))
     }
 
-    /// Whether a transaction may come in, with regard to its sender's account and the others.
+    /// Whether a transaction may come in, with regard to its sender's account and the others. One
+    /// that `may_wait` was accepted before: it need not have the funds yet, and the limit for one
+    /// account was kept then.
     pub(super) fn check(
         &self,
         config: &PoolConfig,
         tx: &PoolTransaction,
         account: SenderAccount,
+        may_wait: bool,
     ) -> Result<(), PoolError> {
         if self.by_hash.contains_key(tx.hash()) {
             return Err(PoolError::AlreadyKnown);
         }
-        account.check(tx)?;
+        account.check(tx, may_wait)?;
         let (nonce, cost, balance) = (tx.nonce(), tx.cost(), account.balance);
         let sender = self.senders.get(&tx.sender());
         if sender.is_some_and(|sender| sender.has_blobs() != tx.is_blob()) {
@@ -97,7 +116,7 @@ impl Contents {
                 return Err(PoolError::NonceTooHigh { got: nonce, next });
             }
             let queued = sender.map(|sender| sender.cost_without(nonce)).unwrap_or_default();
-            if queued.saturating_add(cost) > balance {
+            if queued.saturating_add(cost) > balance && !may_wait {
                 return Err(PoolError::InsufficientFundsForQueue { balance, queued, cost });
             }
         }
@@ -107,7 +126,7 @@ impl Contents {
             return check_replacement(&old.tx, tx, bump);
         }
         let pooled = sender.slots.len();
-        if !tx.is_local && pooled >= config.max_account_slots {
+        if !tx.is_local && !may_wait && pooled >= config.max_account_slots {
             return Err(PoolError::AccountLimitExceeded { pooled });
         }
         Ok(())
@@ -158,6 +177,8 @@ impl Contents {
         // Full of local transactions, which never go. A replacement takes the room there was.
         if self.subpools.get(kind).is_full() && !replaces {
             self.remove(&hash);
+            // What followed it waits again, maybe in a sub-pool that had no room for it.
+            self.evict();
             return Err(PoolError::PoolFull);
         }
         Ok(())
@@ -171,6 +192,7 @@ impl Contents {
             *self.authorities.entry(*authority).or_default() += 1;
         }
         self.by_hash.insert(*tx.hash(), (address, nonce));
+        self.unsigned += usize::from(tx.is_unsigned);
         self.blobs.insert(&tx);
         let slot = Slot::new(tx, self.arrivals);
         self.arrivals += 1;
@@ -189,6 +211,7 @@ impl Contents {
     /// Removes all traces of a transaction but its slot and its sidecar.
     fn unlink(&mut self, slot: &Slot) {
         self.by_hash.remove(slot.tx.hash());
+        self.unsigned -= usize::from(slot.tx.is_unsigned);
         self.subpools.remove(slot);
         for authority in slot.tx.authorities() {
             if let Some(count) = self.authorities.get_mut(authority) {
@@ -223,8 +246,9 @@ impl Contents {
     /// Takes out a transaction that is in a block now.
     pub(super) fn remove_mined(&mut self, hash: &B256) {
         if let Some((address, nonce)) = self.by_hash.get(hash).copied()
-            && self.take(address, nonce).is_some()
+            && let Some(tx) = self.take(address, nonce)
         {
+            self.mined.insert(*hash, tx.origin);
             self.blobs.retire(*hash);
             self.counters.mined += 1;
         }
@@ -260,12 +284,17 @@ impl Contents {
         &mut self,
         config: &PoolConfig,
         rules: Rules,
+        sequence: u64,
         accounts: &HashMap<Address, SenderAccount>,
     ) {
         let forked = !self.rules.same_fork(&rules);
         let mut invalid = Vec::new();
         for (address, sender) in &mut self.senders {
-            if let Some(account) = accounts.get(address) {
+            // It may have been read from a later head than this one, for a transaction that came in
+            // the meantime.
+            if let Some(account) = accounts.get(address)
+                && account.sequence >= sender.account.sequence
+            {
                 sender.account = *account;
             }
             let SenderAccount { nonce, contract, .. } = sender.account;
@@ -275,7 +304,9 @@ impl Contents {
                     Ok(()) | Err(PoolError::ExceedsBlockGasLimit) => true,
                     Err(_) => false,
                 };
-                slot.tx.nonce() < nonce || contract.is_some() || forked && !check()
+                slot.tx.nonce() < nonce
+                    || contract.is_some() && !slot.tx.is_unsigned
+                    || forked && !check()
             };
             invalid.extend(
                 sender.slots.values().filter(|slot| is_invalid(slot)).map(|slot| *slot.tx.hash()),
@@ -288,6 +319,7 @@ impl Contents {
 
         self.subpools = SubPools::new(config, rules.next.base_fee.unwrap_or_default());
         self.rules = Arc::new(rules);
+        self.sequence = sequence;
         let mut addresses = Vec::with_capacity(self.senders.len());
         for (address, sender) in &mut self.senders {
             addresses.push(*address);

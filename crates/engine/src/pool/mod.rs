@@ -30,15 +30,17 @@
 //! | [`Pool::best`] | the thread that builds | read, once; the iteration holds none |
 //!
 //! # Assumptions
-//! Heads are set by one thread, in order. A transaction is judged by the account as the pool knows it,
-//! or by the state that [`Pool::add`] is given if the sender is new; should that state be older than
-//! the pool's head, the next head puts it right.
+//! Heads are set by one thread, in order. A transaction is judged by the account as the pool knows it.
+//! That of a sender who is new here is read from the present head, which may have moved on before the
+//! transaction is in its place: a state older than the pool's own head is never believed, since no
+//! later head might come to put it right. A newer one is, as its head is on its way here.
 
 mod best;
 mod blobs;
 mod config;
 mod contents;
 mod error;
+mod journal;
 mod rules;
 mod sender;
 mod subpool;
@@ -49,8 +51,9 @@ pub use blobs::PooledBlob;
 pub use config::{PoolConfig, SubPoolLimit};
 pub use contents::PoolCounters;
 pub use error::PoolError;
+pub use journal::JournalError;
 pub use rules::NextBlock;
-pub use sender::HeadState;
+pub use sender::{HeadState, Heads};
 pub use subpool::SubPoolStats;
 pub use transaction::{Origin, PoolTransaction, PooledTransaction, Sidecar};
 
@@ -58,8 +61,12 @@ use alloy_consensus::{
     Transaction as _,
     transaction::{Recovered, SignerRecoverable, TxHashRef},
 };
-use alloy_primitives::{Address, B256, map::HashMap};
+use alloy_primitives::{
+    Address, B256,
+    map::{HashMap, HashSet},
+};
 use contents::Contents;
+use journal::{Entry as JournalEntry, Journal};
 use parking_lot::RwLock;
 use retrie_chainspec::{
     ChainSpec,
@@ -70,8 +77,9 @@ use rules::Rules;
 use sender::{Readiness, Sender, SenderAccount, Slot};
 use std::{
     collections::{BTreeMap, BTreeSet, hash_map::Entry},
+    path::Path,
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicU64, Ordering},
     },
 };
@@ -140,6 +148,18 @@ struct Shared {
     contents: RwLock<Contents>,
     pending: broadcast::Sender<Arc<PoolTransaction>>,
     rejected: AtomicU64,
+    journal: OnceLock<Journal>,
+}
+
+/// A transaction on its way in.
+struct Incoming {
+    transaction: PooledTransaction,
+    origin: Origin,
+    /// Of one that nobody has signed.
+    unsigned_by: Option<Address>,
+    /// Whether it was accepted before, by a process that has ended. What it was accepted for may
+    /// stand in a block that is not there again yet: it may wait for funds, and for those before it.
+    is_restored: bool,
 }
 
 impl Pool {
@@ -157,7 +177,8 @@ impl Pool {
         let (pending, _) = broadcast::channel(config.pending_listener_buffer.max(1));
         let rejected = AtomicU64::new(0);
         let contents = RwLock::new(contents);
-        Self { shared: Arc::new(Shared { config, spec, contents, pending, rejected }) }
+        let journal = OnceLock::new();
+        Self { shared: Arc::new(Shared { config, spec, contents, pending, rejected, journal }) }
     }
 
     /// The configuration.
@@ -165,7 +186,7 @@ impl Pool {
         &self.shared.config
     }
 
-    /// Adds a transaction; `state` is that of the head. Returns its hash.
+    /// Adds a transaction. Returns its hash.
     ///
     /// # Errors
     /// [`PoolError`] saying why it is refused.
@@ -173,22 +194,54 @@ impl Pool {
         &self,
         transaction: PooledTransaction,
         origin: Origin,
-        state: &dyn HeadState,
+        heads: &dyn Heads,
     ) -> Result<B256, PoolError> {
-        let result = self.try_add(transaction, origin, state);
-        if result.is_err() {
-            self.shared.rejected.fetch_add(1, Ordering::Relaxed);
+        self.add_incoming(
+            Incoming { transaction, origin, unsigned_by: None, is_restored: false },
+            heads,
+        )
+    }
+
+    /// Adds a transaction that nobody has signed, as one of `sender`: for impersonated accounts of
+    /// dev chains, which may be contracts.
+    ///
+    /// # Errors
+    /// As [`add`](Self::add).
+    pub fn add_unsigned(
+        &self,
+        transaction: PooledTransaction,
+        sender: Address,
+        heads: &dyn Heads,
+    ) -> Result<B256, PoolError> {
+        let (origin, unsigned_by) = (Origin::Local, Some(sender));
+        self.add_incoming(Incoming { transaction, origin, unsigned_by, is_restored: false }, heads)
+    }
+
+    fn add_incoming(&self, incoming: Incoming, heads: &dyn Heads) -> Result<B256, PoolError> {
+        let result = self.try_add(incoming, heads);
+        match &result {
+            Ok(tx) => {
+                // Before anybody is told that it was taken.
+                if let Some(journal) = self.shared.journal.get()
+                    && let Some(entry) = JournalEntry::of(tx)
+                {
+                    journal.append(&entry);
+                }
+            }
+            Err(_) => {
+                self.shared.rejected.fetch_add(1, Ordering::Relaxed);
+            }
         }
-        result
+        result.map(|tx| *tx.hash())
     }
 
     fn try_add(
         &self,
-        transaction: PooledTransaction,
-        origin: Origin,
-        state: &dyn HeadState,
-    ) -> Result<B256, PoolError> {
+        incoming: Incoming,
+        heads: &dyn Heads,
+    ) -> Result<Arc<PoolTransaction>, PoolError> {
         let Shared { config, contents, .. } = &*self.shared;
+        let Incoming { transaction, origin, unsigned_by, is_restored } = incoming;
         let (transaction, sidecar) = transaction::split(transaction);
         let hash = *transaction.tx_hash();
         let rules = {
@@ -198,38 +251,64 @@ impl Pool {
             }
             Arc::clone(&contents.rules)
         };
-        let sender = transaction.recover_signer().map_err(|_| PoolError::InvalidSignature)?;
-        let tx = Arc::new(PoolTransaction::new(
-            Recovered::new_unchecked(transaction, sender),
-            sidecar.map(Arc::new),
-            origin,
-            config.is_local(origin, &sender),
-        ));
+        let recovered = unsigned_by.map_or_else(|| transaction.recover_signer(), Ok);
+        let sender = recovered.map_err(|_| PoolError::InvalidSignature)?;
+        let is_local = config.is_local(origin, &sender);
+        let transaction = Recovered::new_unchecked(transaction, sender);
+        let tx = PoolTransaction::new(transaction, sidecar.map(Arc::new), origin, is_local);
+        let tx = Arc::new(if unsigned_by.is_some() { tx.unsigned() } else { tx });
         rules.check(&tx, config)?;
 
         // What is cheap goes first: blobs and authorities take milliseconds each.
-        let known = contents.read().account(&sender);
-        let account = known.map_or_else(|| SenderAccount::read(state, sender), Ok)?;
-        account.check(&tx)?;
+        let mut read = None;
+        let may_wait = is_restored;
+        self.at_head(&sender, &mut read, heads, |_, account| account.check(&tx, may_wait))?;
         tx.authorities();
         if tx.is_blob() {
-            contents.read().check(config, &tx, account)?;
-            rules::check_proofs(&tx)?;
+            self.at_head(&sender, &mut read, heads, |contents, account| {
+                contents.check(config, &tx, account, may_wait)
+            })?;
+            if !is_restored {
+                rules::check_proofs(&tx)?;
+            }
         }
 
-        let fresh = {
+        loop {
             let mut contents = contents.write();
+            let Some(account) = contents.account(&sender, read) else {
+                drop(contents);
+                read = Some(SenderAccount::read(&*heads.latest()?, sender)?);
+                continue;
+            };
             if !Arc::ptr_eq(&rules, &contents.rules) {
                 contents.rules.check(&tx, config)?;
             }
-            let account = contents.account(&sender).unwrap_or(account);
-            contents.check(config, &tx, account)?;
-            let admitted = contents.admit(tx, account);
+            contents.check(config, &tx, account, may_wait)?;
+            let admitted = contents.admit(Arc::clone(&tx), account);
             let fresh = contents.take_fresh();
-            admitted.map(|()| fresh)
-        }?;
-        self.announce(fresh);
-        Ok(hash)
+            drop(contents);
+            self.announce(fresh);
+            return admitted.map(|()| tx);
+        }
+    }
+
+    /// Does `work` with the sender's account as it is at the pool's head, or at a later one. `read`
+    /// is what was read of the account last.
+    fn at_head<T>(
+        &self,
+        sender: &Address,
+        read: &mut Option<SenderAccount>,
+        heads: &dyn Heads,
+        work: impl FnOnce(&Contents, SenderAccount) -> Result<T, PoolError>,
+    ) -> Result<T, PoolError> {
+        loop {
+            let contents = self.shared.contents.read();
+            if let Some(account) = contents.account(sender, *read) {
+                return work(&contents, account);
+            }
+            drop(contents);
+            *read = Some(SenderAccount::read(&*heads.latest()?, *sender)?);
+        }
     }
 
     /// Follows a change of the canonical chain.
@@ -269,28 +348,139 @@ impl Pool {
         for hash in mined {
             contents.remove_mined(hash);
         }
-        contents.advance(config, rules, &accounts);
+        contents.advance(config, rules, state.sequence(), &accounts);
 
+        let mut journalled = Vec::new();
         reinserted.sort_by_key(|transaction| transaction.nonce());
         for transaction in reinserted {
             let sender = transaction.signer();
             let sidecar = contents.blobs.sidecar(transaction.tx_hash());
-            let is_local = config.is_local(Origin::External, &sender);
-            let tx = PoolTransaction::new(transaction, sidecar, Origin::External, is_local);
+            let origin = contents.mined.remove(transaction.tx_hash()).unwrap_or(Origin::External);
+            let is_local = config.is_local(origin, &sender);
+            let tx = Arc::new(PoolTransaction::new(transaction, sidecar, origin, is_local));
             let account = accounts.get(&sender).copied().unwrap_or_default();
             let admitted = (contents.rules.check(&tx, config))
-                .and_then(|()| contents.check(config, &tx, account))
-                .and_then(|()| contents.admit(Arc::new(tx), account));
+                .and_then(|()| contents.check(config, &tx, account, false))
+                .and_then(|()| contents.admit(Arc::clone(&tx), account));
             if admitted.is_ok() {
                 contents.counters.reinserted += 1;
+                journalled.push(tx);
             }
         }
         contents.expire(config);
         contents.evict();
         let fresh = contents.take_fresh();
         drop(contents);
+        if let Some(journal) = self.shared.journal.get() {
+            let entries = journalled.iter().filter_map(|tx| JournalEntry::of(tx));
+            entries.for_each(|entry| journal.append(&entry));
+        }
         self.announce(fresh);
         Ok(())
+    }
+
+    // -- dev chains -------------------------------------------------------------------------------
+
+    /// Whether there are transactions that nobody has signed; see [`add_unsigned`](Self::add_unsigned).
+    pub(crate) fn has_unsigned(&self) -> bool {
+        self.shared.contents.read().unsigned > 0
+    }
+
+    /// Makes this hold exactly `txs`, which it held at some time before, as far as they are valid.
+    pub(crate) fn restore(&self, txs: &[Arc<PoolTransaction>], heads: &dyn Heads) {
+        let wanted: HashSet<B256> = txs.iter().map(|tx| *tx.hash()).collect();
+        for tx in self.pooled() {
+            if !wanted.contains(tx.hash()) {
+                self.remove(tx.hash());
+            }
+        }
+        for tx in txs {
+            let Some(JournalEntry { transaction, origin, sender }) = JournalEntry::of(tx) else {
+                continue;
+            };
+            let incoming =
+                Incoming { transaction, origin, unsigned_by: sender, is_restored: true };
+            match self.try_add(incoming, heads) {
+                Ok(_) | Err(PoolError::AlreadyKnown) => {}
+                Err(error) => tracing::debug!(hash = %tx.hash(), %error, "not taken back"),
+            }
+        }
+    }
+
+    // -- journal ----------------------------------------------------------------------------------
+
+    /// Takes back what the journal in `path` holds, and keeps it from here on. Returns how many
+    /// transactions came back; those that are mined, or are valid no more, do not.
+    ///
+    /// # Errors
+    /// [`JournalError`] if the file cannot be read or written.
+    pub fn keep_journal(&self, path: &Path, heads: &dyn Heads) -> Result<usize, JournalError> {
+        let (journal, entries) = Journal::open(path)?;
+        let mut restored = 0;
+        for JournalEntry { transaction, origin, sender } in entries {
+            let hash = *transaction.tx_hash();
+            let incoming =
+                Incoming { transaction, origin, unsigned_by: sender, is_restored: true };
+            match self.try_add(incoming, heads) {
+                Ok(_) => restored += 1,
+                Err(error) => tracing::debug!(%hash, %error, "not taken from the journal"),
+            }
+        }
+        journal.rewrite(|| entries_of(self.pooled()))?;
+        // A pool has one journal: a second one is not kept.
+        let _ = self.shared.journal.set(journal);
+        Ok(restored)
+    }
+
+    /// Forgets how mined transactions came here, but for these, whose blocks are not durable yet.
+    pub(crate) fn forget_mined(&self, but: &HashSet<B256>) {
+        self.shared.contents.write().mined.retain(|hash, _| but.contains(hash));
+    }
+
+    /// Writes the journal anew if it has grown too long, or if `must`. `undurable` gives the
+    /// transactions of all blocks that a killed process would forget; it is asked for once the
+    /// transactions of the pool are taken down, so that none slips through between both.
+    pub(crate) fn tidy_journal(
+        &self,
+        must: bool,
+        undurable: impl FnOnce() -> Vec<Recovered<Transaction>>,
+    ) {
+        let Some(journal) = self.shared.journal.get() else { return };
+        if !must && !journal.is_large() {
+            return;
+        }
+        let entries = || {
+            let mut all = self.pooled();
+            // First those that come first: nonces ascend.
+            all.splice(0..0, self.recall(undurable()));
+            entries_of(all)
+        };
+        if let Err(error) = journal.rewrite(entries) {
+            tracing::error!(%error, "the journal of the transaction pool stays as it is");
+        }
+    }
+
+    /// All transactions, those of a sender by nonce.
+    pub(crate) fn pooled(&self) -> Vec<Arc<PoolTransaction>> {
+        let contents = self.shared.contents.read();
+        let slots = contents.senders.values().flat_map(|sender| sender.slots.values());
+        slots.map(|slot| Arc::clone(&slot.tx)).collect()
+    }
+
+    /// Transactions that were mined, as they were in the pool.
+    fn recall(&self, mined: Vec<Recovered<Transaction>>) -> Vec<Arc<PoolTransaction>> {
+        let contents = self.shared.contents.read();
+        let of = |transaction: Recovered<Transaction>| {
+            let sidecar = contents.blobs.sidecar(transaction.tx_hash());
+            let origin = contents.mined.get(transaction.tx_hash()).copied();
+            let origin = origin.unwrap_or(Origin::External);
+            let is_local = self.shared.config.is_local(origin, &transaction.signer());
+            let is_unsigned =
+                transaction.inner().recover_signer().ok() != Some(transaction.signer());
+            let tx = PoolTransaction::new(transaction, sidecar, origin, is_local);
+            Arc::new(if is_unsigned { tx.unsigned() } else { tx })
+        };
+        mined.into_iter().map(of).collect()
     }
 
     fn announce(&self, fresh: Vec<Arc<PoolTransaction>>) {
@@ -311,6 +501,12 @@ impl Pool {
     /// The transaction with this hash.
     pub fn get(&self, hash: &B256) -> Option<Arc<PoolTransaction>> {
         self.shared.contents.read().get(hash).map(|slot| Arc::clone(&slot.tx))
+    }
+
+    /// Whether a transaction is here and the next block can take it.
+    pub fn is_pending(&self, hash: &B256) -> bool {
+        let contents = self.shared.contents.read();
+        contents.get(hash).is_some_and(|slot| slot.readiness == Some(Readiness::Executable))
     }
 
     /// The transactions that a block with these fees (wei) can take, best first, as they are now.
@@ -408,6 +604,10 @@ impl Pool {
     pub fn check_invariants(&self) -> Result<(), String> {
         self.shared.contents.read().check_invariants(&self.shared.config)
     }
+}
+
+fn entries_of(txs: Vec<Arc<PoolTransaction>>) -> impl Iterator<Item = JournalEntry> {
+    txs.into_iter().filter_map(|tx| JournalEntry::of(&tx))
 }
 
 fn content_of(sender: &Sender) -> SenderContent {

@@ -7,12 +7,38 @@ use alloy_primitives::{Address, B256, Bytes, KECCAK256_EMPTY, U256};
 use retrie_state::{Account, StateError};
 use std::{collections::BTreeMap, sync::Arc, time::Instant};
 
-/// Reads the state of the head.
+/// Reads the state of one head.
 pub trait HeadState {
+    /// Place among the heads of this run: states of later heads have larger numbers, whatever the
+    /// numbers of their blocks are.
+    fn sequence(&self) -> u64;
     /// The account at `address`, `None` if there is none.
     fn account(&self, address: Address) -> Result<Option<Account>, StateError>;
     /// The code with this keccak-256, `None` if it is not stored.
     fn code(&self, hash: &B256) -> Result<Option<Bytes>, StateError>;
+}
+
+impl<T: HeadState + ?Sized> HeadState for &T {
+    fn sequence(&self) -> u64 {
+        (**self).sequence()
+    }
+
+    fn account(&self, address: Address) -> Result<Option<Account>, StateError> {
+        (**self).account(address)
+    }
+
+    fn code(&self, hash: &B256) -> Result<Option<Bytes>, StateError> {
+        (**self).code(hash)
+    }
+}
+
+/// Gives the state of the head as it is when asked.
+pub trait Heads {
+    /// The state of the present head, or of a later one by the time it is used.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    fn latest(&self) -> Result<Box<dyn HeadState + '_>, StateError>;
 }
 
 /// What the pool needs to know of a sender's account.
@@ -26,6 +52,8 @@ pub(super) struct SenderAccount {
     pub(super) is_delegated: bool,
     /// Hash of a code that is none: such an account sends nothing (EIP-3607).
     pub(super) contract: Option<B256>,
+    /// Place of the head at which it is so; see [`HeadState::sequence`].
+    pub(super) sequence: u64,
 }
 
 /// Length of a delegation: designator and address.
@@ -33,10 +61,11 @@ const DELEGATION_LEN: usize = 3 + 20;
 
 impl SenderAccount {
     pub(super) fn read(state: &dyn HeadState, address: Address) -> Result<Self, StateError> {
+        let sequence = state.sequence();
         let Some(Account { nonce, balance, code_hash }) = state.account(address)? else {
-            return Ok(Self::default());
+            return Ok(Self { sequence, ..Self::default() });
         };
-        let mut account = Self { nonce, balance, ..Self::default() };
+        let mut account = Self { nonce, balance, sequence, ..Self::default() };
         if code_hash != KECCAK256_EMPTY {
             let code = state.code(&code_hash)?.ok_or_else(|| {
                 StateError::corrupt("codes", format!("code {code_hash} of {address} is missing"))
@@ -48,15 +77,18 @@ impl SenderAccount {
         Ok(account)
     }
 
-    /// Whether the account can send a transaction at all.
-    pub(super) fn check(&self, tx: &PoolTransaction) -> Result<(), PoolError> {
-        if let Some(code_hash) = self.contract {
+    /// Whether the account can send a transaction at all; if it `may_wait`, it need not have the funds
+    /// yet.
+    pub(super) fn check(&self, tx: &PoolTransaction, may_wait: bool) -> Result<(), PoolError> {
+        if let Some(code_hash) = self.contract
+            && !tx.is_unsigned
+        {
             return Err(PoolError::SenderNotEoa { address: tx.sender(), code_hash });
         }
         if tx.nonce() < self.nonce {
             return Err(PoolError::NonceTooLow { next: self.nonce, got: tx.nonce() });
         }
-        if tx.cost() > self.balance {
+        if tx.cost() > self.balance && !may_wait {
             return Err(PoolError::InsufficientFunds { balance: self.balance, cost: tx.cost() });
         }
         Ok(())

@@ -41,6 +41,8 @@ pub struct PoolTransaction {
     pub arrived: Instant,
     /// Whether it has the privileges of a local transaction.
     pub is_local: bool,
+    /// Whether nobody has signed it: one of an impersonated account of a dev chain.
+    pub is_unsigned: bool,
     cost: U256,
     encoded_length: usize,
     size: usize,
@@ -84,11 +86,18 @@ impl PoolTransaction {
             origin,
             arrived: Instant::now(),
             is_local,
+            is_unsigned: false,
             cost,
             encoded_length,
             size,
             authorities: OnceLock::new(),
         }
+    }
+
+    /// The same, of an impersonated account.
+    pub(super) const fn unsigned(mut self) -> Self {
+        self.is_unsigned = true;
+        self
     }
 
     /// Its hash.

@@ -43,12 +43,14 @@ fn transactions_of_reorganised_blocks_come_back() {
     // A sibling with none of them, and a transaction that the pool has never seen.
     let stranger = transfer(5, 0).signed();
     let back = [&txs[1], &stranger, &txs[0]].map(mined).to_vec();
-    before.go(&pool, &[], back);
+    let sibling = World { sequence: world.sequence + 1, ..before };
+    sibling.go(&pool, &[], back);
     assert_eq!(status(&pool), (4, 0));
     assert_eq!(pool.stats().counters.reinserted, 3);
     assert!(pool.get(stranger.tx_hash()).is_some());
 
     // A sibling with the same ones takes none back.
+    world.sequence = sibling.sequence + 1;
     world.go(&pool, &hashes, txs[..2].iter().map(mined).collect());
     assert_eq!(status(&pool), (2, 0));
 }

@@ -4,7 +4,9 @@
 
 mod blobs;
 mod heads;
+mod journal;
 mod model;
+mod races;
 mod refusals;
 mod waiting;
 mod world;

@@ -3,8 +3,12 @@
 use crate::world::*;
 use alloy_primitives::{Address, B256, U256};
 use rand::{Rng, SeedableRng, rngs::StdRng, seq::IndexedRandom};
-use retrie_engine::pool::{Origin, Pool, PoolConfig, PoolTransaction, SubPoolLimit};
+use retrie_engine::pool::{
+    HeadState, Heads, Origin, Pool, PoolConfig, PoolTransaction, SubPoolLimit,
+};
+use retrie_state::StateError;
 use std::{
+    cell::Cell,
     collections::{BTreeMap, BTreeSet, HashMap},
     sync::Arc,
 };
@@ -103,6 +107,18 @@ fn random_transfer(rng: &mut StdRng, world: &World) -> Transfer {
     transfer(from, nonce.saturating_sub(2)).fee(fee, tip).value(value)
 }
 
+/// Gives an old state first, as to a thread that was slow, and the present one when asked again.
+struct Stale<'a> {
+    first: Cell<Option<&'a World>>,
+    now: &'a World,
+}
+
+impl Heads for Stale<'_> {
+    fn latest(&self) -> Result<Box<dyn HeadState + '_>, StateError> {
+        Ok(Box::new(self.first.take().unwrap_or(self.now)))
+    }
+}
+
 /// Random transactions, blocks and reorgs; `each` sees pool and model after every step. The model has
 /// no limits.
 fn storm(seed: u64, config: PoolConfig, mut each: impl FnMut(&Pool, &World, &Model)) {
@@ -110,6 +126,7 @@ fn storm(seed: u64, config: PoolConfig, mut each: impl FnMut(&Pool, &World, &Mod
     let world = World::new("prague");
     let pool = world.pool(config);
     let mut model = Model::default();
+    let mut seen = vec![world.clone()];
     let mut chain = vec![Block { world, txs: vec![] }];
     let mut known: HashMap<B256, Transfer> = HashMap::new();
     for _ in 0..400 {
@@ -120,7 +137,10 @@ fn storm(seed: u64, config: PoolConfig, mut each: impl FnMut(&Pool, &World, &Mod
             let hash = *signed.tx_hash();
             let is_known = known.insert(hash, tx).is_some() && pool.get(&hash).is_some();
             let allowed = !is_known && model.add(world, tx, hash);
-            let result = pool.add(signed, Origin::External, world);
+            // What is read first may be the state of any head before, of a branch that is gone too.
+            let stale = &seen[rng.random_range(0..seen.len())];
+            let heads = Stale { first: Cell::new(Some(stale)), now: world };
+            let result = pool.add(signed, Origin::External, &heads);
             if pool.stats().counters.evicted == 0 {
                 assert_eq!(result.is_ok(), allowed, "{tx:?}: {result:?}");
             }
@@ -139,7 +159,10 @@ fn storm(seed: u64, config: PoolConfig, mut each: impl FnMut(&Pool, &World, &Mod
                 hashes.extend(block.txs.iter().map(|tx| *tx.signed().tx_hash()));
                 chain.push(block);
             }
-            let world = &chain.last().unwrap().world;
+            let world = &mut chain.last_mut().unwrap().world;
+            world.sequence = seen.last().unwrap().sequence + 1;
+            seen.push(world.clone());
+            let world = &*world;
             model.txs.retain(|(sender, nonce), (_, _, hash)| {
                 !hashes.contains(hash) && *nonce >= world.accounts[sender].nonce
             });

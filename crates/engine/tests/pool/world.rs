@@ -15,7 +15,7 @@ use retrie_chainspec::{
     primitives::{Header, SealedHeader, Transaction},
 };
 use retrie_engine::pool::{
-    HeadState, NextBlock, Origin, Pool, PoolConfig, PoolStatus, PoolTransaction, PooledTransaction,
+    HeadState, Heads, NextBlock, Origin, Pool, PoolConfig, PoolStatus, PoolTransaction, PooledTransaction,
     Sidecar,
 };
 use retrie_pipeline::testkit::{CHAIN_ID, Wallet};
@@ -75,15 +75,27 @@ pub(crate) struct World {
     pub(crate) accounts: BTreeMap<Address, Account>,
     pub(crate) codes: HashMap<B256, Bytes>,
     pub(crate) next: NextBlock,
+    /// Place among the heads.
+    pub(crate) sequence: u64,
 }
 
 impl HeadState for World {
+    fn sequence(&self) -> u64 {
+        self.sequence
+    }
+
     fn account(&self, address: Address) -> Result<Option<Account>, StateError> {
         Ok(self.accounts.get(&address).copied())
     }
 
     fn code(&self, hash: &B256) -> Result<Option<Bytes>, StateError> {
         Ok(self.codes.get(hash).cloned())
+    }
+}
+
+impl Heads for World {
+    fn latest(&self) -> Result<Box<dyn HeadState + '_>, StateError> {
+        Ok(Box::new(self))
     }
 }
 
@@ -100,7 +112,7 @@ impl World {
             blob_base_fee: spec.blob_params_at_timestamp(0).map(|_| 1),
         };
         let accounts = (0..16).map(|n| (address(n), account)).collect();
-        Self { spec, accounts, codes: HashMap::new(), next }
+        Self { spec, accounts, codes: HashMap::new(), next, sequence: 1 }
     }
 
     pub(crate) fn pool(&self, config: PoolConfig) -> Pool {
@@ -139,6 +151,7 @@ impl World {
             account.balance -= tx.cost();
         }
         self.next.number += 1;
+        self.sequence += 1;
         txs.iter().map(|tx| *tx.hash()).collect()
     }
 }

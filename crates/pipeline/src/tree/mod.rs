@@ -115,6 +115,9 @@ pub struct HeadChange {
     pub reverted: Vec<BlockWithReceipts>,
     /// Blocks that are now, in ascending order; none if the head went back.
     pub committed: Vec<BlockWithReceipts>,
+    /// Whether the reverted blocks were dropped by whoever runs the node: nobody wants their
+    /// transactions again.
+    pub is_dropped: bool,
 }
 
 /// Times of verification, by kind of work.
@@ -369,7 +372,7 @@ impl<'a> Tree<'a> {
         }
         self.head = Head { header: header.clone(), chain };
         self.metrics.head.set(header.number as i64);
-        Ok(Some(HeadChange { head: header, ancestor, reverted, committed }))
+        Ok(Some(HeadChange { head: header, ancestor, reverted, committed, is_dropped: false }))
     }
 
     /// Takes the canonical chain back to block `ancestor`, in memory if that is enough. `branch`

@@ -10,7 +10,7 @@ use retrie_chainspec::{
     ChainSpec,
     primitives::{Header, RecoveredBlock},
 };
-use retrie_engine::{BlockState, View};
+use retrie_engine::{BlockState, NextDevBlock, View, pool::NextBlock};
 use retrie_execution::{Simulation, evm_env};
 use std::{sync::Arc, time::Instant};
 
@@ -44,13 +44,17 @@ impl Ground {
         overrides: Option<&BlockOverrides>,
     ) -> RpcResult<Self> {
         let sealed = view.resolve(id)?;
-        let header = header_of_call(&sealed, overrides)?;
+        let lends = match &rpc.dev {
+            Some(dev) if id.is_pending() => next_header(view, &dev.chain.next_block())?,
+            _ => sealed.header().clone(),
+        };
+        let header = header_of_call(&lends, overrides)?;
         let spec = rpc.live.spec().for_header(&header);
         if let Some(index) = index {
             let missing = || RpcError::Rejected("block not found".into());
             let block = view.block(&sealed.hash())?.ok_or_else(missing)?;
             if index < block.body().transactions.len() && block.number > 0 {
-                let state = view.state(&block.parent_hash)?;
+                let state = view.state_before(&block)?;
                 return Ok(Self { state, within: Some((block, index)), header, spec });
             }
         }
@@ -93,6 +97,21 @@ impl Ground {
         }
         Ok(simulation)
     }
+}
+
+/// The header of the next block of a dev chain, as far as it is known.
+fn next_header(view: &View, next: &NextDevBlock) -> RpcResult<Header> {
+    let (spec, head) = (view.live().spec(), view.head());
+    let fees = NextBlock::after(spec, head, next.timestamp)
+        .map_err(|error| RpcError::Internal(error.to_string()))?;
+    let mut header = head.header().clone();
+    header.parent_hash = head.hash();
+    header.number = fees.number;
+    header.timestamp = next.timestamp;
+    header.base_fee_per_gas = next.base_fee.or(fees.base_fee);
+    header.gas_limit = next.gas_limit.unwrap_or(head.gas_limit);
+    header.mix_hash = next.prev_randao.unwrap_or_else(|| head.hash());
+    Ok(header)
 }
 
 /// Makes the calls of bundles one after the other, each of which sees the changes of those before.

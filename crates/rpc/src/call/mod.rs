@@ -16,7 +16,6 @@ mod estimate;
 mod eth_call;
 mod ground;
 mod halt;
-mod layered;
 mod overrides;
 mod request;
 mod roots;
@@ -24,12 +23,13 @@ mod simulate;
 mod transfers;
 mod words;
 
+pub(crate) use estimate::estimate;
 pub(crate) use ground::{Ground, call_bundles};
 pub(crate) use halt::stack_words;
 use halt::words_of_halt;
 use overrides::{apply_block_overrides, apply_state_overrides, header_of_call};
 pub(crate) use request::{CallRules, prepare};
-pub(crate) use words::{TransactFailure, block_failure};
+pub(crate) use words::{TransactFailure, block_failure, output};
 use words::{halt_words, revert_words};
 
 use crate::{RpcContext, args::heavy};
@@ -37,9 +37,13 @@ use jsonrpsee::RpcModule;
 
 /// Adds the methods of this module, which belong to the namespace `eth`.
 pub(crate) fn register(module: &mut RpcModule<RpcContext>) {
-    heavy(module, "eth_call", |rpc, view, args| eth_call::call(rpc, &view, args));
+    heavy(module, "eth_call", |rpc, view, args| {
+        eth_call::call(rpc, &view, args).map_err(|error| rpc.word(error))
+    });
     heavy(module, "eth_callMany", |rpc, view, args| eth_call::call_many(rpc, &view, args));
-    heavy(module, "eth_estimateGas", |rpc, view, args| estimate::estimate_gas(rpc, &view, args));
+    heavy(module, "eth_estimateGas", |rpc, view, args| {
+        estimate::estimate_gas(rpc, &view, args).map_err(|error| rpc.word(error))
+    });
     heavy(module, "eth_createAccessList", |rpc, view, args| {
         access_list::create_access_list(rpc, &view, args)
     });

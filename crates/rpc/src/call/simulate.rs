@@ -6,7 +6,6 @@
 
 use super::{
     CallRules, TransactFailure, apply_block_overrides, apply_state_overrides, halt_words,
-    layered::LayeredState,
     overrides::override_header,
     prepare, revert_words,
     roots::Roots,
@@ -35,8 +34,8 @@ use retrie_chainspec::primitives::{
     Block, BlockBody, Header, Receipt, RecoveredBlock, SealedHeader, Transaction, Withdrawals,
 };
 use retrie_consensus::{next_base_fee, next_excess_blob_gas};
-use retrie_engine::View;
-use retrie_execution::{BlockEnd, Simulation, TransactError};
+use retrie_engine::{BlockState, View};
+use retrie_execution::{BlockEnd, ExecutionInput, LayeredState, Simulation, TransactError};
 use revm::context::{
     TransactionType, TxEnv,
     either::Either,
@@ -170,7 +169,7 @@ struct Simulator<'a> {
     /// Numbers and hashes of the base and of the simulated blocks.
     ancestors: Vec<(u64, B256)>,
     roots: Roots<'a>,
-    state: LayeredState<'a>,
+    state: LayeredState<&'a BlockState>,
 }
 
 /// The calls of one block, executed.
@@ -199,7 +198,9 @@ impl Simulator<'_> {
         let has_withdrawals = spec.is_shanghai_active_at_timestamp(header.timestamp);
         let withdrawals = has_withdrawals.then(|| withdrawals.unwrap_or_default());
 
-        let mut simulation = Simulation::new(&spec, &header, self.state.input());
+        let codes = self.state.below().view().live().codes();
+        let input = ExecutionInput::new(&self.state, &self.state, &self.state);
+        let mut simulation = Simulation::new(&spec, &header, input.with_code_cache(codes));
         simulation.set_deadline(self.end);
         for (number, hash) in &self.ancestors {
             simulation.set_block_hash(*number, *hash);

@@ -275,7 +275,7 @@ fn panic_words(panic: &Panic) -> String {
 }
 
 /// What a call returned, or how it failed. The state must be the one that it was executed on.
-pub(super) fn output(
+pub(crate) fn output(
     simulation: &mut Simulation<'_>,
     tx: &TxEnv,
     result: ExecutionResult<HaltReason>,
@@ -286,7 +286,7 @@ pub(super) fn output(
             Err(RpcError::Reverted { message: revert_words(&output), output })
         }
         ExecutionResult::Halt { reason, .. } => {
-            Err(RpcError::Rejected(words_of_halt(simulation, tx, &reason)))
+            Err(RpcError::Halted(words_of_halt(simulation, tx, &reason)))
         }
     }
 }

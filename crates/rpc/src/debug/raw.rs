@@ -109,7 +109,7 @@ pub(crate) fn access_list(
     if block.header().block_access_list_hash.is_none() || block.number == 0 {
         return Ok(None);
     }
-    let state = view.state(&block.parent_hash)?;
+    let state = view.state_before(block)?;
     let spec = rpc.live.spec().for_header(block.header());
     let outcome = execute_block(&spec, block, state.input()).map_err(crate::call::block_failure)?;
     Ok(outcome.access_list)

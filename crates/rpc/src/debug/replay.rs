@@ -61,7 +61,7 @@ where
     if block.number == 0 {
         return Err(RpcError::Rejected("genesis is not traceable".into()));
     }
-    let state = view.state(&block.parent_hash)?;
+    let state = view.state_before(block)?;
     let spec = rpc.live.spec().for_header(block.header());
     let (first, end) = match which {
         Which::All => (0, block.body().transactions.len()),

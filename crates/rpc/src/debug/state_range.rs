@@ -70,7 +70,7 @@ fn storage_range(rpc: &RpcContext, view: &View, args: &mut Args<'_>) -> RpcResul
             block.hash()
         )));
     }
-    let state = view.state(&block.parent_hash)?;
+    let state = view.state_before(&block)?;
     let spec = rpc.live.spec().for_header(block.header());
     if state.some_slots(&contract, MAX_SLOTS + 1)?.len() > MAX_SLOTS {
         return Err(RpcError::Rejected(format!(

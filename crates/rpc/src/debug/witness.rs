@@ -64,7 +64,7 @@ fn witness(rpc: &RpcContext, view: &View, block: &RecoveredBlock) -> RpcResult<E
     if block.number == 0 {
         return Err(RpcError::Rejected("genesis has no witness".into()));
     }
-    let state = view.state(&block.parent_hash)?;
+    let state = view.state_before(block)?;
     let spec = rpc.live.spec().for_header(block.header());
     let recorder = AccessRecorder::new(&state);
     let reads = Reads { state: &state, codes: Mutex::default(), oldest: Mutex::default() };

@@ -4,11 +4,13 @@
 
 mod access_list;
 mod account;
+mod accounts;
 mod block;
 mod capabilities;
 mod config;
 pub(crate) mod convert;
 mod fee;
+mod fill;
 mod filters;
 mod interests;
 mod logs;
@@ -18,6 +20,7 @@ mod send;
 mod subscribe;
 mod transaction;
 
+pub(crate) use accounts::personal_methods;
 pub(crate) use convert::pool_transaction;
 pub(crate) use receipt::intermediate_roots;
 
@@ -39,10 +42,12 @@ pub(crate) fn methods(context: &RpcContext) -> Methods {
     let mut module = RpcModule::new(context.clone());
     access_list::register(&mut module);
     account::register(&mut module);
+    accounts::register(&mut module);
     block::register(&mut module);
     capabilities::register(&mut module);
     config::register(&mut module);
     fee::register(&mut module);
+    fill::register(&mut module);
     filters::register(&mut module);
     logs::register(&mut module);
     proof::register(&mut module);

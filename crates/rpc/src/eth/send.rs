@@ -1,35 +1,51 @@
-//! Transactions that come in, and accounts that this node holds no keys of.
+//! Signed transactions that come in.
 
 use super::receipt;
-use crate::{
-    RpcContext, RpcError, RpcResult,
-    args::{Args, quick, read},
-};
+use crate::{Args, DevNode, RpcContext, RpcError, RpcResult};
 use alloy_consensus::Transaction as _;
 use alloy_eips::eip2718::Decodable2718;
-use alloy_primitives::{Address, B256, Bytes, U64, U256};
-use alloy_rpc_types_eth::TransactionRequest;
+use alloy_primitives::{B256, Bytes, U64, U256};
 use jsonrpsee::RpcModule;
 use retrie_engine::{
-    View,
+    Sealing,
     pool::{Origin, PooledTransaction},
 };
+use retrie_pipeline::HeadChange;
 use std::{sync::Arc, time::Duration};
-use tokio::{sync::broadcast::error::RecvError, time::Instant};
+use tokio::{
+    sync::broadcast::{
+        Receiver,
+        error::{RecvError, TryRecvError},
+    },
+    time::Instant,
+};
 
 /// How long `eth_sendRawTransactionSync` waits if it is not told.
 const DEFAULT_WAIT: Duration = Duration::from_secs(20);
 /// How long it waits at most.
 const MAX_WAIT: Duration = Duration::from_secs(60);
+/// How long a sender waits at most until its transaction is sealed.
+const SEALING: Duration = Duration::from_secs(10);
 /// Code of a transaction that was accepted but not mined in time.
 const NOT_MINED_IN_TIME: i32 = 4;
 /// Wei of an ether.
 const ETHER: u128 = 1_000_000_000_000_000_000;
 
 pub(super) fn register(module: &mut RpcModule<RpcContext>) {
-    read(module, "eth_sendRawTransaction", |rpc, view, args| {
-        send(rpc, &view, &args.required::<Bytes>()?)
-    });
+    let registered = module.register_async_method(
+        "eth_sendRawTransaction",
+        |params, rpc: Arc<RpcContext>, _| async move {
+            let mut args = Args::new(&params)?;
+            let raw: Bytes = args.required()?;
+            args.end()?;
+            let watch = Watch::start(&rpc);
+            let context = (*rpc).clone();
+            let hash = rpc.read(move |_| send(&context, &raw)).await?;
+            watch.until_sealed(&rpc, &hash).await;
+            RpcResult::Ok(hash)
+        },
+    );
+    registered.expect("a namespace names each of its methods once");
     let registered = module.register_async_method(
         "eth_sendRawTransactionSync",
         |params, rpc: Arc<RpcContext>, _| async move {
@@ -42,30 +58,49 @@ pub(super) fn register(module: &mut RpcModule<RpcContext>) {
         },
     );
     registered.expect("a namespace names each of its methods once");
-    quick(module, "eth_accounts", |_, _| Ok(Vec::<Address>::new()));
-    quick(module, "eth_coinbase", |_, _| -> RpcResult<Address> {
-        Err(RpcError::Rejected("etherbase must be explicitly specified".into()))
-    });
-    quick(module, "eth_sendTransaction", |_, args| {
-        args.required::<TransactionRequest>()?;
-        unknown_account::<B256>()
-    });
-    quick(module, "eth_signTransaction", |_, args| {
-        args.required::<TransactionRequest>()?;
-        unknown_account::<Bytes>()
-    });
-    quick(module, "eth_sign", |_, args| {
-        let _: (Address, Bytes) = (args.required()?, args.required()?);
-        unknown_account::<Bytes>()
-    });
 }
 
-fn unknown_account<T>() -> RpcResult<T> {
-    Err(RpcError::Rejected("unknown account: this node holds no keys".into()))
+/// Watches the chain from before a transaction is sent.
+pub(super) struct Watch(Option<Receiver<Arc<HeadChange>>>);
+
+impl Watch {
+    /// Begins, if this is a dev chain that answers once a transaction is sealed.
+    pub(super) fn start(rpc: &RpcContext) -> Self {
+        let seals = |dev: &&Arc<DevNode>| dev.waits && dev.chain.sealing() == Sealing::Instant;
+        Self(rpc.dev.as_ref().filter(seals).map(|_| rpc.live.subscribe()))
+    }
+
+    /// Waits until the transaction is in a block, or will not be in the next one. Says whether it is.
+    pub(super) async fn until_sealed(self, rpc: &RpcContext, hash: &B256) -> bool {
+        let Some(mut changes) = self.0 else { return false };
+        let deadline = Instant::now() + SEALING;
+        loop {
+            let is_waiting = rpc.pool().is_ok_and(|pool| pool.is_pending(hash));
+            let change = if is_waiting {
+                match tokio::time::timeout_at(deadline, changes.recv()).await {
+                    Ok(change) => change.map_err(|error| matches!(error, RecvError::Closed)),
+                    Err(_) => return false,
+                }
+            } else {
+                // What was to be told of it has been told.
+                changes.try_recv().map_err(|error| !matches!(error, TryRecvError::Lagged(_)))
+            };
+            match change {
+                Ok(change) if has(&change, hash) => return true,
+                Ok(_) | Err(false) => {}
+                Err(true) => return false,
+            }
+        }
+    }
+}
+
+fn has(change: &HeadChange, hash: &B256) -> bool {
+    let mut committed = change.committed.iter();
+    committed.any(|block| block.block.body().transactions.iter().any(|one| one.tx_hash() == hash))
 }
 
 /// Adds a transaction in its EIP-2718 encoding, one with blobs in that of the network, to the pool.
-fn send(rpc: &RpcContext, view: &View, raw: &[u8]) -> RpcResult<B256> {
+fn send(rpc: &RpcContext, raw: &[u8]) -> RpcResult<B256> {
     let pool = rpc.pool()?;
     if raw.is_empty() {
         return Err(RpcError::Rejected("transaction could not be decoded: it is empty".into()));
@@ -74,14 +109,13 @@ fn send(rpc: &RpcContext, view: &View, raw: &[u8]) -> RpcResult<B256> {
         RpcError::Rejected(format!("transaction could not be decoded: {error}"))
     })?;
     check_fee(&transaction, rpc.limits.tx_fee_cap)?;
-    let state = view.state(&view.head().hash())?;
-    let hash = pool.add(transaction, Origin::Local, &state)?;
+    let hash = pool.add(transaction, Origin::Local, &rpc.live)?;
     tracing::debug!(%hash, "transaction sent by a user");
     Ok(hash)
 }
 
 /// Protects users from fees that are slips.
-fn check_fee(transaction: &PooledTransaction, cap: u128) -> RpcResult<()> {
+pub(super) fn check_fee(transaction: &PooledTransaction, cap: u128) -> RpcResult<()> {
     let fee = U256::from(transaction.max_fee_per_gas()) * U256::from(transaction.gas_limit());
     if cap == 0 || fee <= U256::from(cap) {
         return Ok(());
@@ -103,12 +137,10 @@ async fn send_and_wait(
     // From before it is sent, so that no block is missed.
     let mut changes = rpc.live.subscribe();
     let context = rpc.clone();
-    let hash = rpc.read(move |view| send(&context, &view, &raw)).await?;
+    let hash = rpc.read(move |_| send(&context, &raw)).await?;
     loop {
         let is_mined = match tokio::time::timeout_at(deadline, changes.recv()).await {
-            Ok(Ok(change)) => change.committed.iter().any(|block| {
-                block.block.body().transactions.iter().any(|one| *one.tx_hash() == hash)
-            }),
+            Ok(Ok(change)) => has(&change, &hash),
             Ok(Err(RecvError::Lagged(_))) => true,
             Ok(Err(RecvError::Closed)) | Err(_) => {
                 let message = format!(

@@ -104,12 +104,24 @@ impl Servers {
         {
             return Err(ServerError::DifferentApis { addr: http.addr });
         }
+        // Who can reach a dev chain's tools owns it: nobody but this machine does.
+        let strangers = context.without_dev();
+        let for_addr = |addr: &SocketAddr| {
+            let has_tools = addr.ip().is_loopback() || context.dev.is_none();
+            if !has_tools {
+                tracing::warn!(
+                    %addr, "the tools of the dev chain and its accounts are not served here, as \
+                    others than this machine may reach it"
+                );
+            }
+            if has_tools { context } else { &strangers }
+        };
         if let Some(http) = http {
             let ws = ws.as_ref().filter(|_| shares_port);
             let config = PortConfig {
                 server: "HTTP",
                 addr: http.addr,
-                methods: build_methods(context, &http.apis),
+                methods: build_methods(for_addr(&http.addr), &http.apis),
                 http: Some("http"),
                 ws: ws.map(|_| "ws"),
                 hosts: Hosts::new(&http.vhosts),
@@ -124,7 +136,7 @@ impl Servers {
             let config = PortConfig {
                 server: "WebSocket",
                 addr: ws.addr,
-                methods: build_methods(context, &ws.apis),
+                methods: build_methods(for_addr(&ws.addr), &ws.apis),
                 http: None,
                 ws: Some("ws"),
                 // Names in browsers are guarded by origins here, as in geth.
@@ -137,7 +149,7 @@ impl Servers {
             servers.ws = Some(Port::start(config, context).await?);
         }
         if let Some(auth) = auth {
-            let mut methods = build_methods(context, &[Namespace::Eth]);
+            let mut methods = build_methods(for_addr(&auth.addr), &[Namespace::Eth]);
             methods.merge(engine).expect("the engine's methods have a namespace of their own");
             let config = PortConfig {
                 server: "Engine API",

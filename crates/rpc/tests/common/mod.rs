@@ -7,10 +7,11 @@ use alloy_rpc_types_engine::{ForkchoiceState, PayloadStatusEnum};
 use http_body_util::BodyExt;
 use hyper_util::rt::TokioIo;
 use jsonrpsee::Methods;
-use retrie_chainspec::{ChainSpec, primitives::Block};
+use retrie_chainspec::{ChainSpec, DEV_ACCOUNTS, primitives::Block};
 use retrie_db::{OpenOptions, StateRootMode, SyncMode};
 use retrie_engine::{
-    Engine, EngineConfig, LiveChain, PoolMaintainer,
+    BuilderConfig, DevChain, Engine, EngineConfig, LiveChain, PayloadBuilder, PoolMaintainer,
+    Sealing,
     pool::{Pool, PoolConfig},
 };
 use retrie_pipeline::{
@@ -18,7 +19,7 @@ use retrie_pipeline::{
     testkit::{Call, Rules, TestChain, Wallet, signed},
 };
 use retrie_rpc::{
-    Namespace, RpcContext, build_methods,
+    DevNode, Namespace, RpcContext, build_methods,
     server::{ConnectionLimits, HttpConfig, ServerConfig, Servers, WsConfig},
 };
 use retrie_sources::BlockSource;
@@ -107,11 +108,43 @@ impl Node {
         blocks: Option<&Path>,
         store: StoreOptions,
     ) -> Self {
-        let dir = TempDir::new().unwrap();
         let root_mode = match backend.capabilities().ethereum_root {
             true => StateRootMode::Header,
             false => StateRootMode::Shadow,
         };
+        Self::with_root_mode(spec, backend, blocks, store, root_mode)
+    }
+
+    /// A dev chain that seals at once, with its tools; the backend's own roots stand in its headers.
+    /// To be called within a runtime.
+    pub fn dev(backend: Arc<dyn Backend>) -> Self {
+        let store = StoreOptions::default();
+        let mode = StateRootMode::Native;
+        let mut node = Self::with_root_mode(&ChainSpec::dev(), backend, None, store, mode);
+        let config = BuilderConfig::default();
+        let payloads = PayloadBuilder::new(node.live().clone(), node.pool.clone(), config);
+        let chain = DevChain::new(
+            node.engine.handle().clone(),
+            payloads,
+            node.pool.clone(),
+            node.maintainer.clone(),
+            Sealing::Instant,
+            DEV_ACCOUNTS[0],
+        );
+        tokio::spawn(chain.clone().run());
+        let dev = DevNode { chain, client_version: "HardhatNetwork/test".into(), waits: true };
+        node.rpc = node.rpc.clone().with_dev(dev);
+        node
+    }
+
+    fn with_root_mode(
+        spec: &Arc<ChainSpec>,
+        backend: Arc<dyn Backend>,
+        blocks: Option<&Path>,
+        store: StoreOptions,
+        root_mode: StateRootMode,
+    ) -> Self {
+        let dir = TempDir::new().unwrap();
         let chain = Chain::open(ChainOptions {
             spec: spec.clone(),
             backend,
@@ -209,7 +242,8 @@ impl Node {
         (error["code"].as_i64().unwrap(), error["message"].as_str().unwrap().into())
     }
 
-    async fn ask(&self, method: &str, params: Value) -> Value {
+    /// The whole answer.
+    pub async fn ask(&self, method: &str, params: Value) -> Value {
         let methods = self.methods.get_or_init(|| build_methods(&self.rpc, &Namespace::ALL));
         let request = request(method, params).to_string();
         let (answer, _) = methods.raw_json_request(&request, 1).await.unwrap();

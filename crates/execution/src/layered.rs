@@ -1,39 +1,47 @@
-//! The state after simulated blocks: that of a real block, and what they changed above it.
+//! A state and changes above it, in memory: blocks that are simulated, changes of a dev chain.
 
+use crate::{BlockHashes, CodeReader};
 use alloy_primitives::{Address, B256, Bytes, map::HashMap};
-use retrie_engine::BlockState;
-use retrie_execution::{CodeReader, ExecutionInput};
 use retrie_state::{StateDelta, StateError, StateKey, StateReader, Value};
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, fmt};
 
-/// A real state and changes above it, in memory.
-pub(super) struct LayeredState<'a> {
-    below: &'a BlockState,
+/// A state and changes above it, in memory.
+pub struct LayeredState<S> {
+    below: S,
     changes: BTreeMap<StateKey, Option<Value>>,
     codes: HashMap<B256, Bytes>,
 }
 
-impl<'a> LayeredState<'a> {
+impl<S> fmt::Debug for LayeredState<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LayeredState").field("changes", &self.changes.len()).finish_non_exhaustive()
+    }
+}
+
+impl<S> LayeredState<S> {
     /// The state below, unchanged.
-    pub(super) fn new(below: &'a BlockState) -> Self {
+    pub fn new(below: S) -> Self {
         Self { below, changes: BTreeMap::new(), codes: HashMap::default() }
     }
 
-    /// The state after a block of this delta and these new codes.
-    pub(super) fn apply(&mut self, delta: &StateDelta, codes: Vec<(B256, Bytes)>) {
+    /// Lays a block's delta and its new codes above.
+    pub fn apply(
+        &mut self,
+        delta: &StateDelta,
+        codes: impl IntoIterator<Item = (B256, Bytes)>,
+    ) {
         let changes = delta.changes().iter();
         self.changes.extend(changes.map(|change| (change.key, change.next.clone())));
         self.codes.extend(codes);
     }
 
-    /// What an execution on this state reads from.
-    pub(super) fn input(&self) -> ExecutionInput<'_> {
-        let cache = self.below.view().live().codes();
-        ExecutionInput::new(self, self, self.below).with_code_cache(cache)
+    /// The state below.
+    pub const fn below(&self) -> &S {
+        &self.below
     }
 }
 
-impl StateReader for LayeredState<'_> {
+impl<S: StateReader> StateReader for LayeredState<S> {
     fn get(&self, key: &StateKey) -> Result<Option<Value>, StateError> {
         match self.changes.get(key) {
             Some(changed) => Ok(changed.clone()),
@@ -79,11 +87,17 @@ impl StateReader for LayeredState<'_> {
     }
 }
 
-impl CodeReader for LayeredState<'_> {
+impl<S: CodeReader> CodeReader for LayeredState<S> {
     fn code(&self, hash: &B256) -> Result<Option<Bytes>, StateError> {
         match self.codes.get(hash) {
             Some(code) => Ok(Some(code.clone())),
-            None => CodeReader::code(self.below, hash),
+            None => self.below.code(hash),
         }
+    }
+}
+
+impl<S: BlockHashes> BlockHashes for LayeredState<S> {
+    fn block_hash(&self, number: u64) -> Result<Option<B256>, StateError> {
+        self.below.block_hash(number)
     }
 }

@@ -1,0 +1,127 @@
+//! The journal: what was accepted outlives the process.
+
+use crate::world::*;
+use retrie_engine::pool::{JournalError, Origin, Pool, PoolConfig};
+use std::{io::Write, path::Path};
+
+/// A pool as after a start, with what its journal held.
+fn restarted(world: &World, journal: &Path) -> (Pool, usize) {
+    let pool = world.pool(PoolConfig::default());
+    let restored = pool.keep_journal(journal, world).unwrap();
+    pool.check_invariants().unwrap();
+    (pool, restored)
+}
+
+#[test]
+fn accepted_transactions_come_back_with_their_origin() {
+    let (folder, world) = (tempfile::tempdir().unwrap(), World::new("prague"));
+    let journal = folder.path().join("deep/txpool.journal");
+    let (pool, restored) = restarted(&world, &journal);
+    assert_eq!(restored, 0);
+    let local = pool.add(transfer(0, 0).signed(), Origin::Local, &world).unwrap();
+    let remote = pool.add(transfer(1, 0).signed(), Origin::External, &world).unwrap();
+    let gapped = pool.add(transfer(2, 7).signed(), Origin::Local, &world).unwrap();
+    let replaced = pool.add(transfer(3, 0).signed(), Origin::Local, &world).unwrap();
+    let dearer = transfer(3, 0).fee(40 * GWEI, 4 * GWEI);
+    let replacement = pool.add(dearer.signed(), Origin::Local, &world).unwrap();
+    let sidecar = true_sidecar(&[1, 2]);
+    let blobs = pool.add(transfer(4, 0).blobs(10, sidecar), Origin::External, &world).unwrap();
+    pool.add(transfer(5, 0).value(100 * ETHER).signed(), Origin::Local, &world).unwrap_err();
+    // Killed: nothing is said to anybody.
+    drop(pool);
+
+    let (pool, restored) = restarted(&world, &journal);
+    assert_eq!(restored, 6, "the one that was replaced, too");
+    assert_eq!(status(&pool), (4, 1));
+    let is_local = |hash| pool.get(&hash).unwrap().is_local;
+    assert!(is_local(local) && !is_local(remote) && is_local(gapped) && is_local(replacement));
+    assert!(pool.get(&replaced).is_none());
+    assert_eq!(pool.get(&blobs).unwrap().sidecar.as_ref().unwrap().blobs().len(), 2);
+    // And again, from the journal that was written anew.
+    drop(pool);
+    let (pool, restored) = restarted(&world, &journal);
+    assert_eq!((restored, status(&pool)), (5, (4, 1)));
+}
+
+#[test]
+fn what_is_mined_does_not_come_back_and_what_a_lost_block_paid_for_waits() {
+    let (folder, mut world) = (tempfile::tempdir().unwrap(), World::new("prague"));
+    let before = world.clone();
+    let journal = folder.path().join("txpool.journal");
+    let (pool, _) = restarted(&world, &journal);
+    let first = pool.add(transfer(0, 0).signed(), Origin::Local, &world).unwrap();
+    let hashes = world.mine(&[pool.get(&first).unwrap()]);
+    // Somebody without funds gets them by this block.
+    world.account_mut(9).balance = alloy_primitives::U256::from(5 * ETHER);
+    world.go(&pool, &hashes, vec![]);
+    pool.add(transfer(0, 1).signed(), Origin::Local, &world).unwrap();
+    pool.add(transfer(9, 0).value(2 * ETHER).signed(), Origin::Local, &world).unwrap();
+    drop(pool);
+
+    let (pool, _) = restarted(&world, &journal);
+    assert_eq!(status(&pool), (2, 0), "the block is durable");
+    drop(pool);
+    // The block was not durable, and its transaction was still in the journal.
+    let mut poor = before;
+    poor.account_mut(9).balance = alloy_primitives::U256::ZERO;
+    let pool = poor.pool(PoolConfig::default());
+    pool.add(transfer(0, 0).signed(), Origin::Local, &poor).unwrap();
+    pool.keep_journal(&journal, &poor).unwrap();
+    assert_eq!(status(&pool), (2, 1), "nobody's transaction is lost for lack of funds");
+    let hashes = poor.mine(&[pool.get(&first).unwrap()]);
+    poor.account_mut(9).balance = alloy_primitives::U256::from(5 * ETHER);
+    poor.go(&pool, &hashes, vec![]);
+    assert_eq!(status(&pool), (2, 0));
+}
+
+#[test]
+fn what_a_reorg_puts_back_is_in_the_journal() {
+    let (folder, world) = (tempfile::tempdir().unwrap(), World::new("prague"));
+    let journal = folder.path().join("txpool.journal");
+    let (pool, _) = restarted(&world, &journal);
+    let stranger = transfer(5, 0).signed();
+    world.go(&pool, &[], vec![mined(&stranger)]);
+    assert_eq!(status(&pool), (1, 0));
+    drop(pool);
+    let (pool, _) = restarted(&world, &journal);
+    assert!(!pool.get(stranger.tx_hash()).expect("it is kept").is_local);
+}
+
+#[test]
+fn a_torn_or_damaged_end_costs_only_itself() {
+    let (folder, world) = (tempfile::tempdir().unwrap(), World::new("prague"));
+    let journal = folder.path().join("txpool.journal");
+    let (pool, _) = restarted(&world, &journal);
+    let mut lengths = vec![std::fs::metadata(&journal).unwrap().len()];
+    for nonce in 0..5 {
+        pool.add(transfer(0, nonce).signed(), Origin::Local, &world).unwrap();
+        lengths.push(std::fs::metadata(&journal).unwrap().len());
+    }
+    drop(pool);
+    let whole = std::fs::read(&journal).unwrap();
+    for end in 0..whole.len() {
+        std::fs::write(&journal, &whole[..end]).unwrap();
+        let expected = lengths.iter().skip(1).filter(|length| **length <= end as u64).count();
+        let (pool, restored) = restarted(&world, &journal);
+        assert_eq!(restored, expected, "cut at {end}");
+        // It goes on from there.
+        pool.add(transfer(1, 0).signed(), Origin::Local, &world).unwrap();
+        drop(pool);
+        assert_eq!(restarted(&world, &journal).1, expected + 1, "cut at {end}");
+    }
+    let mut flipped = whole.clone();
+    flipped[lengths[3] as usize + 20] ^= 1;
+    std::fs::write(&journal, &flipped).unwrap();
+    assert_eq!(restarted(&world, &journal).1, 3);
+}
+
+#[test]
+fn another_file_is_left_alone() {
+    let (folder, world) = (tempfile::tempdir().unwrap(), World::new("prague"));
+    let file = folder.path().join("letters.txt");
+    std::fs::File::create(&file).unwrap().write_all(b"Dear all, this is no journal").unwrap();
+    let pool = world.pool(PoolConfig::default());
+    let refused = pool.keep_journal(&file, &world).unwrap_err();
+    assert!(matches!(refused, JournalError::Foreign { .. }), "{refused}");
+    assert!(std::fs::read(&file).unwrap().starts_with(b"Dear all"));
+}

@@ -1,0 +1,137 @@
+//! The accounts of a dev chain, and what they sign.
+
+use crate::{RpcError, RpcResult};
+use alloy_consensus::{SignableTransaction, TypedTransaction, crypto::secp256k1::sign_message};
+use alloy_dyn_abi::TypedData;
+use alloy_primitives::{Address, B256, Bytes, Signature, U256, eip191_hash_message, keccak256};
+use retrie_chainspec::{DEV_ACCOUNTS, DEV_KEYS};
+use retrie_engine::pool::PooledTransaction;
+use serde_json::Value;
+
+/// Signs as one of the dev accounts.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wallet {
+    key: B256,
+}
+
+impl Wallet {
+    /// That of an account, if it is one of the dev accounts.
+    pub(crate) fn of(address: &Address) -> Option<Self> {
+        let index = DEV_ACCOUNTS.iter().position(|known| known == address)?;
+        Some(Self { key: *DEV_KEYS.get(index)? })
+    }
+
+    fn sign(self, hash: B256) -> RpcResult<Signature> {
+        sign_message(self.key, hash)
+            .map_err(|error| RpcError::Internal(format!("signing with a dev key: {error}")))
+    }
+
+    /// Signs a message (EIP-191, version 0x45).
+    pub(crate) fn sign_message(self, message: &[u8]) -> RpcResult<Bytes> {
+        Ok(self.sign(eip191_hash_message(message))?.as_bytes().into())
+    }
+
+    /// Signs structured data (EIP-712), given as JSON or as text that holds it.
+    pub(crate) fn sign_typed_data(self, data: Value) -> RpcResult<Bytes> {
+        let invalid = |error: &dyn std::fmt::Display| {
+            RpcError::InvalidParams(format!("invalid argument 1: no typed data: {error}"))
+        };
+        let data: TypedData = match data {
+            Value::String(text) => serde_json::from_str(&text).map_err(|error| invalid(&error))?,
+            data => serde_json::from_value(data).map_err(|error| invalid(&error))?,
+        };
+        let hash = data.eip712_signing_hash().map_err(|error| invalid(&error))?;
+        Ok(self.sign(hash)?.as_bytes().into())
+    }
+
+    /// Signs a transaction.
+    pub(crate) fn sign_transaction(self, tx: TypedTransaction) -> RpcResult<PooledTransaction> {
+        let signature = self.sign(tx.signature_hash())?;
+        with_signature(tx, signature)
+    }
+}
+
+/// A transaction that nobody has signed: what stands for its signature says whose it is, so that
+/// those of different senders have different hashes.
+pub(crate) fn unsigned(tx: TypedTransaction, sender: &Address) -> RpcResult<PooledTransaction> {
+    let r = U256::from_be_bytes(keccak256(sender).0) >> 8;
+    with_signature(tx, Signature::new(r, U256::from(1), false))
+}
+
+fn with_signature(tx: TypedTransaction, signature: Signature) -> RpcResult<PooledTransaction> {
+    Ok(match tx {
+        TypedTransaction::Legacy(tx) => tx.into_signed(signature).into(),
+        TypedTransaction::Eip2930(tx) => tx.into_signed(signature).into(),
+        TypedTransaction::Eip1559(tx) => tx.into_signed(signature).into(),
+        TypedTransaction::Eip7702(tx) => tx.into_signed(signature).into(),
+        TypedTransaction::Eip4844(_) => {
+            return Err(RpcError::Rejected(
+                "blob transactions have to be signed and sent with their sidecar: use \
+                 eth_sendRawTransaction"
+                    .into(),
+            ));
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloy_consensus::{TxEip1559, transaction::SignerRecoverable};
+    use serde_json::json;
+
+    #[test]
+    fn keys_are_those_of_the_accounts() {
+        for address in &DEV_ACCOUNTS {
+            let wallet = Wallet::of(address).expect("a dev account");
+            let tx = wallet.sign_transaction(TxEip1559::default().into()).expect("signed");
+            assert_eq!(tx.recover_signer().as_ref(), Ok(address));
+        }
+        assert!(Wallet::of(&Address::ZERO).is_none());
+    }
+
+    #[test]
+    fn typed_data_is_signed_as_its_specification_shows() {
+        // The example of EIP-712; the digest that it names.
+        let data = json!({
+            "types": {
+                "EIP712Domain": [
+                    {"name": "name", "type": "string"},
+                    {"name": "version", "type": "string"},
+                    {"name": "chainId", "type": "uint256"},
+                    {"name": "verifyingContract", "type": "address"}
+                ],
+                "Person": [
+                    {"name": "name", "type": "string"},
+                    {"name": "wallet", "type": "address"}
+                ],
+                "Mail": [
+                    {"name": "from", "type": "Person"},
+                    {"name": "to", "type": "Person"},
+                    {"name": "contents", "type": "string"}
+                ]
+            },
+            "primaryType": "Mail",
+            "domain": {
+                "name": "Ether Mail",
+                "version": "1",
+                "chainId": 1,
+                "verifyingContract": "0xCcCCccccCCCCcCCCCCCcCcCccCcCCCcCcccccccC"
+            },
+            "message": {
+                "from": {"name": "Cow", "wallet": "0xCD2a3d9F938E13CD947Ec05AbC7FE734Df8DD826"},
+                "to": {"name": "Bob", "wallet": "0xbBbBBBBbbBBBbbbBbbBbbbbBBbBbbbbBbBbbBBbB"},
+                "contents": "Hello, Bob!"
+            }
+        });
+        let digest: B256 =
+            "0xbe609aee343fb3c4b28e1df9e632fca64fcfaede20f02e86244efddf30957bd2".parse().unwrap();
+        let wallet = Wallet::of(&DEV_ACCOUNTS[0]).unwrap();
+        for given in [data.clone(), Value::String(data.to_string())] {
+            let signed = wallet.sign_typed_data(given).unwrap();
+            let signature = Signature::try_from(&signed[..]).unwrap();
+            assert_eq!(signature.recover_address_from_prehash(&digest).unwrap(), DEV_ACCOUNTS[0]);
+        }
+        assert!(wallet.sign_typed_data(json!({"types": 1})).is_err());
+    }
+}
