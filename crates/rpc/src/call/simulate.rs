@@ -23,7 +23,6 @@ use alloy_consensus::{
     TxLegacy, TxReceipt,
     proofs::{calculate_receipt_root, calculate_transaction_root, calculate_withdrawals_root},
 };
-use alloy_eips::BlockId;
 use alloy_hardforks::EthereumHardforks;
 use alloy_primitives::{Address, B256, Bloom, Log, Signature, TxKind, U256};
 use alloy_rpc_types_eth::{
@@ -83,8 +82,8 @@ pub(super) fn simulate(
     view: &View,
     args: &mut Args<'_>,
 ) -> RpcResult<Vec<SimulatedBlock<RpcBlock>>> {
-    let request: Request = args.required()?;
-    let block: BlockId = args.optional()?.unwrap_or_default();
+    let request: Request = args.object()?;
+    let block = args.block_or_latest()?;
     if request.block_state_calls.is_empty() {
         return Err(coded(codes::INVALID_PARAMS, "empty input"));
     }

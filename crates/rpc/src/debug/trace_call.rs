@@ -6,7 +6,6 @@ use crate::{
     args::heavy,
     call::{CallRules, Ground, TransactFailure, call_bundles, prepare},
 };
-use alloy_eips::BlockId;
 use alloy_rpc_types_eth::{Bundle, StateContext, TransactionRequest};
 use alloy_rpc_types_trace::geth::{GethDebugTracingCallOptions, GethTrace};
 use jsonrpsee::RpcModule;
@@ -20,9 +19,9 @@ pub(super) fn register(module: &mut RpcModule<RpcContext>) {
 
 /// `debug_traceCall(call, block, options)`.
 fn trace_call(rpc: &RpcContext, view: &View, args: &mut Args<'_>) -> RpcResult<GethTrace> {
-    let request: TransactionRequest = args.required()?;
-    let block: BlockId = args.optional()?.unwrap_or_default();
-    let options: GethDebugTracingCallOptions = args.optional()?.unwrap_or_default();
+    let request: TransactionRequest = args.object()?;
+    let block = args.block_or_latest()?;
+    let options: GethDebugTracingCallOptions = args.optional_object()?.unwrap_or_default();
     let tracer = Tracer::new(options.tracing_options, rpc.limits.evm_timeout)?;
 
     let overrides = options.block_overrides.as_ref();
@@ -40,8 +39,8 @@ fn trace_call_many(
     args: &mut Args<'_>,
 ) -> RpcResult<Vec<Vec<GethTrace>>> {
     let bundles: Vec<Bundle> = args.required()?;
-    let context: StateContext = args.optional()?.unwrap_or_default();
-    let options: GethDebugTracingCallOptions = args.optional()?.unwrap_or_default();
+    let context: StateContext = args.optional_object()?.unwrap_or_default();
+    let options: GethDebugTracingCallOptions = args.optional_object()?.unwrap_or_default();
     let tracer = Tracer::new(options.tracing_options, rpc.limits.evm_timeout)?;
     let accounts = options.state_overrides;
     let mut recording = Recording::new(rpc.limits.max_response_size);

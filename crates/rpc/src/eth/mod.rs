@@ -11,6 +11,7 @@ pub(crate) mod convert;
 mod fee;
 mod filters;
 mod interests;
+mod log_filter;
 mod logs;
 mod proof;
 mod receipt;
