@@ -26,7 +26,6 @@ INTENDED = [
     ("eth_createAccessList", "error", "a failure is worded with its reason, as in eth_call"),
     ("eth_sendRawTransaction", r"error.message .*(typed transaction too short|rlp:).*", "wording"),
     (".*", r"error.message .*(header for hash not found|block #N not found).*", "wording"),
-    ("eth_feeHistory", r"error.code \(invalid reward percentile.*", "a wrong percentile is a wrong parameter: -32602, not -32000"),
     ("debug_trace.*", r"error.code \(ReferenceError.*", "tracers in JavaScript are optional: -32602 names the cargo feature"),
     (".*", r"error.message .*invalid opcode: [A-Z]+\)", "geth has names for opcodes of EOF, which no fork has"),
     # What is lenient here and strict there, or the other way round.
@@ -53,8 +52,7 @@ INTENDED = [
     ("debug_trace.*", r".*structLogs\[\]\.storage\.KEY \(missing at retrie\)",
      LACK + "revm-inspectors shows a slot only where revm's journal changes, as with a cold read or a new value"),
     # JSON-RPC itself.
-    (r"\(odd requests\)", r"|[1n\"].*|\{\}|\{\"jsonrpc\":\"2.0\"\}", "what is no request at all is a parse error"),
-    (r"\(odd requests\)", r".*\"id\": (1.5|\[1\]|\{\}).*", LACK + "an id that is no id makes a notification"),
+    (r"\(odd requests\)", "", "an empty message gets an answer too"),
 ]  # fmt: skip
 
 

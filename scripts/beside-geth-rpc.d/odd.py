@@ -13,7 +13,7 @@ import re
 import socket
 import struct
 
-from differ import Differ
+from differ import LACK, Differ
 from questions import UNKNOWN_ADDRESS, UNKNOWN_HASH
 
 WORDS = ["latest", "earliest", "pending", "safe", "finalized"]
@@ -43,7 +43,9 @@ class Kinds:
     """Good and odd values of each kind of argument on a chain."""
 
     def __init__(self, chain):
-        block = max(chain.blocks[1:], key=lambda each: len(each["transactions"]))
+        # One of the last, for the rules of the last forks.
+        recent = chain.blocks[max(chain.top - 10, 1) :]
+        block = max(recent, key=lambda each: len(each["transactions"]))
         tx, top = block["transactions"][0], chain.top
         somebody = chain.people[0]
         number, hash = block["number"], block["hash"]
@@ -420,7 +422,7 @@ def shown(message):
 class OddDiffer(Differ):
     """Of errors the codes count, and that retrie's say nothing that only its decoder knows."""
 
-    DECODER = re.compile(r"line \d+ column|untagged|struct |variant|serde|EOF while")
+    DECODER = re.compile(r"line \d+ column|untagged|struct |variant|serde|EOF while|\b[fiu](8|64)\b|sequence")
 
     def __init__(self, geth, retrie):
         super().__init__(geth.rpc, retrie.rpc, KNOWN, only_codes=True, own=OWN)
@@ -431,6 +433,12 @@ class OddDiffer(Differ):
         words = retrie.get("error", {}).get("message", "")
         if self.DECODER.search(words):
             self.note(method, "words of the decoder", params, None, words)
+
+    def note(self, method, kind, params, here, there):
+        # The one block that one has and the other has not makes every answer about it another.
+        if '"pending"' in json.dumps(params):
+            kind = f"of pending: {kind}"
+        super().note(method, kind, params, here, there)
 
     def messages(self):
         """Compares the answers to whole messages, over HTTP and over WebSocket."""
@@ -452,8 +460,15 @@ class OddDiffer(Differ):
         self.asked[transport] += 1
         if here == there:
             self.equal[transport] += 1
-        else:
-            self.note(transport, shown(message), message.decode("latin-1"), here, there)
+            return
+        kind = shown(message)
+        try:
+            message.decode()
+        except ValueError:
+            kind = "not UTF-8: " + kind
+        if here == "closed with 1000":
+            kind = "closed by geth: " + kind
+        self.note(transport, kind, message.decode("latin-1"), here, there)
 
 
 def compare(chain, geth, retrie):
@@ -466,5 +481,78 @@ def compare(chain, geth, retrie):
 
 # -- known differences -----------------------------------------------------------------------------
 
-# Patterns of method and kind, and why. What is an error here and there has the same code, or stands here.
-KNOWN = []
+# Patterns of method and kind, and why.
+LENIENT = r"\(invalid argument N: (json: cannot unmarshal )?(hex number with l|hex string withou|hex string \.\. int|hex string of odd|non-string into G).*\)"
+CALLS = "eth_call|eth_estimateGas|eth_createAccessList|debug_traceCall"
+PENDING = (
+    "eth_get.*|eth_feeHistory|eth_simulateV1|eth_call|eth_estimateGas|eth_createAccessList|debug_getRaw.*|"
+    "debug_trace.*|debug_storageRangeAt"
+)
+KNOWN = [
+    # How arguments are read.
+    (".*", r"error of geth alone " + LENIENT,
+     "numbers may have leading zeros or be decimal, and hexadecimal may lack its 0x, as in reth"),
+    (".*", r"error\.code " + LENIENT, "the same; then something else is wrong with the request"),
+    ("eth_feeHistory|eth_getBlockBy.*", r"error of geth alone \(missing value for required.*", "what comes last may be left out"),
+    (".*", r"error\.code \(too many arguments.*", "of two things that are wrong the other one is told"),
+    ("debug_(storageRangeAt|getModifiedAccountsByNumber)", r"error.* \(invalid argument N: json: cannot unmarshal (string|number N).*",
+     "numbers may be hexadecimal, and have 64 bits"),
+    ("debug_storageRangeAt", r"error\.code \(transaction index -N.*", "no number below zero is an index"),
+    ("debug_storageRangeAt", r"error of retrie alone \(invalid argument N: invalid type: integer `-N.*", "nor a count"),
+    ("eth_sendRawTransactionSync", r"error\.code \(invalid argument N: json: cannot unmarshal string.*",
+     "the time may be hexadecimal; then the transaction is no transaction"),
+    ("debug_traceBadBlock", r"error\.code \(invalid argument N: json.*", "that there is no such block is told first"),
+    ("debug_traceBlock", r"error\.code \(invalid argument N: json.*", "that it is no block is told first"),
+    (CALLS, r"error.* \(invalid argument N: (json: cannot unmarshal (number|bool|object) into Go st.*|hex string has length N.*)",
+     "blobs and withdrawals of a call, which nothing is done with, are not read"),
+    (CALLS, r"error of retrie alone \(invalid argument N: invalid type: .*",
+     "fields that geth does not know (type of a call; coinbase and random of a block) are read, as in reth"),
+    (CALLS, r"error of retrie alone \(invalid argument N: invalid length N, expected exactly N byt\)", "the same"),
+    (CALLS, r"error of retrie alone \(invalid argument N: unknown field .*", "an override with a wrong name is told, as in reth"),
+    (CALLS, r"error of geth alone \(block override .. is not supported.*", "overrides of a call that nothing reads are ignored"),
+    (CALLS, r"error of retrie alone \(block override .* is too large: N\)", "numbers of blocks and base fees have 64 bits, blob fees 128"),
+    (CALLS, r"error\.code \((err: |failed with N gas: |tracing failed: |failed to apply transaction: N err: )?(insufficient funds for|max priority fee per gas).*",
+     "fees have 128 bits: larger ones are wrong arguments"),
+    (CALLS, r"error of retrie alone \(invalid argument N: invalid value: string .., expected a N b.*", "the same"),
+    (CALLS, r"error\.code \(chainId does not match.*", "ids of chains have 64 bits: larger ones are wrong arguments"),
+    ("eth_simulateV1", r"error of retrie alone \(invalid argument N: invalid type: null, expected an object\)", "a block may lack all fields, but null is none"),
+    ("eth_simulateV1", r"error of geth alone \(invalid argument N: json: cannot unmarshal array.*", "a block without fields may be a list"),
+    ("eth_feeHistory", r"error of retrie alone \(invalid argument N: invalid (value: string|type: null).*", "an empty text is no number, nor is null"),
+    ("eth_getProof", r"error of retrie alone \(invalid argument N: invalid type: null.*", "null is no slot"),
+    ("eth_getStorageValues", r"error of geth alone \(invalid argument N: json: cannot unmarshal hex string of odd.*", "slots may be short"),
+    # Logs.
+    ("eth_getLogs", r"result", "topics that may be anything need not be there, as in reth; names of fields have one case"),
+    ("eth_getLogs", r"error of geth alone \(invalid block range params\)", "from `latest` to a tag that stands for the same block is a range"),
+    ("eth_getLogs|eth_newFilter", r"error of geth alone \((exceed max addresses|invalid argument N: exceed max topics).*",
+     "the same value a thousand times is one"),
+    ("eth_getLogs|eth_newFilter", r"error of geth alone \(invalid argument N: invalid address: hex string without.*", "hexadecimal may lack its 0x"),
+    # Blocks.
+    (PENDING, r"of pending: .*", "there is no pending block: the tag stands for the head (docs/rpc.md)"),
+    ("debug_getRaw.*", r"error of retrie alone \(header not found\)", "an unknown block is an error"),
+    ("eth_getRawTransaction.*", "result", "what is unknown is null, not no bytes"),
+    ("eth_feeHistory", "(gasUsedRatio|oldestBlock|baseFee.*)", "no blocks: an empty list, not null"),
+    ("eth_getProof", r"(codeHash|storageHash) \(of nothing\)", "an absent account has the hashes of nothing (EIP-1186)"),
+    ("debug_storageRangeAt", "storage", "no slots: an empty object, not null"),
+    # Calls.
+    ("eth_createAccessList", r"error of geth alone \((gasPrice must be|maxFeePerGas|maxFeePerBlobGas|failed to apply).*",
+     "a list is made as a call is made: without fees unless the request names them"),
+    ("eth_estimateGas", r"error of geth alone \(method handler crashed\)", "a fault of geth"),
+    # Traces.
+    ("debug_traceCall", "structLogs", "the code of an empty contract is one STOP in revm, and none in geth"),
+    ("debug_trace.*", r".*structLogs\[\]\.storage\.KEY \(missing at retrie\)",
+     LACK + "revm-inspectors shows a slot only where revm's journal changes, as with a cold read or a new value"),
+    ("debug_trace.*", r"error.* \((SyntaxError|ReferenceError).*", "tracers in JavaScript are optional; without a name there is the struct logger"),
+    ("debug_trace.*", r"error of retrie alone \(tracer .. is not one of the native ones.*", "tracers in JavaScript are optional"),
+    ("debug_trace.*", r"error of retrie alone \(invalid argument N: invalid value: integer `-N.*", "no number below zero is a limit"),
+    # The network.
+    ("net_listening", "result", "there is no devp2p yet"),
+    # Whole messages.
+    ("eth_unsubscribe", r"error\.code .*", "where there are no subscriptions nothing is asked of their ids"),
+    (r"\(over HTTP\)", r"\s?", "an empty message gets an answer too"),
+    (r"\(over WebSocket\)", r"\s", "an empty message gets an answer too"),
+    (r"\(over WebSocket\)", r"closed by geth: .*", "the answer is the same; then geth ends the connection, though each message is one for itself"),
+    (r"\(over .*\)", r"not UTF-8: .*", "JSON is UTF-8 (RFC 8259): what is not is a parse error; geth reads it, and gives such an id back"),
+    (r"\(over .*\)", r'\{"jsonrpc":"2.0","id":1,"id":2.*', "a field that is there twice makes no request"),
+    (r"\(over .*\)", r'\{"jsonrpc":"2.0","id":1,"result":1\}', "an answer to nobody is told to be no request"),
+    (r"\(over .*\)", r'.*"params":\[\[\[\[.*', "Go takes no JSON that is so deep; here the argument is wrong"),
+]  # fmt: skip

@@ -54,7 +54,10 @@ impl<'a> Args<'a> {
     pub fn hash(&mut self) -> RpcResult<B256> {
         let index = self.taken;
         let text: Cow<'_, str> = self.required()?;
-        let hash = text.starts_with("0x").then(|| text.parse().ok()).flatten();
+        let digits = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X"));
+        let hash = digits
+            .filter(|digits| !digits.starts_with("0x"))
+            .and_then(|digits| digits.parse().ok());
         hash.ok_or_else(|| {
             let message = format!("invalid argument {index}: {text:?} is not 0x and 32 bytes");
             RpcError::InvalidParams(message)
@@ -124,11 +127,12 @@ impl<'a> Args<'a> {
         self.optional()
     }
 
-    /// Ends the parameters.
+    /// Ends the parameters. A method that changes something asks before it does, others are asked
+    /// after them.
     ///
     /// # Errors
     /// [`RpcError::InvalidParams`] if there are more.
-    pub fn end(self) -> RpcResult<()> {
+    pub fn end(&self) -> RpcResult<()> {
         if self.items.len() == 0 {
             return Ok(());
         }
@@ -146,13 +150,18 @@ fn reason(error: &serde_json::Error) -> String {
     if text.starts_with("data did not match any variant") {
         return "it has none of the forms that are taken here".into();
     }
-    let named = ["struct ", "enum ", "tuple struct "];
-    match text.split_once(", expected ") {
-        Some((wrong, expected)) if named.iter().any(|kind| expected.starts_with(kind)) => {
-            format!("{wrong}, expected an object")
+    let Some((wrong, expected)) = text.split_once(", expected ") else { return text.into() };
+    let expected = match expected {
+        "f64" => "a number",
+        "u8" | "u64" | "usize" | "i64" => "a whole number",
+        "a sequence" => "a list",
+        "a map" => "an object",
+        _ if ["struct ", "enum ", "tuple "].iter().any(|kind| expected.starts_with(kind)) => {
+            "an object"
         }
-        _ => text.into(),
-    }
+        _ => expected.split(", an array of u8").next().unwrap_or(expected),
+    };
+    format!("{wrong}, expected {expected}")
 }
 
 /// A method that is answered on the server's own thread.

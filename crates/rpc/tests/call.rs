@@ -114,6 +114,9 @@ async fn the_nonce_of_a_call_is_nobodys_business() {
         assert_eq!(list["error"], Value::Null, "{nonce}");
         let trace = node.call("debug_traceCall", json!([call, "latest", {}])).await;
         assert_eq!(trace["failed"], false, "{nonce}");
+        let blocks = json!({ "blockStateCalls": [{ "calls": [call] }], "validation": null });
+        let simulated = node.call("eth_simulateV1", json!([blocks])).await;
+        assert_eq!(simulated[0]["calls"][0]["status"], "0x1", "{nonce}");
     }
 }
 

@@ -155,6 +155,12 @@ async fn wrong_arguments_are_told_in_words_that_are_not_the_decoders() {
         ("eth_simulateV1", json!([{}]), "invalid argument 0: missing field `blockStateCalls`"),
         ("eth_simulateV1", json!([5]), "invalid argument 0: "),
         ("eth_feeHistory", json!([{}, "latest"]), "invalid argument 0: "),
+        (
+            "eth_feeHistory",
+            json!([1, "latest", [null]]),
+            "invalid argument 2: invalid type: null, expected a number",
+        ),
+        ("eth_call", json!([{}, "latest", {}, { "coinbase": 5 }]), "expected 20 bytes"),
         ("debug_traceCall", json!([{}, "latest", { "tracer": 5 }]), "invalid argument 2: "),
         ("debug_traceTransaction", json!([hashes[0], 5]), "invalid argument 1: "),
         ("debug_getBadBlocks", json!(["file"]), "invalid argument 0: "),
@@ -162,7 +168,7 @@ async fn wrong_arguments_are_told_in_words_that_are_not_the_decoders() {
     ] {
         let (code, message) = node.fail(method, params.clone()).await;
         assert!(code == -32602 && message.contains(words), "{method} {params}: {code} {message}");
-        for own in ["column", "struct", "variant", "untagged"] {
+        for own in ["column", "struct", "variant", "untagged", "f64", "u8", "sequence"] {
             assert!(!message.contains(own), "{method} {params}: {message}");
         }
     }

@@ -1,8 +1,8 @@
 //! Traces of calls that never happened.
 
-use super::{Recording, tracer::Tracer};
+use super::{Recording, trace_past::existing, tracer::Tracer};
 use crate::{
-    Args, RpcContext, RpcResult,
+    Args, RpcContext, RpcError, RpcResult,
     args::heavy,
     call::{CallRules, Ground, TransactFailure, call_bundles, prepare},
 };
@@ -26,6 +26,14 @@ fn trace_call(rpc: &RpcContext, view: &View, args: &mut Args<'_>) -> RpcResult<G
 
     let overrides = options.block_overrides.as_ref();
     let index = options.tx_index.map(|index| index as usize);
+    if let Some(index) = index.filter(|index| *index > 0) {
+        let block = existing(view, block)?;
+        if index >= block.body().transactions.len() {
+            let message =
+                format!("transaction index {index} out of range for block {}", block.hash());
+            return Err(RpcError::Rejected(message));
+        }
+    }
     let ground = Ground::within(rpc, view, block, index, overrides)?;
     let mut simulation = ground.simulation(rpc, overrides, options.state_overrides)?;
     let mut recording = Recording::new(rpc.limits.max_response_size);

@@ -43,7 +43,7 @@ pub(crate) fn existing(view: &View, id: BlockId) -> RpcResult<Arc<RecoveredBlock
 
 /// A block that need not be known; its parent must be.
 fn decode(bytes: Bytes) -> RpcResult<RecoveredBlock> {
-    let invalid = |reason: String| RpcError::InvalidParams(format!("invalid block: {reason}"));
+    let invalid = |reason: String| RpcError::Rejected(format!("could not decode block: {reason}"));
     let mut rest = bytes.as_ref();
     let block = Block::decode(&mut rest).map_err(|error| invalid(error.to_string()))?;
     if !rest.is_empty() {

@@ -42,7 +42,7 @@ pub(super) fn register(module: &mut RpcModule<RpcContext>) {
             1..=MAX_SLOTS => {}
             _ => {
                 let message = format!("too many slots (max {MAX_SLOTS})");
-                return Err(RpcError::InvalidParams(message));
+                return Err(RpcError::Coded { code: RpcError::CLIENT_LIMIT, message });
             }
         }
         let state = view.state_at(args.block_or_latest()?)?;

@@ -59,11 +59,14 @@ pub(super) fn register(module: &mut RpcModule<RpcContext>) {
     });
     quick(module, "eth_uninstallFilter", |rpc, args| {
         let id: String = args.required()?;
+        args.end()?;
         Ok(rpc.shared.filters.by_id.lock().remove(&id).is_some())
     });
     heavy(module, "eth_getFilterChanges", |rpc, _, args| {
-        let kind = rpc.shared.filters.find(rpc, &args.required::<String>()?)?;
-        changes(rpc, &kind)
+        let id: String = args.required()?;
+        // What has been told is not told again.
+        args.end()?;
+        changes(rpc, &*rpc.shared.filters.find(rpc, &id)?)
     });
     heavy(module, "eth_getFilterLogs", |rpc, view, args| {
         let kind = rpc.shared.filters.find(rpc, &args.required::<String>()?)?;

@@ -28,7 +28,9 @@ const ETHER: u128 = 1_000_000_000_000_000_000;
 
 pub(super) fn register(module: &mut RpcModule<RpcContext>) {
     read(module, "eth_sendRawTransaction", |rpc, view, args| {
-        send(rpc, &view, &args.required::<Bytes>()?)
+        let raw: Bytes = args.required()?;
+        args.end()?;
+        send(rpc, &view, &raw)
     });
     let registered = module.register_async_method(
         "eth_sendRawTransactionSync",

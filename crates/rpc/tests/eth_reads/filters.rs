@@ -130,7 +130,7 @@ async fn logs_are_found_by_address_topic_and_block() {
         (json!({ "fromBlock": "0xffffffffffffffff" }), "is larger than 2^63 - 1"),
         (json!({ "fromBlock": 1 }), "expected a tag, or a number of a block"),
         (json!({ "topics": vec![Value::Null; 5] }), "exceed max topics"),
-        (json!({ "topics": "0x12" }), "expected a sequence"),
+        (json!({ "topics": "0x12" }), "expected a list"),
         (json!({ "topics": [7] }), "expected a string in hexadecimal, or a list of them"),
         (json!({ "address": [null] }), "null is no address"),
         (json!(["0x1"]), "expected an object with blockHash"),
