@@ -502,7 +502,6 @@ KNOWN = [
     ("eth_sendRawTransactionSync", r"error\.code \(invalid argument N: json: cannot unmarshal string.*",
      "the time may be hexadecimal; then the transaction is no transaction"),
     ("debug_traceBadBlock", r"error\.code \(invalid argument N: json.*", "that there is no such block is told first"),
-    ("debug_traceBlock", r"error\.code \(invalid argument N: json.*", "that it is no block is told first"),
     (CALLS, r"error.* \(invalid argument N: (json: cannot unmarshal (number|bool|object) into Go st.*|hex string has length N.*)",
      "blobs and withdrawals of a call, which nothing is done with, are not read"),
     (CALLS, r"error of retrie alone \(invalid argument N: invalid type: .*",
@@ -519,7 +518,6 @@ KNOWN = [
     ("eth_simulateV1", r"error of geth alone \(invalid argument N: json: cannot unmarshal array.*", "a block without fields may be a list"),
     ("eth_feeHistory", r"error of retrie alone \(invalid argument N: invalid (value: string|type: null).*", "an empty text is no number, nor is null"),
     ("eth_getProof", r"error of retrie alone \(invalid argument N: invalid type: null.*", "null is no slot"),
-    ("eth_getStorageValues", r"error of geth alone \(invalid argument N: json: cannot unmarshal hex string of odd.*", "slots may be short"),
     # Logs.
     ("eth_getLogs", r"result", "topics that may be anything need not be there, as in reth; names of fields have one case"),
     ("eth_getLogs", r"error of geth alone \(invalid block range params\)", "from `latest` to a tag that stands for the same block is a range"),

@@ -52,10 +52,6 @@ pub fn evm_env(spec: &ChainSpec, header: &Header) -> EvmEnv<SpecId> {
     if has_net_metering(spec, header.number) {
         constantinople::set_costs(&mut env.cfg_env);
     }
-    // The header of a call may have the time of one fork and a number from before the merge.
-    if env.cfg_env.spec.is_enabled_in(SpecId::MERGE) {
-        env.block_env.prevrandao.get_or_insert(header.mix_hash);
-    }
     env
 }
 

@@ -151,6 +151,11 @@ fn reason(error: &serde_json::Error) -> String {
         return "it has none of the forms that are taken here".into();
     }
     let Some((wrong, expected)) = text.split_once(", expected ") else { return text.into() };
+    let wrong = match wrong {
+        "invalid type: sequence" => "invalid type: list",
+        "invalid type: map" => "invalid type: object",
+        _ => wrong,
+    };
     let expected = match expected {
         "f64" => "a number",
         "u8" | "u64" | "usize" | "i64" => "a whole number",

@@ -161,6 +161,12 @@ async fn wrong_arguments_are_told_in_words_that_are_not_the_decoders() {
             "invalid argument 2: invalid type: null, expected a number",
         ),
         ("eth_call", json!([{}, "latest", {}, { "coinbase": 5 }]), "expected 20 bytes"),
+        ("web3_sha3", json!([[[]]]), "invalid argument 0: "),
+        (
+            "web3_sha3",
+            json!([{}]),
+            "invalid argument 0: invalid type: object, expected a variable number of bytes",
+        ),
         ("debug_traceCall", json!([{}, "latest", { "tracer": 5 }]), "invalid argument 2: "),
         ("debug_traceTransaction", json!([hashes[0], 5]), "invalid argument 1: "),
         ("debug_getBadBlocks", json!(["file"]), "invalid argument 0: "),
