@@ -26,7 +26,6 @@ INTENDED = [
     ("eth_createAccessList", "error", "a failure is worded with its reason, as in eth_call"),
     ("eth_sendRawTransaction", r"error.message .*(typed transaction too short|rlp:).*", "wording"),
     (".*", r"error.message .*(header for hash not found|block #N not found).*", "wording"),
-    ("eth_feeHistory", r"error.code \(invalid reward percentile.*", "a wrong percentile is a wrong parameter: -32602, not -32000"),
     ("debug_trace.*", r"error.code \(ReferenceError.*", "tracers in JavaScript are optional: -32602 names the cargo feature"),
     (".*", r"error.message .*invalid opcode: [A-Z]+\)", "geth has names for opcodes of EOF, which no fork has"),
     # What is lenient here and strict there, or the other way round.
@@ -53,8 +52,7 @@ INTENDED = [
     ("debug_trace.*", r".*structLogs\[\]\.storage\.KEY \(missing at retrie\)",
      LACK + "revm-inspectors shows a slot only where revm's journal changes, as with a cold read or a new value"),
     # JSON-RPC itself.
-    (r"\(odd requests\)", r"|[1n\"].*|\{\}|\{\"jsonrpc\":\"2.0\"\}", "what is no request at all is a parse error"),
-    (r"\(odd requests\)", r".*\"id\": (1.5|\[1\]|\{\}).*", LACK + "an id that is no id makes a notification"),
+    (r"\(odd requests\)", "", "an empty message gets an answer too"),
 ]  # fmt: skip
 
 
@@ -94,8 +92,13 @@ def shown(value, limit=160):
 
 
 class Differ:
-    def __init__(self, geth, retrie):
+    """Compares two nodes. `known` are the differences that may be; with `only_codes`, errors may have
+    other words; of the methods `own` only the types of results count.
+    """
+
+    def __init__(self, geth, retrie, known=INTENDED, only_codes=False, own=()):
         self.geth, self.retrie = geth, retrie
+        self.known, self.only_codes, self.own = known, only_codes, own
         self.asked, self.equal, self.kinds = Counter(), Counter(), {}
 
     def compare(self, stream):
@@ -124,6 +127,8 @@ class Differ:
 
     def judge(self, method, params, geth, retrie):
         self.asked[method] += 1
+        if method in self.own and "result" in geth and "result" in retrie:
+            geth, retrie = ({"result": str(type(side["result"]))} for side in (geth, retrie))
         found = list(self.differing(geth, retrie))
         if not found:
             self.equal[method] += 1
@@ -136,6 +141,8 @@ class Differ:
             here, there = geth["error"], retrie["error"]
             if here.get("code") != there.get("code"):
                 yield f"error.code ({scrubbed(here['message'])})", here, there
+            elif self.only_codes:
+                pass
             elif here.get("message") != there.get("message"):
                 yield (
                     f"error.message ({here['code']}: {scrubbed(here['message'])})",
@@ -183,7 +190,7 @@ class Differ:
                 self.note("(odd requests)", text[:80], text, *answers)
 
     def intended(self, method, kind):
-        for names, path, reason in INTENDED:
+        for names, path, reason in self.known:
             if re.fullmatch(names, method) and re.fullmatch(path, kind):
                 return reason
         return None

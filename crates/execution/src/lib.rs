@@ -63,7 +63,9 @@ pub use executor::{
 pub use layered::LayeredState;
 pub use outcome::{ExecutionOutcome, Timing};
 pub use record::{AccessRecorder, RecordedAccesses};
-pub use simulation::{AccountOverride, BlockContext, BlockEnd, Simulation, TransactError};
+pub use simulation::{
+    AccountOverride, BlockContext, BlockEnd, Simulation, TransactError, simulated_env,
+};
 pub use source::{BlockHashes, CodeCache, CodeReader, ExecutionInput};
 
 /// The block access list of EIP-7928, as the header's `blockAccessListHash` commits to it.

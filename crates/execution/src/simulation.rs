@@ -115,11 +115,21 @@ impl BlockEnd {
     }
 }
 
+/// The environment of a block that may never have been: its header may have the time of a late fork
+/// and a number from before the merge, so that its rules ask for randomness that its number has not.
+pub fn simulated_env(spec: &ChainSpec, header: &Header) -> EvmEnv<SpecId> {
+    let mut env = evm_env(spec, header);
+    if env.cfg_env.spec.is_enabled_in(SpecId::MERGE) {
+        env.block_env.prevrandao.get_or_insert(header.mix_hash);
+    }
+    env
+}
+
 impl<'a> Simulation<'a> {
     /// In the environment of the block with this header, on `input`. BLOCKHASH of a block that is
     /// not known gives zero.
     pub fn new(spec: &'a ChainSpec, header: &Header, input: ExecutionInput<'a>) -> Self {
-        let env = evm_env(spec, header);
+        let env = simulated_env(spec, header);
         let mut state = Box::new(block_state(header, &env, input));
         state.hashes = Some(BTreeMap::new());
         state.most_cleared = Some(MOST_CLEARED);

@@ -1,8 +1,13 @@
 //! Positional parameters, and methods that take them.
 
+mod block;
+
+pub(crate) use block::BlockNumber;
+
 use crate::{RpcContext, RpcError, RpcResult};
 use alloy_eips::{BlockId, BlockNumberOrTag};
 use alloy_primitives::B256;
+use block::BlockName;
 use jsonrpsee::{RpcModule, types::Params};
 use retrie_engine::View;
 use serde::{Deserialize, Serialize};
@@ -49,11 +54,38 @@ impl<'a> Args<'a> {
     pub fn hash(&mut self) -> RpcResult<B256> {
         let index = self.taken;
         let text: Cow<'_, str> = self.required()?;
-        let hash = text.starts_with("0x").then(|| text.parse().ok()).flatten();
+        let digits = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X"));
+        let hash = digits
+            .filter(|digits| !digits.starts_with("0x"))
+            .and_then(|digits| digits.parse().ok());
         hash.ok_or_else(|| {
             let message = format!("invalid argument {index}: {text:?} is not 0x and 32 bytes");
             RpcError::InvalidParams(message)
         })
+    }
+
+    /// The next parameter, a block by number, tag or hash.
+    ///
+    /// # Errors
+    /// As [`required`](Self::required).
+    pub fn block(&mut self) -> RpcResult<BlockId> {
+        self.required().map(|BlockName(id)| id)
+    }
+
+    /// The next parameter, a block; the head if it is missing or null.
+    ///
+    /// # Errors
+    /// As [`optional`](Self::optional).
+    pub fn block_or_latest(&mut self) -> RpcResult<BlockId> {
+        Ok(self.optional()?.map_or_else(BlockId::latest, |BlockName(id)| id))
+    }
+
+    /// The next parameter, a block by number or tag.
+    ///
+    /// # Errors
+    /// As [`required`](Self::required).
+    pub fn block_number(&mut self) -> RpcResult<BlockNumberOrTag> {
+        self.required().map(|BlockNumber(number)| number)
     }
 
     /// The next parameter; `None` if it is missing or null.
@@ -64,21 +96,77 @@ impl<'a> Args<'a> {
         let index = self.taken;
         self.taken += 1;
         let Some(item) = self.items.next() else { return Ok(None) };
-        serde_json::from_str(item.get())
-            .map_err(|error| RpcError::InvalidParams(format!("invalid argument {index}: {error}")))
+        serde_json::from_str(item.get()).map_err(|error| {
+            let reason = reason(&error);
+            RpcError::InvalidParams(format!("invalid argument {index}: {reason}"))
+        })
     }
 
-    /// Ends the parameters.
+    /// The next parameter, an object: structures would take a list of their fields too.
+    ///
+    /// # Errors
+    /// As [`required`](Self::required).
+    pub fn object<T: Deserialize<'a>>(&mut self) -> RpcResult<T> {
+        let index = self.taken;
+        self.optional_object()?.ok_or_else(|| {
+            RpcError::InvalidParams(format!("missing value for required argument {index}"))
+        })
+    }
+
+    /// The next parameter, an object; `None` if it is missing or null.
+    ///
+    /// # Errors
+    /// As [`optional`](Self::optional).
+    pub fn optional_object<T: Deserialize<'a>>(&mut self) -> RpcResult<Option<T>> {
+        let next = self.items.as_slice().first();
+        if next.is_some_and(|item| item.get().starts_with('[')) {
+            let message =
+                format!("invalid argument {}: it is a list, expected an object", self.taken);
+            return Err(RpcError::InvalidParams(message));
+        }
+        self.optional()
+    }
+
+    /// Ends the parameters. A method that changes something asks before it does, others are asked
+    /// after them.
     ///
     /// # Errors
     /// [`RpcError::InvalidParams`] if there are more.
-    pub fn end(self) -> RpcResult<()> {
+    pub fn end(&self) -> RpcResult<()> {
         if self.items.len() == 0 {
             return Ok(());
         }
         let most = self.taken;
         Err(RpcError::InvalidParams(format!("too many arguments, want at most {most}")))
     }
+}
+
+/// What is wrong with a parameter, without what only its decoder knows: where in the text it gave up,
+/// and the names of its types.
+fn reason(error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    let place = format!(" at line {} column {}", error.line(), error.column());
+    let text = text.strip_suffix(&place).unwrap_or(&text);
+    if text.starts_with("data did not match any variant") {
+        return "it has none of the forms that are taken here".into();
+    }
+    let Some((wrong, expected)) = text.split_once(", expected ") else { return text.into() };
+    let wrong = match wrong {
+        "invalid type: sequence" => "invalid type: list",
+        "invalid type: map" => "invalid type: object",
+        _ => wrong,
+    };
+    let expected = match expected {
+        "f64" => "a number",
+        "u8" | "u64" | "usize" | "i64" => "a whole number",
+        "a sequence" => "a list",
+        "a map" => "an object",
+        _ if ["struct ", "enum ", "tuple "].iter().any(|kind| expected.starts_with(kind)) => {
+            "an object"
+        }
+        _ => expected.split(", an array of u8").next().unwrap_or(expected),
+    };
+    format!("{wrong}, expected {expected}")
 }
 
 /// A method that is answered on the server's own thread.
@@ -131,8 +219,8 @@ pub(crate) fn at_block<T>(
 fn is_at_head(rpc: &RpcContext, params: &Params<'_>, index: usize) -> bool {
     let named = Args::new(params).ok().and_then(|args| args.items.as_slice().get(index).copied());
     let Some(named) = named else { return true };
-    let Ok(id) = serde_json::from_str::<Option<BlockId>>(named.get()) else { return true };
-    match id.unwrap_or_default() {
+    let Ok(id) = serde_json::from_str::<Option<BlockName>>(named.get()) else { return true };
+    match id.map_or_else(BlockId::latest, |BlockName(id)| id) {
         BlockId::Hash(hash) => hash.block_hash == rpc.live.head().hash(),
         BlockId::Number(BlockNumberOrTag::Latest | BlockNumberOrTag::Pending) => true,
         BlockId::Number(BlockNumberOrTag::Number(number)) => number >= rpc.live.head().number,

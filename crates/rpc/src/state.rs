@@ -5,7 +5,7 @@ use crate::{
     args::{at_block, quick, read},
     context::ResolveBlock,
 };
-use alloy_eips::{BlockId, BlockNumberOrTag};
+use alloy_eips::BlockId;
 use alloy_primitives::{Address, B256, U64};
 use alloy_serde::JsonStorageKey;
 use jsonrpsee::{Methods, RpcModule};
@@ -65,7 +65,7 @@ pub(crate) fn methods(context: &RpcContext) -> Methods {
     let mut module = RpcModule::new(context.clone());
     quick(&mut module, "state_backend", |rpc, _| Ok(backend(rpc)));
     at_block(&mut module, "state_getRoot", 0, |rpc, view, args| {
-        let header = view.resolve(block_or_latest(args)?)?;
+        let header = view.resolve(args.block_or_latest()?)?;
         let block_hash = header.hash();
         let backend = rpc.live.chain().state().identity().name;
         let unknown =
@@ -88,10 +88,6 @@ pub(crate) fn methods(context: &RpcContext) -> Methods {
     });
     read(&mut module, "state_getProvenance", |rpc, view, args| provenance(rpc, &view, args));
     module.into()
-}
-
-fn block_or_latest(args: &mut Args<'_>) -> RpcResult<BlockId> {
-    Ok(args.optional()?.unwrap_or(BlockId::Number(BlockNumberOrTag::Latest)))
 }
 
 fn unsupported(rpc: &RpcContext, what: &'static str) -> RpcError {
@@ -129,7 +125,7 @@ impl Wanted {
         let address = args.required()?;
         let slots = args.optional::<Vec<JsonStorageKey>>()?.unwrap_or_default();
         let slots: Vec<B256> = slots.iter().map(JsonStorageKey::as_b256).collect();
-        let id = block_or_latest(args)?;
+        let id = args.block_or_latest()?;
         if slots.len() > MAX_SLOTS {
             let message = format!("too many slots: {} (max {MAX_SLOTS})", slots.len());
             return Err(RpcError::InvalidParams(message));
@@ -161,7 +157,7 @@ fn prove(rpc: &RpcContext, view: &View, args: &mut Args<'_>) -> RpcResult<StateP
 /// blocks, proven under the root of the head.
 fn provenance(rpc: &RpcContext, view: &View, args: &mut Args<'_>) -> RpcResult<ProvenanceResponse> {
     let (address, slot): (Address, Option<JsonStorageKey>) = (args.required()?, args.optional()?);
-    let (from, to): (BlockNumberOrTag, BlockNumberOrTag) = (args.required()?, args.required()?);
+    let (from, to) = (args.block_number()?, args.block_number()?);
     if rpc.live.chain().state().backend().provenance().is_none() {
         return Err(unsupported(rpc, "provenance queries"));
     }

@@ -104,6 +104,23 @@ async fn overrides_change_accounts_slots_and_blocks_and_leave_no_trace() {
 }
 
 #[tokio::test]
+async fn the_nonce_of_a_call_is_nobodys_business() {
+    let (_, _, node) = node();
+    for nonce in ["0x0", "0x7", "0xffffffffffffffff"] {
+        let call = json!({ "from": wallet(0), "to": address(0x66), "nonce": nonce });
+        assert_eq!(node.call("eth_call", json!([call, "latest"])).await, "0x", "{nonce}");
+        assert_eq!(node.call("eth_estimateGas", json!([call])).await, "0x5208", "{nonce}");
+        let list = node.call("eth_createAccessList", json!([call])).await;
+        assert_eq!(list["error"], Value::Null, "{nonce}");
+        let trace = node.call("debug_traceCall", json!([call, "latest", {}])).await;
+        assert_eq!(trace["failed"], false, "{nonce}");
+        let blocks = json!({ "blockStateCalls": [{ "calls": [call] }], "validation": null });
+        let simulated = node.call("eth_simulateV1", json!([blocks])).await;
+        assert_eq!(simulated[0]["calls"][0]["status"], "0x1", "{nonce}");
+    }
+}
+
+#[tokio::test]
 async fn a_precompile_can_be_moved_and_replaced() {
     let (_, _, node) = node();
     let (identity, elsewhere) = ("0x0000000000000000000000000000000000000004", address(0x44));

@@ -141,7 +141,7 @@ async fn a_tracer_in_javascript_sees_every_step_and_cannot_run_for_ever() {
     assert!(!endless.1.is_empty(), "{endless:?}");
     assert_eq!(
         node.fail("debug_traceTransaction", json!([hash, { "tracer": "{" }])).await.0,
-        -32602
+        -32000
     );
 }
 
@@ -159,11 +159,17 @@ async fn what_cannot_be_traced_is_refused_in_words() {
         assert!(code == -32602 && message.contains("JavaScript"), "{message}");
     }
     let wrong = json!([hash, { "timeout": "soon" }]);
-    assert_eq!(node.fail("debug_traceTransaction", wrong).await.0, -32602);
+    assert_eq!(node.fail("debug_traceTransaction", wrong).await.0, -32000);
+    let config = json!([hash, { "tracer": "callTracer", "tracerConfig": 5 }]);
+    assert_eq!(node.fail("debug_traceTransaction", config).await.0, -32000);
     let late = json!([hash, { "timeout": "0s" }]);
     let (_, message) = node.fail("debug_traceTransaction", late).await;
     assert!(message.contains("execution timeout"), "{message}");
-    assert_eq!(node.fail("debug_traceBlock", json!(["0x1234"])).await.0, -32602);
+    assert_eq!(node.fail("debug_traceBlock", json!(["0x1234"])).await.0, -32000);
+    let call = |index: &str| json!([{}, json!(hashes[0]), { "txIndex": index }]);
+    node.call("debug_traceCall", call("0x0")).await;
+    let beyond = node.fail("debug_traceCall", call("0x99")).await;
+    assert!(beyond.0 == -32000 && beyond.1.contains("out of range"), "{beyond:?}");
     assert_eq!(node.fail("debug_traceBlockByNumber", json!(["0x99"])).await.0, -32000);
 }
 

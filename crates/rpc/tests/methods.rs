@@ -129,6 +129,58 @@ async fn a_bad_block_is_traced_as_if_it_were_good() {
     assert!(code == -32000 && message.contains("not found"), "{message}");
 }
 
+#[tokio::test]
+async fn wrong_arguments_are_told_in_words_that_are_not_the_decoders() {
+    let (_, hashes, node) = node_on(mpt());
+    let account = Wallet::new(1).address;
+    let at = |block: Value| json!([account, block]);
+    for block in [
+        json!({ "blockHash": hashes[1], "more": 1 }),
+        json!({ "blockNumber": "0x2", "requireCanonical": true }),
+        json!({ "blockNumber": null, "blockHash": hashes[1] }),
+    ] {
+        let balance = node.call("eth_getBalance", at(block.clone())).await;
+        assert_eq!(balance, node.call("eth_getBalance", at(json!("0x2"))).await, "{block}");
+    }
+    for (method, params, words) in [
+        ("eth_getBalance", at(json!("0xffffffffffffffff")), "invalid argument 1: block number"),
+        ("eth_getBlockByNumber", json!(["0xffffffffffffffff", false]), "invalid argument 0"),
+        ("eth_getBalance", at(json!({})), "invalid argument 1: must specify either"),
+        ("eth_getBalance", at(json!(5)), "invalid argument 1: invalid type: integer `5`, expected"),
+        ("eth_getBlockByNumber", json!(["0x1", "yes"]), "invalid argument 1"),
+        ("eth_call", json!([[], "latest"]), "invalid argument 0: it is a list, expected an object"),
+        ("eth_call", json!(["call"]), "invalid argument 0: "),
+        ("eth_call", json!([{ "to": "0x12" }]), "invalid argument 0: "),
+        ("eth_call", json!([{}, "latest", 5]), "invalid argument 2: "),
+        ("eth_simulateV1", json!([{}]), "invalid argument 0: missing field `blockStateCalls`"),
+        ("eth_simulateV1", json!([5]), "invalid argument 0: "),
+        ("eth_feeHistory", json!([{}, "latest"]), "invalid argument 0: "),
+        (
+            "eth_feeHistory",
+            json!([1, "latest", [null]]),
+            "invalid argument 2: invalid type: null, expected a number",
+        ),
+        ("eth_call", json!([{}, "latest", {}, { "coinbase": 5 }]), "expected 20 bytes"),
+        ("web3_sha3", json!([[[]]]), "invalid argument 0: "),
+        (
+            "web3_sha3",
+            json!([{}]),
+            "invalid argument 0: invalid type: object, expected a variable number of bytes",
+        ),
+        ("debug_traceCall", json!([{}, "latest", { "tracer": 5 }]), "invalid argument 2: "),
+        ("debug_traceTransaction", json!([hashes[0], 5]), "invalid argument 1: "),
+        ("debug_getBadBlocks", json!(["file"]), "invalid argument 0: "),
+        ("eth_chainId", json!([null]), "too many arguments, want at most 0"),
+    ] {
+        let (code, message) = node.fail(method, params.clone()).await;
+        assert!(code == -32602 && message.contains(words), "{method} {params}: {code} {message}");
+        for own in ["column", "struct", "variant", "untagged", "f64", "u8", "sequence"] {
+            assert!(!message.contains(own), "{method} {params}: {message}");
+        }
+    }
+    assert_eq!(node.call("debug_getBadBlocks", json!([null])).await, json!([]));
+}
+
 /// Prague's test chain with more forks.
 fn spec_with(forks: &[(&str, u64)]) -> Arc<ChainSpec> {
     let mut genesis: Value = serde_json::from_str(&Rules::Prague.genesis_json()).unwrap();

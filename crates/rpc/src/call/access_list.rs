@@ -2,7 +2,7 @@
 
 use super::{CallRules, Ground, TransactFailure, prepare, revert_words, words_of_halt};
 use crate::{Args, RpcContext, RpcResult};
-use alloy_eips::{BlockId, eip2930::AccessListResult};
+use alloy_eips::eip2930::AccessListResult;
 use alloy_primitives::U256;
 use alloy_rpc_types_eth::{TransactionRequest, state::StateOverride};
 use retrie_engine::View;
@@ -16,9 +16,9 @@ pub(super) fn create_access_list(
     view: &View,
     args: &mut Args<'_>,
 ) -> RpcResult<AccessListResult> {
-    let request: TransactionRequest = args.required()?;
-    let block: BlockId = args.optional()?.unwrap_or_default();
-    let accounts: Option<StateOverride> = args.optional()?;
+    let request: TransactionRequest = args.object()?;
+    let block = args.block_or_latest()?;
+    let accounts: Option<StateOverride> = args.optional_object()?;
 
     let ground = Ground::after(rpc, view, block, None)?;
     let mut simulation = ground.simulation(rpc, None, accounts)?;

@@ -2,7 +2,7 @@
 
 use super::{CallRules, Ground, TransactFailure, prepare, request::allowance, words};
 use crate::{Args, RpcContext, RpcError, RpcResult};
-use alloy_eips::{BlockId, eip7825::MAX_TX_GAS_LIMIT_OSAKA};
+use alloy_eips::eip7825::MAX_TX_GAS_LIMIT_OSAKA;
 use alloy_primitives::{KECCAK256_EMPTY, TxKind, U64};
 use alloy_rpc_types_eth::{BlockOverrides, TransactionRequest, state::StateOverride};
 use retrie_engine::View;
@@ -25,10 +25,10 @@ const ERROR_RATIO: f64 = 0.015;
 
 /// `eth_estimateGas(call, block, stateOverrides, blockOverrides)`.
 pub(super) fn estimate_gas(rpc: &RpcContext, view: &View, args: &mut Args<'_>) -> RpcResult<U64> {
-    let request: TransactionRequest = args.required()?;
-    let block: BlockId = args.optional()?.unwrap_or_default();
-    let accounts: Option<StateOverride> = args.optional()?;
-    let overrides: Option<BlockOverrides> = args.optional()?;
+    let request: TransactionRequest = args.object()?;
+    let block = args.block_or_latest()?;
+    let accounts: Option<StateOverride> = args.optional_object()?;
+    let overrides: Option<BlockOverrides> = args.optional_object()?;
     estimate(rpc, view, request, block, accounts, overrides.as_ref()).map(U64::from)
 }
 

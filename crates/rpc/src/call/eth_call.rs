@@ -2,7 +2,6 @@
 
 use super::{CallRules, Ground, TransactFailure, call_bundles, prepare, words};
 use crate::{Args, RpcContext, RpcError, RpcResult};
-use alloy_eips::BlockId;
 use alloy_primitives::Bytes;
 use alloy_rpc_types_eth::{
     BlockOverrides, Bundle, EthCallResponse, StateContext, TransactionRequest, state::StateOverride,
@@ -13,10 +12,10 @@ use revm::context::result::ResultAndState;
 
 /// `eth_call(call, block, stateOverrides, blockOverrides)`: what the call returns.
 pub(super) fn call(rpc: &RpcContext, view: &View, args: &mut Args<'_>) -> RpcResult<Bytes> {
-    let request: TransactionRequest = args.required()?;
-    let block: BlockId = args.optional()?.unwrap_or_default();
-    let accounts: Option<StateOverride> = args.optional()?;
-    let overrides: Option<BlockOverrides> = args.optional()?;
+    let request: TransactionRequest = args.object()?;
+    let block = args.block_or_latest()?;
+    let accounts: Option<StateOverride> = args.optional_object()?;
+    let overrides: Option<BlockOverrides> = args.optional_object()?;
 
     let ground = Ground::after(rpc, view, block, overrides.as_ref())?;
     let mut simulation = ground.simulation(rpc, overrides.as_ref(), accounts)?;
@@ -54,8 +53,8 @@ pub(super) fn call_many(
     args: &mut Args<'_>,
 ) -> RpcResult<Vec<Vec<EthCallResponse>>> {
     let bundles: Vec<Bundle> = args.required()?;
-    let context: StateContext = args.optional()?.unwrap_or_default();
-    let accounts: Option<StateOverride> = args.optional()?;
+    let context: StateContext = args.optional_object()?.unwrap_or_default();
+    let accounts: Option<StateOverride> = args.optional_object()?;
     if bundles.iter().all(|bundle| bundle.transactions.is_empty()) {
         return Err(RpcError::InvalidParams("there are no calls to execute".into()));
     }

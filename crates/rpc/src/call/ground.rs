@@ -11,7 +11,7 @@ use retrie_chainspec::{
     primitives::{Header, RecoveredBlock},
 };
 use retrie_engine::{BlockState, NextDevBlock, View, pool::NextBlock};
-use retrie_execution::{Simulation, evm_env};
+use retrie_execution::{Simulation, simulated_env};
 use std::{sync::Arc, time::Instant};
 
 /// What calls are made on: the state after a block, or within it, in the environment of that block.
@@ -77,7 +77,7 @@ impl Ground {
         let mut simulation = match within {
             Some((block, index)) => {
                 let mut simulation = state_before(rpc, spec, block, *index, state)?;
-                *simulation.env_mut() = evm_env(spec, header);
+                *simulation.env_mut() = simulated_env(spec, header);
                 simulation
             }
             None => Simulation::new(spec, header, state.input()),
@@ -130,7 +130,7 @@ pub(crate) fn call_bundles<T>(
     for bundle in bundles {
         let overrides = bundle.block_override.unwrap_or_default();
         let header = header_of_call(&ground.header, Some(&overrides))?;
-        *simulation.env_mut() = evm_env(&ground.spec, &header);
+        *simulation.env_mut() = simulated_env(&ground.spec, &header);
         apply_block_overrides(&mut simulation, &overrides)?;
         let calls = bundle.transactions.into_iter();
         answers

@@ -31,7 +31,7 @@ pub(crate) fn prepare(
     rules: CallRules,
     gas_cap: u64,
 ) -> RpcResult<TxEnv> {
-    let tx = tx_env(simulation, request, gas_cap)?;
+    let tx = tx_env(simulation, request, rules, gas_cap)?;
     let env = simulation.env_mut();
     let cfg = &mut env.cfg_env;
     let pays = tx.gas_price > 0 || tx.gas_priority_fee.is_some_and(|tip| tip > 0);
@@ -55,6 +55,7 @@ pub(crate) fn prepare(
 fn tx_env(
     simulation: &Simulation<'_>,
     request: TransactionRequest,
+    rules: CallRules,
     gas_cap: u64,
 ) -> RpcResult<TxEnv> {
     let cfg = &simulation.env().cfg_env;
@@ -98,6 +99,8 @@ fn tx_env(
         ),
     };
     let cap = if gas_cap == 0 { u64::MAX / 2 } else { gas_cap };
+    // Nobody looks at the nonce of a call, but the EVM takes none from which there is no next.
+    let nonce = request.nonce.filter(|_| rules != CallRules::Call).unwrap_or_default();
     let authorizations = request.authorization_list.unwrap_or_default();
     Ok(TxEnv {
         tx_type: tx_type.into(),
@@ -107,7 +110,7 @@ fn tx_env(
         kind,
         value: request.value.unwrap_or_default(),
         data: request.input.into_input().unwrap_or_default(),
-        nonce: request.nonce.unwrap_or_default(),
+        nonce,
         chain_id: Some(own_chain),
         access_list: request.access_list.unwrap_or_default(),
         gas_priority_fee: is_dynamic.then_some(tip),

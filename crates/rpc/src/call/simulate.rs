@@ -22,7 +22,6 @@ use alloy_consensus::{
     TxLegacy, TxReceipt,
     proofs::{calculate_receipt_root, calculate_transaction_root, calculate_withdrawals_root},
 };
-use alloy_eips::BlockId;
 use alloy_hardforks::EthereumHardforks;
 use alloy_primitives::{Address, B256, Bloom, Log, Signature, TxKind, U256};
 use alloy_rpc_types_eth::{
@@ -41,7 +40,7 @@ use revm::context::{
     either::Either,
     result::{ExecutionResult, HaltReason, InvalidTransaction},
 };
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 use std::{cmp::Ordering, time::Instant};
 
 /// Seconds between blocks whose time is not said.
@@ -52,12 +51,21 @@ const BLOCK_TIME: u64 = 12;
 #[serde(rename_all = "camelCase")]
 struct Request {
     block_state_calls: Vec<RequestedBlock>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default")]
     trace_transfers: bool,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default")]
     validation: bool,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default")]
     return_full_transactions: bool,
+}
+
+/// A field that may be null.
+fn or_default<'de, T, D>(deserializer: D) -> Result<T, D::Error>
+where
+    T: Default + Deserialize<'de>,
+    D: Deserializer<'de>,
+{
+    Option::deserialize(deserializer).map(Option::unwrap_or_default)
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -65,6 +73,7 @@ struct Request {
 struct RequestedBlock {
     block_overrides: Option<Overrides>,
     state_overrides: Option<StateOverride>,
+    #[serde(deserialize_with = "or_default")]
     calls: Vec<TransactionRequest>,
 }
 
@@ -82,8 +91,8 @@ pub(super) fn simulate(
     view: &View,
     args: &mut Args<'_>,
 ) -> RpcResult<Vec<SimulatedBlock<RpcBlock>>> {
-    let request: Request = args.required()?;
-    let block: BlockId = args.optional()?.unwrap_or_default();
+    let request: Request = args.object()?;
+    let block = args.block_or_latest()?;
     if request.block_state_calls.is_empty() {
         return Err(coded(codes::INVALID_PARAMS, "empty input"));
     }
@@ -340,7 +349,10 @@ impl Calls<'_> {
                 self.check_nonce(simulation, &tx)?;
             }
             simulation.begin_transaction(index);
-            let outcome = simulation.inspect(tx.clone(), &mut self.collector).map_err(|error| {
+            // The EVM takes no nonce from which there is no next, even where nobody looks at it.
+            let nonce = if self.rules == CallRules::Valid { tx.nonce } else { 0 };
+            let executed = TxEnv { nonce, ..tx.clone() };
+            let outcome = simulation.inspect(executed, &mut self.collector).map_err(|error| {
                 let time = self.rpc.limits.evm_timeout;
                 TransactFailure::new(error, &tx, block_env.basefee, time).in_block()
             })?;

@@ -26,7 +26,7 @@ pub(super) mod codes {
     pub(in crate::call) const BLOCK_TIMESTAMP: i32 = -38021;
     pub(in crate::call) const SENDER_IS_NOT_EOA: i32 = -38024;
     pub(in crate::call) const INIT_CODE_SIZE: i32 = -38025;
-    pub(in crate::call) const CLIENT_LIMIT: i32 = -38026;
+    pub(in crate::call) const CLIENT_LIMIT: i32 = crate::RpcError::CLIENT_LIMIT;
     pub(in crate::call) const VM_ERROR: i32 = -32015;
     pub(in crate::call) const INVALID_PARAMS: i32 = -32602;
     pub(in crate::call) const INTERNAL: i32 = -32603;

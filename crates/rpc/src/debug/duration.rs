@@ -6,9 +6,9 @@ use std::time::Duration;
 /// Reads a duration.
 ///
 /// # Errors
-/// [`RpcError::InvalidParams`] if it is none.
+/// [`RpcError::Rejected`] if it is none.
 pub(super) fn parse(text: &str) -> RpcResult<Duration> {
-    let invalid = || RpcError::InvalidParams(format!("invalid duration {text:?}"));
+    let invalid = || RpcError::Rejected(format!("invalid duration {text:?}"));
     let mut total = Duration::ZERO;
     let mut rest = text;
     if rest.is_empty() {

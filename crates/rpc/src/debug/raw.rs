@@ -21,24 +21,29 @@ use serde::Serialize;
 
 pub(super) fn register(module: &mut RpcModule<RpcContext>) {
     quick(module, "debug_getRawHeader", |rpc, args| {
-        let header = rpc.view()?.resolve(args.required()?)?;
+        let header = rpc.view()?.resolve(args.block()?)?;
         Ok(Bytes::from(alloy_rlp::encode(header.header())))
     });
     heavy(module, "debug_getRawBlock", |_, view, args| {
-        let block = existing(&view, args.required()?)?;
+        let block = existing(&view, args.block()?)?;
         Ok(Bytes::from(alloy_rlp::encode(block.sealed_block())))
     });
     heavy(module, "debug_getRawReceipts", |rpc, view, args| {
-        raw_receipts(rpc, &view, args.required()?)
+        raw_receipts(rpc, &view, args.block()?)
     });
     heavy(module, "debug_getRawTransaction", |rpc, view, args| {
         raw_transaction(rpc, &view, args.hash()?)
     });
-    quick(module, "debug_getBadBlocks", |rpc, _| {
+    quick(module, "debug_getBadBlocks", |rpc, args| {
+        // geth writes them to the file that may be named here.
+        if args.optional::<String>()?.is_some() {
+            let message = "invalid argument 0: this node writes bad blocks to no file".into();
+            return Err(RpcError::InvalidParams(message));
+        }
         Ok(rpc.node.bad_blocks().iter().map(|block| BadBlock::new(block)).collect::<Vec<_>>())
     });
     heavy(module, "debug_getRawBlockAccessList", |rpc, view, args| {
-        raw_access_list(rpc, &view, args.required()?)
+        raw_access_list(rpc, &view, args.block()?)
     });
 }
 

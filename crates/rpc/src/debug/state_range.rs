@@ -52,7 +52,7 @@ struct StorageEntry {
 /// `debug_storageRangeAt(block, txIndex, contract, keyStart, maxResult)`: slots in the order of their
 /// hashed keys from `keyStart` on, as they are before the transaction.
 fn storage_range(rpc: &RpcContext, view: &View, args: &mut Args<'_>) -> RpcResult<StorageRange> {
-    let (id, index): (BlockId, U64) = (args.required()?, args.required()?);
+    let (id, index): (_, U64) = (args.block()?, args.required()?);
     let (contract, start): (Address, Bytes) = (args.required()?, args.required()?);
     let count: U64 = args.required()?;
     if start.len() > B256::len_bytes() {

@@ -1,12 +1,11 @@
 //! Traces of calls that never happened.
 
-use super::{Recording, tracer::Tracer};
+use super::{Recording, trace_past::existing, tracer::Tracer};
 use crate::{
-    Args, RpcContext, RpcResult,
+    Args, RpcContext, RpcError, RpcResult,
     args::heavy,
     call::{CallRules, Ground, TransactFailure, call_bundles, prepare},
 };
-use alloy_eips::BlockId;
 use alloy_rpc_types_eth::{Bundle, StateContext, TransactionRequest};
 use alloy_rpc_types_trace::geth::{GethDebugTracingCallOptions, GethTrace};
 use jsonrpsee::RpcModule;
@@ -20,13 +19,21 @@ pub(super) fn register(module: &mut RpcModule<RpcContext>) {
 
 /// `debug_traceCall(call, block, options)`.
 fn trace_call(rpc: &RpcContext, view: &View, args: &mut Args<'_>) -> RpcResult<GethTrace> {
-    let request: TransactionRequest = args.required()?;
-    let block: BlockId = args.optional()?.unwrap_or_default();
-    let options: GethDebugTracingCallOptions = args.optional()?.unwrap_or_default();
+    let request: TransactionRequest = args.object()?;
+    let block = args.block_or_latest()?;
+    let options: GethDebugTracingCallOptions = args.optional_object()?.unwrap_or_default();
     let tracer = Tracer::new(options.tracing_options, rpc.limits.evm_timeout)?;
 
     let overrides = options.block_overrides.as_ref();
     let index = options.tx_index.map(|index| index as usize);
+    if let Some(index) = index.filter(|index| *index > 0) {
+        let block = existing(view, block)?;
+        if index >= block.body().transactions.len() {
+            let message =
+                format!("transaction index {index} out of range for block {}", block.hash());
+            return Err(RpcError::Rejected(message));
+        }
+    }
     let ground = Ground::within(rpc, view, block, index, overrides)?;
     let mut simulation = ground.simulation(rpc, overrides, options.state_overrides)?;
     let mut recording = Recording::new(rpc.limits.max_response_size);
@@ -40,8 +47,8 @@ fn trace_call_many(
     args: &mut Args<'_>,
 ) -> RpcResult<Vec<Vec<GethTrace>>> {
     let bundles: Vec<Bundle> = args.required()?;
-    let context: StateContext = args.optional()?.unwrap_or_default();
-    let options: GethDebugTracingCallOptions = args.optional()?.unwrap_or_default();
+    let context: StateContext = args.optional_object()?.unwrap_or_default();
+    let options: GethDebugTracingCallOptions = args.optional_object()?.unwrap_or_default();
     let tracer = Tracer::new(options.tracing_options, rpc.limits.evm_timeout)?;
     let accounts = options.state_overrides;
     let mut recording = Recording::new(rpc.limits.max_response_size);

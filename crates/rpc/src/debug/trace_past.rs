@@ -2,8 +2,8 @@
 
 use super::{replay::Which, tracer::trace_block};
 use crate::{Args, RpcContext, RpcError, RpcResult, args::heavy, context::ResolveBlock};
-use alloy_eips::{BlockId, BlockNumberOrTag};
-use alloy_primitives::{B256, Bytes};
+use alloy_eips::BlockId;
+use alloy_primitives::Bytes;
 use alloy_rlp::Decodable;
 use alloy_rpc_types_trace::geth::{GethDebugTracingOptions, GethTrace, TraceResult};
 use jsonrpsee::RpcModule;
@@ -15,11 +15,11 @@ use std::sync::Arc;
 pub(super) fn register(module: &mut RpcModule<RpcContext>) {
     heavy(module, "debug_traceTransaction", |rpc, view, args| trace_transaction(rpc, &view, args));
     heavy(module, "debug_traceBlockByNumber", |rpc, view, args| {
-        let block = existing(&view, args.required::<BlockNumberOrTag>()?.into())?;
+        let block = existing(&view, args.block_number()?.into())?;
         trace_all(rpc, &view, &block, args)
     });
     heavy(module, "debug_traceBlockByHash", |rpc, view, args| {
-        let block = existing(&view, args.required::<B256>()?.into())?;
+        let block = existing(&view, args.hash()?.into())?;
         trace_all(rpc, &view, &block, args)
     });
     heavy(module, "debug_traceBlock", |rpc, view, args| {
@@ -43,7 +43,7 @@ pub(crate) fn existing(view: &View, id: BlockId) -> RpcResult<Arc<RecoveredBlock
 
 /// A block that need not be known; its parent must be.
 fn decode(bytes: Bytes) -> RpcResult<RecoveredBlock> {
-    let invalid = |reason: String| RpcError::InvalidParams(format!("invalid block: {reason}"));
+    let invalid = |reason: String| RpcError::Rejected(format!("could not decode block: {reason}"));
     let mut rest = bytes.as_ref();
     let block = Block::decode(&mut rest).map_err(|error| invalid(error.to_string()))?;
     if !rest.is_empty() {
@@ -58,13 +58,13 @@ fn trace_all(
     block: &RecoveredBlock,
     args: &mut Args<'_>,
 ) -> RpcResult<Vec<TraceResult>> {
-    let options: GethDebugTracingOptions = args.optional()?.unwrap_or_default();
+    let options: GethDebugTracingOptions = args.optional_object()?.unwrap_or_default();
     trace_block(rpc, view, block, Which::All, options)
 }
 
 fn trace_transaction(rpc: &RpcContext, view: &View, args: &mut Args<'_>) -> RpcResult<GethTrace> {
     let hash = args.hash()?;
-    let options: GethDebugTracingOptions = args.optional()?.unwrap_or_default();
+    let options: GethDebugTracingOptions = args.optional_object()?.unwrap_or_default();
     let not_found = || RpcError::Rejected("transaction not found".into());
     let found = view.transaction(&hash)?.ok_or_else(not_found)?;
     let block = view.block(&found.block.hash)?.ok_or_else(not_found)?;

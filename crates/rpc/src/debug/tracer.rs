@@ -172,6 +172,6 @@ pub(super) fn trace_block(
 fn failure<E: fmt::Display>(error: DebugInspectorError<E>) -> RpcError {
     match error {
         DebugInspectorError::Database(error) => RpcError::Internal(error.to_string()),
-        error => RpcError::InvalidParams(error.to_string()),
+        error => RpcError::Rejected(error.to_string()),
     }
 }

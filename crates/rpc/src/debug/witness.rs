@@ -3,7 +3,7 @@
 
 use super::trace_past::existing;
 use crate::{RpcContext, RpcError, RpcResult, args::heavy, call::block_failure};
-use alloy_eips::{BlockId, BlockNumberOrTag};
+use alloy_eips::BlockId;
 use alloy_primitives::{Address, B256, Bytes};
 use alloy_rpc_types_debug::ExecutionWitness;
 use jsonrpsee::RpcModule;
@@ -18,11 +18,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 pub(super) fn register(module: &mut RpcModule<RpcContext>) {
     heavy(module, "debug_executionWitness", |rpc, view, args| {
-        let block = existing(&view, args.required::<BlockNumberOrTag>()?.into())?;
+        let block = existing(&view, args.block_number()?.into())?;
         witness(rpc, &view, &block)
     });
     heavy(module, "debug_executionWitnessByBlockHash", |rpc, view, args| {
-        let block = existing(&view, BlockId::from(args.required::<B256>()?))?;
+        let block = existing(&view, BlockId::from(args.hash()?))?;
         witness(rpc, &view, &block)
     });
 }

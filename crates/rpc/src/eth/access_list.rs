@@ -9,7 +9,7 @@ use serde::Serialize;
 
 pub(super) fn register(module: &mut RpcModule<RpcContext>) {
     heavy(module, "eth_getBlockAccessList", |rpc, view, args| {
-        let Some(block) = find(&view, args.required()?)? else { return Ok(None) };
+        let Some(block) = find(&view, args.block()?)? else { return Ok(None) };
         Ok(access_list(rpc, &view, &block)?.map(shown))
     });
 }

@@ -31,7 +31,7 @@ pub(super) fn register(module: &mut RpcModule<RpcContext>) {
     });
     at_block(module, "eth_getStorageAt", 2, |_, view, args| {
         let (address, StorageKey(key)) = (args.required()?, args.required()?);
-        let state = view.state_at(block_or_latest(args)?)?;
+        let state = view.state_at(args.block_or_latest()?)?;
         Ok(B256::from(state.slot(&address, &key.as_b256())?))
     });
     read(module, "eth_getStorageValues", |_, view, args| {
@@ -42,10 +42,10 @@ pub(super) fn register(module: &mut RpcModule<RpcContext>) {
             1..=MAX_SLOTS => {}
             _ => {
                 let message = format!("too many slots (max {MAX_SLOTS})");
-                return Err(RpcError::InvalidParams(message));
+                return Err(RpcError::Coded { code: RpcError::CLIENT_LIMIT, message });
             }
         }
-        let state = view.state_at(block_or_latest(args)?)?;
+        let state = view.state_at(args.block_or_latest()?)?;
         let values = |(address, keys): (Address, Vec<StorageKey>)| {
             let value = |key: &StorageKey| state.slot(&address, &key.0.as_b256()).map(B256::from);
             let values: Vec<B256> = keys.iter().map(value).collect::<Result<_, _>>()?;
@@ -65,13 +65,8 @@ pub(super) fn register(module: &mut RpcModule<RpcContext>) {
     });
 }
 
-/// The block named by the next parameter, the head if there is none.
-pub(super) fn block_or_latest(args: &mut Args<'_>) -> RpcResult<BlockId> {
-    Ok(args.optional()?.unwrap_or(BlockId::Number(BlockNumberOrTag::Latest)))
-}
-
 fn address_and_state(view: &View, args: &mut Args<'_>) -> RpcResult<(Address, BlockState)> {
-    Ok((args.required()?, view.state_at(block_or_latest(args)?)?))
+    Ok((args.required()?, view.state_at(args.block_or_latest()?)?))
 }
 
 /// The account at `address`, empty if there is none.
@@ -90,7 +85,7 @@ fn code(state: &BlockState, account: &Account) -> RpcResult<Bytes> {
 
 fn transaction_count(rpc: &RpcContext, view: &View, args: &mut Args<'_>) -> RpcResult<U64> {
     let address = args.required()?;
-    let block = block_or_latest(args)?;
+    let block = args.block_or_latest()?;
     if block == BlockId::Number(BlockNumberOrTag::Pending)
         && let Some(pool) = &rpc.pool
         && let Some(nonce) = pool.nonce(&address)

@@ -35,7 +35,7 @@ pub(super) fn register(module: &mut RpcModule<RpcContext>) {
         "eth_sendTransaction",
         |params, rpc: Arc<RpcContext>, _| async move {
             let mut args = Args::new(&params)?;
-            let request: TransactionRequest = args.required()?;
+            let request: TransactionRequest = args.object()?;
             args.end()?;
             send(&rpc, request).await.map_err(|error| rpc.word(error))
         },
@@ -45,7 +45,7 @@ pub(super) fn register(module: &mut RpcModule<RpcContext>) {
         "eth_signTransaction",
         |params, rpc: Arc<RpcContext>, _| async move {
             let mut args = Args::new(&params)?;
-            let request: TransactionRequest = args.required()?;
+            let request: TransactionRequest = args.object()?;
             args.end()?;
             let context = (*rpc).clone();
             rpc.run(move |view| sign_transaction(&context, &view, request)).await

@@ -64,7 +64,7 @@ pub(super) fn by_hash(args: &mut Args<'_>) -> RpcResult<BlockId> {
 
 /// A block named by its number or a tag.
 pub(super) fn by_number(args: &mut Args<'_>) -> RpcResult<BlockId> {
-    Ok(BlockId::Number(args.required::<BlockNumberOrTag>()?))
+    Ok(BlockId::Number(args.block_number()?))
 }
 
 /// The block, `None` if there is none.

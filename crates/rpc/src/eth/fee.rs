@@ -16,8 +16,11 @@ use retrie_chainspec::{
     primitives::{Header, SealedHeader},
 };
 use retrie_engine::View;
-use serde::{Deserialize, Deserializer, de};
-use std::{borrow::Cow, sync::Arc};
+use serde::{
+    Deserialize, Deserializer,
+    de::{self, Visitor},
+};
+use std::{fmt, sync::Arc};
 
 /// Most blocks of one fee history.
 const MAX_BLOCKS: u64 = 1024;
@@ -124,29 +127,37 @@ struct HexOrDecimal(u64);
 
 impl<'de> Deserialize<'de> for HexOrDecimal {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        #[derive(Deserialize)]
-        #[serde(untagged)]
-        enum Form<'a> {
-            Number(u64),
-            #[serde(borrow)]
-            Text(Cow<'a, str>),
-        }
-        match Form::deserialize(deserializer)? {
-            Form::Number(number) => Ok(Self(number)),
-            Form::Text(text) => {
-                let number = match text.strip_prefix("0x") {
-                    Some(digits) => u64::from_str_radix(digits, 16),
-                    None => text.parse(),
+        struct NumberVisitor;
+
+        impl Visitor<'_> for NumberVisitor {
+            type Value = HexOrDecimal;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a number of 64 bits, decimal or in hexadecimal with 0x")
+            }
+
+            fn visit_u64<E: de::Error>(self, number: u64) -> Result<HexOrDecimal, E> {
+                Ok(HexOrDecimal(number))
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<HexOrDecimal, E> {
+                let (digits, radix) = match text.strip_prefix("0x") {
+                    Some(digits) => (digits, 16),
+                    None => (text, 10),
                 };
-                number.map(Self).map_err(|_| de::Error::custom(format!("invalid number {text:?}")))
+                let number = u64::from_str_radix(digits, radix);
+                let number = number.ok().filter(|_| !digits.starts_with('+'));
+                let wrong = || E::invalid_value(de::Unexpected::Str(text), &self);
+                number.map(HexOrDecimal).ok_or_else(wrong)
             }
         }
+        deserializer.deserialize_any(NumberVisitor)
     }
 }
 
 fn fee_history(view: &View, args: &mut Args<'_>) -> RpcResult<FeeHistory> {
     let HexOrDecimal(count) = args.required()?;
-    let newest: BlockNumberOrTag = args.required()?;
+    let newest = args.block_number()?;
     let percentiles: Vec<f64> = args.optional()?.unwrap_or_default();
     check_percentiles(&percentiles)?;
     let head = view.head().number;
@@ -191,7 +202,7 @@ fn fee_history(view: &View, args: &mut Args<'_>) -> RpcResult<FeeHistory> {
 }
 
 fn check_percentiles(percentiles: &[f64]) -> RpcResult<()> {
-    let invalid = |what| Err(RpcError::InvalidParams(format!("invalid reward percentile: {what}")));
+    let invalid = |what| Err(RpcError::Rejected(format!("invalid reward percentile: {what}")));
     if percentiles.len() > MAX_PERCENTILES {
         return invalid(format!("over the query limit {MAX_PERCENTILES}"));
     }

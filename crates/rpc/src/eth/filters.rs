@@ -7,6 +7,7 @@
 use super::{
     convert::{self, RpcTransaction},
     interests::{Interest, Interests},
+    log_filter::LogFilter,
     logs::{self, Found},
 };
 use crate::{
@@ -39,8 +40,8 @@ type Changes = FilterChanges<RpcTransaction>;
 
 pub(super) fn register(module: &mut RpcModule<RpcContext>) {
     read(module, "eth_newFilter", |rpc, view, args| {
-        let filter: Filter = args.required()?;
-        logs::check(&filter)?;
+        let LogFilter(filter) = args.required()?;
+        logs::check_future(&filter)?;
         let interest = rpc.shared.filters.admit(rpc, Some(&filter))?;
         let kind = Kind::Chain { known: Known::of(&view)?, logs: Some(Arc::new(filter)) };
         Ok(rpc.shared.filters.install(kind, interest))
@@ -58,11 +59,14 @@ pub(super) fn register(module: &mut RpcModule<RpcContext>) {
     });
     quick(module, "eth_uninstallFilter", |rpc, args| {
         let id: String = args.required()?;
+        args.end()?;
         Ok(rpc.shared.filters.by_id.lock().remove(&id).is_some())
     });
     heavy(module, "eth_getFilterChanges", |rpc, _, args| {
-        let kind = rpc.shared.filters.find(rpc, &args.required::<String>()?)?;
-        changes(rpc, &kind)
+        let id: String = args.required()?;
+        // What has been told is not told again.
+        args.end()?;
+        changes(rpc, &*rpc.shared.filters.find(rpc, &id)?)
     });
     heavy(module, "eth_getFilterLogs", |rpc, view, args| {
         let kind = rpc.shared.filters.find(rpc, &args.required::<String>()?)?;

@@ -1,6 +1,9 @@
 //! Logs: searching blocks for them.
 
-use super::convert::{self, LogPosition};
+use super::{
+    convert::{self, LogPosition},
+    log_filter::LogFilter,
+};
 use crate::{RpcContext, RpcError, RpcResult, args::heavy, context::ResolveBlock};
 use alloy_eips::{BlockId, BlockNumberOrTag};
 use alloy_rpc_types_eth::{Filter, FilterBlockOption, Log};
@@ -16,16 +19,44 @@ const MAX_ADDRESSES: usize = 1000;
 const MAX_TOPICS: usize = 1000;
 
 pub(super) fn register(module: &mut RpcModule<RpcContext>) {
-    heavy(module, "eth_getLogs", |rpc, view, args| search(rpc, &view, &args.required()?));
+    heavy(module, "eth_getLogs", |rpc, view, args| {
+        let LogFilter(filter) = args.required()?;
+        search(rpc, &view, &filter)
+    });
 }
 
 /// Refuses filters that nobody needs but those who want to cost time.
 pub(super) fn check(filter: &Filter) -> RpcResult<()> {
     let topics = filter.topics.iter().map(|topic| topic.len()).max().unwrap_or_default();
     if filter.address.len() > MAX_ADDRESSES || topics > MAX_TOPICS {
-        return Err(RpcError::InvalidParams("exceed max addresses or search position".into()));
+        let message = "exceed max addresses or topics per search position";
+        return Err(RpcError::Rejected(message.into()));
     }
     Ok(())
+}
+
+/// Refuses filters of logs to come in whose range none can come, beside those that cost too much.
+pub(super) fn check_future(filter: &Filter) -> RpcResult<()> {
+    use BlockNumberOrTag::{Earliest, Latest, Number, Pending};
+
+    check(filter)?;
+    let FilterBlockOption::Range { from_block, to_block } = filter.block_option else {
+        return Ok(());
+    };
+    match (from_block.unwrap_or_default(), to_block.unwrap_or_default()) {
+        (Pending, _) | (_, Pending) => Err(pending_unsupported()),
+        (Latest | Earliest | Number(_), Latest) | (Earliest, Number(_)) => Ok(()),
+        (Number(from), Number(to)) if from <= to => Ok(()),
+        _ => Err(invalid_range()),
+    }
+}
+
+fn pending_unsupported() -> RpcError {
+    RpcError::InvalidParams("pending logs are not supported".into())
+}
+
+fn invalid_range() -> RpcError {
+    RpcError::InvalidParams("invalid block range params".into())
 }
 
 /// All logs of canonical blocks, or of one named by its hash, that match.
@@ -55,12 +86,13 @@ fn range(
     let head = view.head().number;
     let number = |tag: Option<BlockNumberOrTag>| match tag.unwrap_or_default() {
         BlockNumberOrTag::Number(number) => Ok(number),
-        BlockNumberOrTag::Latest | BlockNumberOrTag::Pending => Ok(head),
+        BlockNumberOrTag::Latest => Ok(head),
+        BlockNumberOrTag::Pending => Err(pending_unsupported()),
         tag => view.resolve(BlockId::Number(tag)).map(|header| header.number),
     };
     let (from, to) = (number(from)?, number(to)?);
     if from > to {
-        return Err(RpcError::InvalidParams("invalid block range params".into()));
+        return Err(invalid_range());
     }
     if to > head {
         let message = "block range extends beyond current head block";

@@ -13,6 +13,7 @@ mod fee;
 mod fill;
 mod filters;
 mod interests;
+mod log_filter;
 mod logs;
 mod proof;
 mod receipt;

@@ -1,6 +1,6 @@
 //! Proofs of accounts and slots in the form of EIP-1186.
 
-use super::account::{StorageKey, account, block_or_latest};
+use super::account::{StorageKey, account};
 use crate::{RpcContext, RpcError, RpcResult, args::read, context::ResolveBlock};
 use alloy_primitives::{Address, B256};
 use alloy_rpc_types_eth::{EIP1186AccountProofResponse, EIP1186StorageProof};
@@ -15,7 +15,7 @@ const MAX_SLOTS: usize = 1024;
 pub(super) fn register(module: &mut RpcModule<RpcContext>) {
     read(module, "eth_getProof", |rpc, view, args| {
         let (address, keys) = (args.required()?, args.required::<Vec<StorageKey>>()?);
-        let id = block_or_latest(args)?;
+        let id = args.block_or_latest()?;
         if keys.len() > MAX_SLOTS {
             let message = format!("too many keys: {} (max {MAX_SLOTS})", keys.len());
             return Err(RpcError::InvalidParams(message));

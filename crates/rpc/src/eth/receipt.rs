@@ -5,7 +5,6 @@ use super::{
     convert::{self, RpcReceipt},
 };
 use crate::{RpcContext, RpcError, RpcResult, args::read};
-use alloy_eips::BlockId;
 use alloy_hardforks::EthereumHardforks;
 use alloy_primitives::B256;
 use jsonrpsee::RpcModule;
@@ -39,7 +38,7 @@ pub(super) fn register(module: &mut RpcModule<RpcContext>) {
         of_transaction(rpc, &view, &args.hash()?)
     });
     read(module, "eth_getBlockReceipts", |rpc, view, args| {
-        let id: BlockId = args.required()?;
+        let id = args.block()?;
         find(&view, id)?.map(|block| of_block(rpc, &view, &block)).transpose()
     });
 }

@@ -4,6 +4,7 @@ use super::{
     block::syncing,
     convert,
     interests::{Interest, Interests},
+    log_filter::LogFilter,
     logs,
 };
 use crate::{Args, RpcContext, RpcError, RpcResult};
@@ -65,9 +66,9 @@ impl Topic {
         let topic = match kind.as_str() {
             "newHeads" => Self::NewHeads(rpc.live.subscribe()),
             "logs" => {
-                let filter: Box<Filter> = args.optional()?.unwrap_or_default();
-                logs::check(&filter)?;
-                Self::Logs(rpc.live.subscribe(), filter)
+                let LogFilter(filter) = args.optional()?.unwrap_or_default();
+                logs::check_future(&filter)?;
+                Self::Logs(rpc.live.subscribe(), filter.into())
             }
             "newPendingTransactions" => {
                 let is_full = args.optional()?.unwrap_or(false);

@@ -1,28 +1,31 @@
 //! From the bytes of a request to those of its answer, the same for every transport.
 
-use super::config::ConnectionLimits;
+use super::{
+    config::ConnectionLimits,
+    request::{Message, RequestId},
+};
 use crate::RpcError;
 use jsonrpsee::{
-    BatchResponseBuilder, BoundedSubscriptions, ConnectionId, MethodCallback, MethodResponse,
-    MethodSink, Methods, SubscriptionState,
+    BoundedSubscriptions, ConnectionId, MethodCallback, MethodResponse, MethodSink, Methods,
+    SubscriptionState,
     core::{
-        server::{Extensions, prepare_error},
+        server::{Extensions, MethodResponseNotifyTx},
         traits::IdProvider,
     },
     types::{
-        ErrorObject, Id, Notification, Params, Request, SubscriptionId,
-        error::{ErrorCode, reject_too_big_batch_request, reject_too_many_subscriptions},
+        ErrorObject, Id, Params, SubscriptionId,
+        error::{
+            ErrorCode, reject_too_big_batch_request, reject_too_big_batch_response,
+            reject_too_many_subscriptions,
+        },
     },
 };
 use retrie_telemetry::rpc::ServerMetrics;
-use serde_json::value::RawValue;
+use serde_json::value::{RawValue, to_raw_value};
 use std::{
     sync::atomic::{AtomicUsize, Ordering},
     time::Instant,
 };
-
-/// Code of subscriptions where there can be none.
-const NO_NOTIFICATIONS: i32 = -32001;
 
 /// Ids of connections; subscriptions are told apart by them, whatever server they are on.
 static NEXT_CONNECTION: AtomicUsize = AtomicUsize::new(0);
@@ -63,76 +66,73 @@ impl Client {
 
     /// The answer to a message, if it gets one here: notifications get none, and subscriptions
     /// answer by themselves.
-    pub(super) async fn answer(&self, message: &[u8]) -> Option<MethodResponse> {
+    pub(super) async fn answer(&self, message: &[u8]) -> Option<Answer> {
         self.answers.metrics.received.inc_by(message.len() as u64);
-        let message = message.trim_ascii_start();
-        let answer = match message.first() {
-            Some(b'[') => self.batch(message).await,
-            _ => self.single(message).await,
+        let Ok(text) = str::from_utf8(message.trim_ascii()) else {
+            return Some(Answer::error(ErrorCode::ParseError));
         };
-        answer.filter(|answer| answer.is_method_call() || answer.is_batch())
+        if text.starts_with('[') { self.batch(text).await } else { self.single(text).await }
     }
 
-    async fn single(&self, message: &[u8]) -> Option<MethodResponse> {
-        if let Ok(request) = serde_json::from_slice::<Request<'_>>(message) {
-            return Some(self.call(request).await);
+    async fn single(&self, text: &str) -> Option<Answer> {
+        match Message::new(text) {
+            Message::Call { id, method, params } => {
+                let start = Instant::now();
+                let answer = self.call(&id, &method, params).await;
+                self.answers.metrics.answered(&method, start.elapsed(), answer.is_success());
+                // Subscriptions send their own.
+                answer.is_method_call().then(|| Answer::new(answer, &id))
+            }
+            Message::Notification => None,
+            Message::Invalid { id, error } => {
+                Some(Answer::new(MethodResponse::error(id.known.clone(), error), &id))
+            }
         }
-        if serde_json::from_slice::<Notification<'_, Option<&RawValue>>>(message).is_ok() {
-            return None;
-        }
-        let (id, code) = prepare_error(message);
-        Some(MethodResponse::error(id, ErrorObject::from(code)))
     }
 
-    async fn batch(&self, message: &[u8]) -> Option<MethodResponse> {
-        let Ok(entries) = serde_json::from_slice::<Vec<&RawValue>>(message) else {
-            let error = ErrorObject::from(ErrorCode::ParseError);
-            return Some(MethodResponse::error(Id::Null, error));
+    async fn batch(&self, text: &str) -> Option<Answer> {
+        let Ok(entries) = serde_json::from_str::<Vec<&RawValue>>(text) else {
+            return Some(Answer::error(ErrorCode::ParseError));
         };
         let most = self.answers.limits.max_batch_size as usize;
         if entries.len() > most {
-            let error = reject_too_big_batch_request(most);
-            return Some(MethodResponse::error(Id::Null, error));
+            return Some(Answer::error(reject_too_big_batch_request(most)));
         }
-        let is_empty = entries.is_empty();
+        if entries.is_empty() {
+            return Some(Answer::error(ErrorCode::InvalidRequest));
+        }
         let size = self.answers.limits.max_response_size as usize;
-        let mut answers = BatchResponseBuilder::new_with_limit(size);
+        let mut answers: Vec<Box<RawValue>> = Vec::new();
+        // With its brackets, and a comma after all but the last.
+        let mut bytes = 1;
         for entry in entries {
-            let entry = entry.get().as_bytes();
-            let answer = match entry.first() {
-                Some(b'{') => self.single(entry).await,
-                _ => {
-                    let error = ErrorObject::from(ErrorCode::InvalidRequest);
-                    Some(MethodResponse::error(Id::Null, error))
-                }
-            };
-            if let Some(answer) = answer
-                && let Err(too_large) = answers.append(answer)
-            {
-                return Some(too_large);
+            let Some(Answer { json, .. }) = self.single(entry.get()).await else { continue };
+            bytes += json.get().len() + 1;
+            if bytes > size {
+                return Some(Answer::error(reject_too_big_batch_response(size)));
             }
+            answers.push(json);
         }
-        // A batch of notifications alone has no answer, an empty one is an error.
-        if answers.is_empty() && !is_empty {
+        // A batch of notifications alone has no answer.
+        if answers.is_empty() {
             return None;
         }
-        Some(MethodResponse::from_batch(answers.finish()))
+        let json = to_raw_value(&answers).ok()?;
+        Some(Answer { json, on_close: None })
     }
 
-    async fn call(&self, request: Request<'_>) -> MethodResponse {
-        let method = request.method.clone();
-        let start = Instant::now();
-        let answer = self.run(request).await;
-        self.answers.metrics.answered(&method, start.elapsed(), answer.is_success());
-        answer
-    }
-
-    async fn run(&self, request: Request<'_>) -> MethodResponse {
-        let Request { id, method, params, .. } = request;
-        let params = Params::new(params.as_ref().map(|params| params.get()));
+    async fn call(
+        &self,
+        id: &RequestId<'_>,
+        method: &str,
+        params: Option<&RawValue>,
+    ) -> MethodResponse {
+        let is_odd = id.odd.is_some();
+        let id = id.known.clone();
+        let params = Params::new(params.map(RawValue::get));
         let size = self.answers.limits.max_response_size as usize;
         let extensions = Extensions::new();
-        match (self.answers.methods.method(&method), &self.notifications) {
+        match (self.answers.methods.method(method), &self.notifications) {
             (None, _) => {
                 let message = format!("the method {method} does not exist/is not available");
                 refusal(id, RpcError::METHOD_NOT_FOUND, message)
@@ -142,7 +142,13 @@ impl Client {
                 answer(id.into_owned(), params.into_owned(), self.id, size, extensions).await
             }
             (Some(MethodCallback::Subscription(_) | MethodCallback::Unsubscription(_)), None) => {
-                refusal(id, NO_NOTIFICATIONS, "notifications not supported".into())
+                refusal(id, RpcError::METHOD_NOT_FOUND, "notifications not supported".into())
+            }
+            (Some(MethodCallback::Subscription(_)), Some(_)) if is_odd => {
+                // They answer by themselves, with an id that the library knows.
+                let message = "the id of a subscription's request must be a string, null or a whole \
+                               number of 64 bits";
+                refusal(id, ErrorCode::InvalidRequest.code(), message.into())
             }
             (Some(MethodCallback::Subscription(answer)), Some((sink, subscriptions))) => {
                 let Some(subscription_permit) = subscriptions.acquire() else {
@@ -160,6 +166,26 @@ impl Client {
                 answer(id, params, self.id, size, extensions)
             }
         }
+    }
+}
+
+/// What is sent to a client.
+#[derive(Debug)]
+pub(super) struct Answer {
+    pub(super) json: Box<RawValue>,
+    /// Who wants to know whether it was sent.
+    pub(super) on_close: Option<MethodResponseNotifyTx>,
+}
+
+impl Answer {
+    fn new(response: MethodResponse, id: &RequestId<'_>) -> Self {
+        let (json, on_close, _) = response.into_parts();
+        Self { json: id.put_into(json), on_close }
+    }
+
+    /// An error of a message as a whole.
+    pub(super) fn error<'e>(error: impl Into<ErrorObject<'e>>) -> Self {
+        Self::new(MethodResponse::error(Id::Null, error), &RequestId::NULL)
     }
 }
 

@@ -1,7 +1,7 @@
 //! IPC: JSON-RPC over a Unix socket.
 //!
 //! Requests are JSON values one after the other, with or without newlines between them, as geth
-//! reads them; each answer ends with a newline.
+//! reads them (a number ends with what follows it); each answer ends with a newline.
 
 use super::{
     ServerError,
@@ -174,6 +174,10 @@ async fn read(mut reader: OwnedReadHalf, session: Session) -> io::Result<()> {
     loop {
         frames.buffer.reserve(READ_SIZE);
         if reader.read_buf(&mut frames.buffer).await? == 0 {
+            // A client that stops within a value is told so, if it still listens.
+            if let Some(message) = frames.rest() {
+                session.take(message).await;
+            }
             return Ok(());
         }
         loop {

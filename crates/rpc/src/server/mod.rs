@@ -21,6 +21,7 @@ mod connections;
 mod frames;
 mod ipc;
 mod port;
+mod request;
 mod session;
 mod ws;
 

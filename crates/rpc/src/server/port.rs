@@ -3,7 +3,7 @@
 use super::{
     ServerError,
     access::{Hosts, Origins},
-    answers::{Answers, Client},
+    answers::{Answer, Answers, Client},
     auth,
     config::ConnectionLimits,
     connections::{Connection, Connections},
@@ -22,10 +22,9 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use jsonrpsee::{
     Methods,
     server::{
-        HttpBody, MethodResponse, ServerHandle, StopHandle, http::is_json, stop_channel,
-        ws::is_upgrade_request,
+        HttpBody, ServerHandle, StopHandle, http::is_json, stop_channel, ws::is_upgrade_request,
     },
-    types::{Id, error::reject_too_big_request},
+    types::error::reject_too_big_request,
 };
 use serde_json::json;
 use std::{convert::Infallible, net::SocketAddr, sync::Arc, time::Duration};
@@ -286,8 +285,7 @@ async fn post(answers: &Answers, request: Request<Incoming>) -> Response<HttpBod
     let limits = &answers.limits;
     let too_large = || {
         let error = reject_too_big_request(limits.max_request_size);
-        let answer = MethodResponse::error(Id::Null, error);
-        json_body(StatusCode::PAYLOAD_TOO_LARGE, answer)
+        json_body(StatusCode::PAYLOAD_TOO_LARGE, Answer::error(error))
     };
     // Without reading what it announces to be too long.
     if request.body().size_hint().lower() > u64::from(limits.max_request_size) {
@@ -305,7 +303,7 @@ async fn post(answers: &Answers, request: Request<Incoming>) -> Response<HttpBod
     };
     match Client::new(answers.clone()).answer(&body).await {
         Some(answer) => {
-            answers.metrics.sent.inc_by(answer.as_json().get().len() as u64);
+            answers.metrics.sent.inc_by(answer.json.get().len() as u64);
             json_body(StatusCode::OK, answer)
         }
         None => Response::new(HttpBody::empty()),
@@ -323,8 +321,8 @@ fn health(context: &RpcContext) -> Response<HttpBody> {
     response(status, "application/json", body.to_string())
 }
 
-fn json_body(status: StatusCode, answer: MethodResponse) -> Response<HttpBody> {
-    let json = Box::<str>::from(answer.into_json()).into_string();
+fn json_body(status: StatusCode, answer: Answer) -> Response<HttpBody> {
+    let json = Box::<str>::from(answer.json).into_string();
     response(status, "application/json; charset=utf-8", json)
 }
 

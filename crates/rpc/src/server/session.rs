@@ -10,8 +10,8 @@
 //! | bytes of answers not yet written beyond which no request is begun | `max_response_size` |
 //! | notifications not yet written | `message_buffer` |
 
-use super::answers::{Answers, Client};
-use jsonrpsee::{MethodSink, server::MethodResponse, types::ErrorObject, types::Id};
+use super::answers::{Answer, Answers, Client};
+use jsonrpsee::{MethodSink, types::ErrorObject};
 use serde_json::value::RawValue;
 use std::sync::Arc;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
@@ -103,9 +103,8 @@ impl Session {
         let outgoing = self.outgoing.clone();
         tokio::spawn(async move {
             let answer = async {
-                let answer = client.answer(&message).await?;
+                let Answer { json, on_close } = client.answer(&message).await?;
                 drop((message, room));
-                let (json, on_close, _) = answer.into_parts();
                 let room = unwritten.take(json.get().len()).await?;
                 Some((Outgoing { json, _held: Some((place, room)) }, on_close))
             };
@@ -125,7 +124,7 @@ impl Session {
 
     /// Answers what cannot even be read.
     pub(super) async fn refuse(&self, error: ErrorObject<'_>) {
-        let (json, ..) = MethodResponse::error(Id::Null, error).into_parts();
+        let Answer { json, .. } = Answer::error(error);
         // If nobody reads it, so be it.
         let _ = self.outgoing.send(Outgoing { json, _held: None }).await;
     }

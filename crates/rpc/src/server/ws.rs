@@ -18,7 +18,7 @@ use hyper::{body::Incoming as Body, upgrade::Upgraded};
 use hyper_util::rt::TokioIo;
 use jsonrpsee::{
     server::{HttpBody, StopHandle},
-    types::error::reject_too_big_request,
+    types::error::{ErrorCode, reject_too_big_request},
 };
 use parking_lot::Mutex;
 use std::{sync::Arc, time::Duration};
@@ -105,6 +105,7 @@ async fn serve(socket: Socket, answers: &Answers, stop: StopHandle) {
         sink = &mut writing => (CloseCode::Away, sink),
         ended = read(&mut stream, session, &heard) => match ended {
             Err(Error::Capacity(_)) => (CloseCode::Size, writing.await),
+            Err(Error::Utf8(_)) => (CloseCode::Invalid, writing.await),
             // Nobody is left to hear answers.
             Err(error) => return tracing::debug!(%error, "a WebSocket has failed"),
             Ok(()) => return,
@@ -126,7 +127,8 @@ async fn serve(socket: Socket, answers: &Answers, stop: StopHandle) {
     }
 }
 
-/// Ends with the connection, or with what is too large: where the next message begins is unknown then.
+/// Ends with the connection, or with what is too large or no text: where the next message begins is
+/// unknown then.
 async fn read(
     stream: &mut SplitStream<Socket>,
     session: Session,
@@ -141,9 +143,14 @@ async fn read(
             // Answering pings and closes is left to the library.
             Ok(_) => {}
             Err(error) => {
-                if let Error::Capacity(_) = error {
-                    let most = session.client().limits().max_request_size;
-                    session.refuse(reject_too_big_request(most)).await;
+                match error {
+                    Error::Capacity(_) => {
+                        let most = session.client().limits().max_request_size;
+                        session.refuse(reject_too_big_request(most)).await;
+                    }
+                    // Text that is none ends a WebSocket (RFC 6455, 8.1).
+                    Error::Utf8(_) => session.refuse(ErrorCode::ParseError.into()).await,
+                    _ => {}
                 }
                 return Err(error);
             }

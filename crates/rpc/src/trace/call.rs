@@ -8,7 +8,7 @@ use crate::{
     debug::Recording,
 };
 use alloy_consensus::transaction::SignerRecoverable;
-use alloy_eips::{BlockId, eip2718::Decodable2718};
+use alloy_eips::eip2718::Decodable2718;
 use alloy_evm::FromRecoveredTx;
 use alloy_primitives::Bytes;
 use alloy_rpc_types_eth::{BlockOverrides, TransactionRequest, state::StateOverride};
@@ -27,11 +27,11 @@ pub(super) fn register(module: &mut RpcModule<RpcContext>) {
 
 /// `trace_call(call, types, block, stateOverrides, blockOverrides)`.
 fn call(rpc: &RpcContext, view: &View, args: &mut Args<'_>) -> RpcResult<TraceResults> {
-    let request: TransactionRequest = args.required()?;
+    let request: TransactionRequest = args.object()?;
     let types: TraceTypes = args.required()?;
-    let block: BlockId = args.optional()?.unwrap_or_default();
-    let accounts: Option<StateOverride> = args.optional()?;
-    let overrides: Option<BlockOverrides> = args.optional()?;
+    let block = args.block_or_latest()?;
+    let accounts: Option<StateOverride> = args.optional_object()?;
+    let overrides: Option<BlockOverrides> = args.optional_object()?;
 
     let ground = Ground::after(rpc, view, block, overrides.as_ref())?;
     let mut simulation = ground.simulation(rpc, overrides.as_ref(), accounts)?;
@@ -42,7 +42,7 @@ fn call(rpc: &RpcContext, view: &View, args: &mut Args<'_>) -> RpcResult<TraceRe
 /// `trace_callMany([[call, types], ...], block)`: calls that see each other's changes.
 fn call_many(rpc: &RpcContext, view: &View, args: &mut Args<'_>) -> RpcResult<Vec<TraceResults>> {
     let calls: Vec<(TransactionRequest, TraceTypes)> = args.required()?;
-    let block: BlockId = args.optional()?.unwrap_or_default();
+    let block = args.block_or_latest()?;
     let ground = Ground::after(rpc, view, block, None)?;
     let mut simulation = ground.simulation(rpc, None, None)?;
     let mut recording = Recording::new(rpc.limits.max_response_size);
@@ -55,7 +55,7 @@ fn call_many(rpc: &RpcContext, view: &View, args: &mut Args<'_>) -> RpcResult<Ve
 fn raw_transaction(rpc: &RpcContext, view: &View, args: &mut Args<'_>) -> RpcResult<TraceResults> {
     let bytes: Bytes = args.required()?;
     let types: TraceTypes = args.required()?;
-    let block: BlockId = args.optional()?.unwrap_or_default();
+    let block = args.block_or_latest()?;
     let invalid =
         |reason: String| RpcError::InvalidParams(format!("invalid transaction: {reason}"));
     let transaction =

@@ -11,7 +11,6 @@ use crate::{
     },
 };
 use alloy_consensus::transaction::TransactionInfo;
-use alloy_eips::BlockId;
 use alloy_primitives::{B256, U64};
 use alloy_rpc_types_trace::parity::LocalizedTransactionTrace;
 use jsonrpsee::RpcModule;
@@ -21,7 +20,7 @@ use revm_inspectors::tracing::{TracingInspector, TracingInspectorConfig};
 
 pub(super) fn register(module: &mut RpcModule<RpcContext>) {
     heavy(module, "trace_block", |rpc, view, args| {
-        let Some(header) = view.find(args.required::<BlockId>()?)? else { return Ok(None) };
+        let Some(header) = view.find(args.block()?)? else { return Ok(None) };
         let Some(block) = view.block(&header.hash())? else { return Ok(None) };
         of_block(rpc, &view, &block, Clock::new(rpc.limits.evm_timeout)).map(Some)
     });

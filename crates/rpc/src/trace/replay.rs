@@ -33,7 +33,7 @@ pub(super) fn register(module: &mut RpcModule<RpcContext>) {
         Ok(replayed.ok_or_else(not_found)?.full_trace)
     });
     heavy(module, "trace_replayBlockTransactions", |rpc, view, args| {
-        let (id, types): (BlockId, TraceTypes) = (args.required()?, args.required()?);
+        let (id, types): (BlockId, TraceTypes) = (args.block()?, args.required()?);
         let Some(header) = view.find(id)? else { return Ok(None) };
         let Some(block) = view.block(&header.hash())? else { return Ok(None) };
         if block.number == 0 {

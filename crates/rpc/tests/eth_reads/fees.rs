@@ -44,10 +44,15 @@ async fn the_fee_history_agrees_with_the_blocks() {
     assert_eq!(none["gasUsedRatio"], json!([]));
     for (params, code) in [
         (json!(["0x1", "0x7", []]), -32000),
-        (json!(["0x1", "latest", [50, 10]]), -32602),
-        (json!(["0x1", "latest", [101]]), -32602),
-        (json!(["0x1", "latest", vec![1; 101]]), -32602),
+        (json!(["0x1", "0xffffffffffffffff", []]), -32602),
+        (json!(["0x1", "latest", [50, 10]]), -32000),
+        (json!(["0x1", "latest", [50, 50]]), -32000),
+        (json!(["0x1", "latest", [101]]), -32000),
+        (json!(["0x1", "latest", [-1]]), -32000),
+        (json!(["0x1", "latest", vec![1; 101]]), -32000),
+        (json!(["0x1", "latest", ["50"]]), -32602),
         (json!(["x", "latest", []]), -32602),
+        (json!(["0x+1", "latest", []]), -32602),
     ] {
         assert_eq!(node.fail("eth_feeHistory", params.clone()).await.0, code, "{params}");
     }

@@ -119,8 +119,63 @@ async fn logs_are_found_by_address_topic_and_block() {
         assert_eq!(code, -32602, "{message}");
         assert!(message.to_lowercase().contains(&words.to_lowercase()), "{message}");
     }
+    // What a filter does not know is ignored, and one topic of a list that may be anything is all.
+    let more = json!({ "fromBlock": "0x0", "more": [{}], "limit": 1, "blockHash": null });
+    assert_eq!(search(more).await, found(&[b1, b3]));
+    assert_eq!(topics(json!([[topic(3), null]])).await, found(&[b1, b3]));
+    assert_eq!(topics(json!([[]])).await, found(&[b1, b3]));
+    for (wrong, words) in [
+        (json!({ "fromBlock": "pending", "toBlock": "pending" }), "pending logs are not supported"),
+        (json!({ "toBlock": "pending" }), "pending logs are not supported"),
+        (json!({ "fromBlock": "0xffffffffffffffff" }), "is larger than 2^63 - 1"),
+        (json!({ "fromBlock": 1 }), "expected a tag, or a number of a block"),
+        (json!({ "topics": vec![Value::Null; 5] }), "exceed max topics"),
+        (json!({ "topics": "0x12" }), "expected a list"),
+        (json!({ "topics": [7] }), "expected a string in hexadecimal, or a list of them"),
+        (json!({ "address": [null] }), "null is no address"),
+        (json!(["0x1"]), "expected an object with blockHash"),
+    ] {
+        let (code, message) = node.fail("eth_getLogs", json!([wrong])).await;
+        assert!(code == -32602 && message.contains(words), "{wrong}: {code} {message}");
+        assert!(!message.contains("column"), "{message}");
+    }
     let unknown = json!([{ "blockHash": B256::repeat_byte(9) }]);
     assert_eq!(node.fail("eth_getLogs", unknown).await, (-32000, "unknown block".into()));
+}
+
+#[tokio::test]
+async fn a_filter_is_of_a_range_in_which_logs_can_come() {
+    let mut chain = test_chain(Rules::Cancun);
+    let mut node = Node::new(&chain.spec, mpt());
+    let genesis = chain.genesis();
+    let (_, [_, _, b3]) = two_branches(&mut chain);
+    node.add(&chain.path(genesis, b3)).await;
+    node.set_head(b3, b3, b3).await;
+    for (from, to) in [
+        (Some("0x5"), Some("0x1")),
+        (Some("pending"), Some("pending")),
+        (None, Some("pending")),
+        (None, Some("0x9")),
+        (Some("latest"), Some("0x9")),
+        (Some("safe"), None),
+        (Some("0x1"), Some("finalized")),
+        (Some("earliest"), Some("earliest")),
+    ] {
+        let filter = json!([{ "fromBlock": from, "toBlock": to }]);
+        let (code, message) = node.fail("eth_newFilter", filter).await;
+        assert_eq!(code, -32602, "{from:?}..{to:?}: {message}");
+    }
+    for (from, to) in [
+        (None, None),
+        (Some("0x1"), Some("0x5")),
+        (Some("0x5"), Some("0x5")),
+        (Some("earliest"), Some("0x5")),
+        (Some("earliest"), None),
+        (Some("0x7"), Some("latest")),
+    ] {
+        let filter = json!([{ "fromBlock": from, "toBlock": to, "more": 1 }]);
+        assert!(node.call("eth_newFilter", filter).await.is_string(), "{from:?}..{to:?}");
+    }
 }
 
 #[tokio::test]
@@ -147,7 +202,7 @@ async fn searches_and_filters_have_limits() {
     node.call("eth_getLogs", range("0x2")).await;
     let addresses: Vec<_> =
         (0..1001u64).map(|n| alloy_primitives::Address::from_word(U256::from(n).into())).collect();
-    assert_eq!(node.fail("eth_getLogs", json!([{ "address": addresses }])).await.0, -32602);
+    assert_eq!(node.fail("eth_getLogs", json!([{ "address": addresses }])).await.0, -32000);
 
     let first = node.call("eth_newBlockFilter", json!([])).await;
     node.call("eth_newBlockFilter", json!([])).await;

@@ -39,6 +39,18 @@ async fn a_transaction_that_is_sent_waits_where_everybody_sees_it() {
 }
 
 #[tokio::test]
+async fn what_is_sent_with_more_than_it_takes_is_not_sent() {
+    let node = node().await;
+    for method in ["eth_sendRawTransaction", "eth_sendRawTransactionSync"] {
+        let params = json!([signed_transfer(0, 0), "0x1", "0x2"]);
+        let (code, message) = node.fail(method, params).await;
+        assert!(code == -32602 && message.starts_with("too many arguments"), "{message}");
+        let status = node.call("txpool_status", json!([])).await;
+        assert_eq!(status, json!({ "pending": "0x0", "queued": "0x0" }), "{method}");
+    }
+}
+
+#[tokio::test]
 async fn what_the_pool_refuses_is_told_in_geths_words() {
     let mut node = node().await;
     node.rpc = RpcContext::clone(&node.rpc)

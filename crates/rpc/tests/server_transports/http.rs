@@ -81,7 +81,7 @@ async fn what_is_wrong_with_a_request_is_told_by_its_code() {
         (call("eth_getBalance", json!({ "a": 1 })), -32602, "non-array args"),
         (call("eth_chainId", json!([1])), -32602, "too many arguments, want at most 0"),
         (call("eth_getBlockByNumber", json!(["2"])), -32602, "invalid argument 0"),
-        (call("eth_subscribe", json!(["newHeads"])), -32001, "notifications not supported"),
+        (call("eth_subscribe", json!(["newHeads"])), -32601, "notifications not supported"),
     ];
     for (body, code, words) in cases {
         let (got, message) = post(addr, &body).await.error();

@@ -6,4 +6,5 @@ mod common;
 mod auth;
 mod http;
 mod ipc;
+mod odd;
 mod ws;
