@@ -154,6 +154,17 @@ impl ChainSpec {
             _ => spec,
         })
     }
+
+    /// The chain as a genesis file that [`Self::from_genesis_json`] and `geth init` take: header
+    /// fields, accounts, and under `config` every fork and all blob parameters. A merge block or a
+    /// genesis state root that were set afterwards are not part of it.
+    ///
+    /// # Errors
+    /// [`ChainSpecError::Inexpressible`] for a chain put together from parts that genesis files
+    /// have no fields for; never for one that was built in or read from a file.
+    pub fn to_genesis_json(&self) -> Result<String, ChainSpecError> {
+        genesis_json::write(self)
+    }
 }
 
 /// The embedded allocation of a public network. A test checks each against its genesis hash.
