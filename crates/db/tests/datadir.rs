@@ -119,6 +119,13 @@ fn child_process() {
             say(matches!(error, DbError::DiskFull { .. }));
             say(error);
         }
+        "fill-new" => {
+            let options = OpenOptions { growth_step: 1 << 16, ..OpenOptions::default() };
+            let filled = Db::create(&dir, &options).and_then(|db| fill(&db, 1 << 16));
+            let error = filled.unwrap_err();
+            say(matches!(error, DbError::DiskFull { .. }));
+            say(error);
+        }
         role => panic!("role {role}"),
     }
 }
@@ -319,6 +326,32 @@ fn full_disk_is_an_error_and_the_datadir_stays_good() {
     let rows = check_filled(&db);
     fill(&db, 100).unwrap();
     assert_eq!(check_filled(&db), rows.max(1600));
+}
+
+/// A disk of its own, where a process may have one. The last write is cut short, of which MDBX says
+/// "input/output error" and no more.
+#[test]
+#[cfg(target_os = "linux")]
+fn a_disk_without_room_is_called_full() {
+    let namespace = "unshare --user --map-root-user --mount";
+    let may = Command::new("sh").args(["-c", &format!("{namespace} true 2>/dev/null")]).status();
+    if !may.unwrap().success() {
+        println!("skipped: this process may not mount anything");
+        return;
+    }
+    for kib in [2000, 2004, 2008, 2012] {
+        let dir = tempfile::tempdir().unwrap();
+        // The rest of the line, which starts the program, goes into the namespace.
+        let prelude = format!(
+            "{namespace} sh -c 'mount -t tmpfs -o size={kib}k tmpfs \"${DIR}\" && \"$@\"' sh"
+        );
+        let mut child = Process::start("fill-new", dir.path(), &prelude);
+        let (typed, message) = (child.hear(), child.hear());
+        child.end();
+        assert_eq!(typed, "true", "{kib} KiB: {message}");
+        assert!(message.contains("no space left"), "{message}");
+        assert!(message.contains(&dir.path().display().to_string()), "{message}");
+    }
 }
 
 #[test]
