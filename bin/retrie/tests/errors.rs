@@ -240,6 +240,32 @@ fn a_disk_without_room_is_called_full_whoever_notices_first() {
     }
 }
 
+/// As `head` closes it, once it has its lines.
+#[test]
+fn who_only_prints_ends_quietly_on_a_closed_pipe() {
+    let (scene, _) = chain();
+    succeeds(&mut scene.import("chain.rlp", ""));
+    let data = scene.at("data");
+    for line in [
+        "config --default",
+        "dump-genesis",
+        &format!("db stats --datadir {data}"),
+        &format!("db stats --datadir {data} --json -"),
+        &format!("db verify --datadir {data}"),
+    ] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let output = retrie(words(line)).stdout(writer).output().unwrap();
+        // As a shell shows one that SIGPIPE has ended.
+        assert_eq!(output.status.code(), Some(141), "{line}: {output:?}");
+        // Figures for programs on stdout send those for people to stderr.
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        let is_quiet =
+            if line.ends_with('-') { !stderr.contains("error") } else { stderr.is_empty() };
+        assert!(is_quiet, "{line}: {stderr}");
+    }
+}
+
 #[test]
 fn output_that_cannot_be_written_is_an_error() {
     let (scene, _) = chain();
