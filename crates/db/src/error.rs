@@ -240,8 +240,8 @@ pub enum DbError {
     /// Another chain.
     #[error(
         "datadir {path} holds chain {found_id} with genesis {found_genesis}, not chain \
-         {expected_id} with genesis {expected_genesis}: pass the --chain it was made with, or \
-         choose another --datadir"
+         {expected_id} with genesis {expected_genesis}: leave out --chain or pass the one it was \
+         made with, or choose another --datadir"
     )]
     ChainMismatch {
         /// The datadir.
@@ -254,6 +254,20 @@ pub enum DbError {
         expected_id: u64,
         /// Genesis hash asked for.
         expected_genesis: B256,
+    },
+    /// The rules of the chain are not kept in the datadir, and it is none of the known networks.
+    #[error(
+        "datadir {path} was made by an earlier version and does not say which rules its chain {id} \
+         with genesis {genesis} has: pass --chain with the genesis file it was made with (an \
+         import or a node keeps it from then on)"
+    )]
+    UnknownChain {
+        /// The datadir.
+        path: PathBuf,
+        /// Chain id on disk.
+        id: u64,
+        /// Genesis hash on disk.
+        genesis: B256,
     },
     /// Another state backend.
     #[error(
