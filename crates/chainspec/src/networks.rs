@@ -298,7 +298,8 @@ fn dev() -> ChainSpec {
         genesis_header: None,
         forks: EthereumHardfork::devnet().into(),
         blob_schedule: bpo_schedule(0, 0),
-        deposit_contract: None,
+        // Said, since clients differ in what they take a file to mean that does not.
+        deposit_contract: Some(MAINNET_DEPOSIT_CONTRACT_ADDRESS),
         dao_fork: None,
     })
 }
