@@ -13,6 +13,7 @@ mod progress;
 mod registry;
 
 use clap::{ArgAction, Parser, Subcommand};
+use output::ClosedPipe;
 use std::{io::Write, process::ExitCode};
 
 /// Import allocates and frees by the million, from several threads.
@@ -78,6 +79,23 @@ enum Command {
     Stage(commands::stage::Command),
 }
 
+impl Command {
+    /// Whether all that it does is to print, so that it is done once nobody reads any more. Others
+    /// have changed something by then, and that their last words were lost is an error.
+    const fn only_prints(&self) -> bool {
+        matches!(
+            self,
+            Self::Config(_)
+                | Self::DumpGenesis(_)
+                | Self::Db(_)
+                | Self::Proof(_)
+                | Self::ReExecute(_)
+                | Self::Replay(_)
+                | Self::Bench(_)
+        )
+    }
+}
+
 fn main() -> ExitCode {
     let cli = match parse() {
         Ok(cli) => cli,
@@ -100,6 +118,7 @@ fn main() -> ExitCode {
         Ok(stop) => stop,
         Err(error) => return fail(&error),
     };
+    let only_prints = cli.command.only_prints();
     let outcome = match cli.command {
         Command::Node(command) => command.run(&stop),
         Command::Config(args) => args.run(),
@@ -121,6 +140,7 @@ fn main() -> ExitCode {
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
+        Err(error) if only_prints && error.is::<ClosedPipe>() => ExitCode::from(CLOSED_PIPE),
         Err(error) => fail(&error),
     }
 }
@@ -138,6 +158,9 @@ fn parse() -> eyre::Result<Cli> {
     }
     Ok(Cli::parse_from(line))
 }
+
+/// What a shell shows for a program that a closed pipe has ended: 128 and the number of SIGPIPE.
+const CLOSED_PIPE: u8 = 141;
 
 /// Exit code of `db verify` that could not check. (2 is for wrong command lines.)
 const NOT_CHECKED: u8 = 3;

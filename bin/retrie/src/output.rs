@@ -1,13 +1,13 @@
 //! Where results go: lines for people, JSON for programs, a page for both.
 
-use eyre::{WrapErr, bail, eyre};
+use eyre::{Report, WrapErr, bail, eyre};
 use retrie_bench::report::{Document, page};
 use retrie_telemetry::{Metrics, MetricsServer};
 use serde::Serialize;
 use std::{
-    fmt::Arguments,
+    fmt::{Arguments, Display, Formatter},
     fs::{File, OpenOptions, Permissions},
-    io::Write,
+    io::{ErrorKind, Write},
     net::SocketAddr,
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
@@ -66,12 +66,12 @@ impl Output {
         [&self.json, &self.report].into_iter().flatten().any(|to| matches!(to, Target::Stdout))
     }
 
-    /// Prints a line for people. A closed pipe is an error, not a panic.
+    /// Prints a line for people. A closed pipe is [`ClosedPipe`], not a panic.
     pub(crate) fn line(&self, line: Arguments<'_>) -> eyre::Result<()> {
         if self.takes_stdout() {
             writeln!(std::io::stderr(), "{line}").wrap_err("writing to stderr")
         } else {
-            writeln!(std::io::stdout(), "{line}").wrap_err("writing to stdout")
+            writeln!(std::io::stdout(), "{line}").map_err(stdout_failed)
         }
     }
 
@@ -98,6 +98,26 @@ impl Output {
             (Err(json), Err(page)) => Err(eyre!("{json:#}; and {page:#}")),
             (json, page) => json.and(page),
         }
+    }
+}
+
+/// Whoever read the results has closed the pipe, as `head` does once it has its lines.
+#[derive(Debug)]
+pub(crate) struct ClosedPipe(std::io::Error);
+
+impl Display for ClosedPipe {
+    fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
+        write!(f, "writing to stdout: {}", self.0)
+    }
+}
+
+impl std::error::Error for ClosedPipe {}
+
+fn stdout_failed(error: std::io::Error) -> Report {
+    if error.kind() == ErrorKind::BrokenPipe {
+        ClosedPipe(error).into()
+    } else {
+        Report::new(error).wrap_err("writing to stdout")
     }
 }
 
@@ -151,7 +171,7 @@ impl Target {
             Self::Stdout => {
                 let mut stdout = std::io::stdout();
                 let written = stdout.write_all(text).and_then(|()| stdout.flush());
-                written.wrap_err("writing to stdout")
+                written.map_err(stdout_failed)
             }
             Self::Device(path, mut file) => {
                 file.write_all(text).wrap_err_with(|| format!("writing {}", path.display()))

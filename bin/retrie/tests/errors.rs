@@ -4,7 +4,8 @@
 mod common;
 
 use common::{
-    Scene, fails, fails_saying, gunzip, gzip, mainnet, mainnet_blocks, retrie, succeeds, words,
+    Scene, fails, fails_saying, gunzip, gzip, mainnet, mainnet_blocks, program, retrie, succeeds,
+    words,
 };
 use retrie_db::{Db, OpenOptions};
 use retrie_pipeline::testkit::{Rules, write_blocks};
@@ -212,6 +213,57 @@ fn full_disk_keeps_what_is_committed_and_goes_on_with_more_room() {
     assert!(failed > 0, "the limits are too high to be met");
     succeeds(&mut scene.import("chain.rlp", ""));
     assert_eq!(scene.head("data"), (last, blocks[last as usize - 1].header.state_root.to_string()));
+}
+
+/// A disk of its own, where a process may have one. The commit fails on its thread, and the blocks after
+/// it only notice that it has.
+#[test]
+#[cfg(target_os = "linux")]
+fn a_disk_without_room_is_called_full_whoever_notices_first() {
+    let Some(mainnet) = mainnet() else { return };
+    let namespace = ["--user", "--map-root-user", "--mount"];
+    let may = Command::new("unshare").args(namespace).arg("true").output();
+    if !may.is_ok_and(|tried| tried.status.success()) {
+        println!("skipped: this process may not mount anything");
+        return;
+    }
+    let blocks = mainnet_blocks(&mainnet).remove(0);
+    let scene = Scene::new();
+    let data = scene.at("data");
+    std::fs::create_dir(&data).unwrap();
+    for kib in [2500, 3000, 3001, 3500, 4500, 6000] {
+        let script = format!("mount -t tmpfs -o size={kib}k tmpfs {data} && exec \"$0\" \"$@\"");
+        let mut command = Command::new("unshare");
+        command.args(namespace).args(["sh", "-c", &script]).arg(program());
+        command.args(["import", "--datadir", &data, "--db.max-size", "64MB"]).arg(&blocks);
+        fails_saying(&mut command, &["no space left", &data, "nothing committed is lost"]);
+    }
+}
+
+/// As `head` closes it, once it has its lines.
+#[test]
+fn who_only_prints_ends_quietly_on_a_closed_pipe() {
+    let (scene, _) = chain();
+    succeeds(&mut scene.import("chain.rlp", ""));
+    let data = scene.at("data");
+    for line in [
+        "config --default",
+        "dump-genesis",
+        &format!("db stats --datadir {data}"),
+        &format!("db stats --datadir {data} --json -"),
+        &format!("db verify --datadir {data}"),
+    ] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let output = retrie(words(line)).stdout(writer).output().unwrap();
+        // As a shell shows one that SIGPIPE has ended.
+        assert_eq!(output.status.code(), Some(141), "{line}: {output:?}");
+        // Figures for programs on stdout send those for people to stderr.
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        let is_quiet =
+            if line.ends_with('-') { !stderr.contains("error") } else { stderr.is_empty() };
+        assert!(is_quiet, "{line}: {stderr}");
+    }
 }
 
 #[test]

@@ -215,6 +215,35 @@ fn keeps_what_was_durable(backend: &str) {
     succeeds(&mut retrie(words(&check)));
 }
 
+/// Somebody who has mistyped the address shall not wait to be told.
+#[test]
+fn a_dead_address_to_follow_is_told_at_once_and_tried_on() {
+    let folder = TempDir::new().unwrap();
+    // Nobody listens on a port that was free a moment ago.
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let url = format!("http://127.0.0.1:{port}");
+    let line = format!(
+        "node --datadir {} --chain dev --authrpc.port 0 --ipcdisable --follow {url}",
+        folder.path().display()
+    );
+    let mut child = retrie(words(&line)).stderr(Stdio::piped()).spawn().unwrap();
+    let mut node = BufReader::new(child.stderr.take().unwrap()).lines();
+    let _node = Node { child, url: String::new() };
+    let mut hear = |what: &str| loop {
+        let line = node.next().expect("the node has ended").unwrap();
+        if line.contains(what) {
+            return line;
+        }
+    };
+    hear("following http");
+    let start = Instant::now();
+    let line = hear("cannot follow yet");
+    assert!(start.elapsed() < Duration::from_secs(3), "{:?}", start.elapsed());
+    assert!(line.contains(&url) && line.contains("refused"), "{line}");
+    // It goes on, and says so.
+    assert!(hear("WARN").contains(&url));
+}
+
 #[test]
 fn a_follower_has_the_same_chain_and_goes_on_with_it() {
     let folder = TempDir::new().unwrap();

@@ -69,21 +69,50 @@ fn a_fetched_proof_is_verified_without_the_node() {
     let block: U256 = answer["block"].as_str().unwrap().parse().unwrap();
     let balance: U256 = answer["account"]["balance"].as_str().unwrap().parse().unwrap();
     let balance = format!("balance {balance} wei");
-    for (trusted, why) in [
-        (format!("--block-hash {hash}"), "in the header of the trusted hash"),
-        (format!("--root {root}"), "given by hand"),
-        (format!("--checkpoint {block}:{root}"), "pinned by hand"),
+    for (trusted, why, origin) in [
+        (
+            format!("--block-hash {hash}"),
+            "in the header of the trusted hash",
+            format!(
+                "command line (--block-hash); the header of that hash, and the root in it, come from {file}"
+            ),
+        ),
+        (format!("--root {root}"), "given by hand", "command line (--root)".to_owned()),
+        (
+            format!("--checkpoint {block}:{root}"),
+            "pinned by hand",
+            format!("the root of block {block} was given on the command line (--checkpoint)"),
+        ),
     ] {
         let out = succeeds(&mut verify(&file, &trusted));
         assert!(out.contains(&balance) && out.contains(why), "{out}");
+        assert!(out.contains(&origin), "`{origin}` is not in: {out}");
     }
+    // The root in the file itself is nobody's word, though the proof leads to it.
+    let output = fails_saying(
+        &mut verify(&file, ""),
+        &["nothing is verified", root, "comes from the file itself", "--block-hash", "--root"],
+    );
+    assert!(!output.contains(&balance), "{output}");
+    let mut other = answer.clone();
+    other["root"] = json!(B256::with_last_byte(7));
+    let other = scene.write("other.json", other.to_string());
+    fails_saying(&mut verify(&other, ""), &["other.json is refused"]);
     // The header as a file, in bytes or digits.
     let bare = scene.write("bare.json", answer.to_string());
     let hint = &["bare.json", "refused"];
     for header in [header.to_vec(), hex::encode_prefixed(&header).into_bytes()] {
         let file = scene.write("header", header);
-        succeeds(&mut verify(&bare, &format!("--header {file}")));
-        succeeds(&mut verify(&bare, &format!("--header {file} --block-hash {hash}")));
+        let out = succeeds(&mut verify(&bare, &format!("--header {file}")));
+        let origin = format!("taken from {file} as they are (--header)");
+        assert!(out.contains(&origin), "`{origin}` is not in: {out}");
+        let out = succeeds(&mut verify(&bare, &format!("--header {file} --block-hash {hash}")));
+        assert!(
+            out.contains(&format!(
+                "(--block-hash); the header of that hash, and the root in it, come from {file}"
+            )),
+            "{out}"
+        );
         fails_saying(&mut verify(&bare, &format!("--header {file} --block-hash {root}")), hint);
     }
     fails_saying(&mut verify(&bare, &format!("--block-hash {hash}")), &["--header FILE"]);

@@ -29,8 +29,10 @@ fn verify_tells_what_it_checked_and_where_the_damage_is() {
     {
         assert!(printed.contains(what), "{what}: {printed}");
     }
-    let other = ["db", "verify", "--datadir", &scene.at("data")];
-    fails_saying(&mut retrie(other), &["chain mainnet", "--chain"]);
+    // The datadir knows its chain; another one is refused.
+    let mut verify = retrie(["db", "verify", "--datadir", &scene.at("data")]);
+    succeeds(&mut verify);
+    fails_saying(verify.args(["--chain", "mainnet"]), &["not chain 1 ", "--chain"]);
 
     // A value that no trie knows of: only its checksum tells.
     let db = Db::open(scene.path("data"), &OpenOptions::default()).unwrap();

@@ -85,6 +85,14 @@ pub enum ChainSpecError {
         /// What to do instead.
         hint: &'static str,
     },
+    /// The chain was put together from parts for which genesis files have no fields.
+    #[error("chain {chain} cannot be written as a genesis file: {what}")]
+    Inexpressible {
+        /// Name of the chain.
+        chain: String,
+        /// What cannot be written.
+        what: String,
+    },
 }
 
 /// Why a packed genesis allocation could not be decoded.

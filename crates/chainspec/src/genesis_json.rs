@@ -1,4 +1,4 @@
-//! Reading geth-style genesis files.
+//! Reading and [writing](mod@write) geth-style genesis files.
 //!
 //! The format is that of `geth init`: header fields and `alloc` at the top, forks under `config`.
 //! As geth does, field names are matched without regard to case, quantities may be JSON numbers
@@ -6,15 +6,19 @@
 //! `*Time` fields and unknown account fields are refused, since ignoring them would silently give
 //! another chain.
 
+mod write;
+
 use std::collections::BTreeMap;
 
 use alloy_eips::{BlobScheduleBlobParams, eip7840::BlobParams};
-use alloy_genesis::{ChainConfig, Genesis, GenesisAccount};
+use alloy_genesis::{Genesis, GenesisAccount};
 use alloy_hardforks::{EthereumHardfork, ForkCondition};
 use alloy_primitives::{Address, B256, Bytes, U256, hex};
 use serde_json::value::RawValue;
 
 use crate::{ChainSpec, ChainSpecError, ChainSpecParts, DaoFork, blobs};
+
+pub(crate) use write::write;
 
 /// A fork field of `config`: its name, the fork, and whether chains may leave it out.
 type ForkField = (&'static str, EthereumHardfork, bool);
@@ -92,24 +96,15 @@ pub(crate) fn parse(json: &str) -> Result<ChainSpecParts, ChainSpecError> {
     };
 
     let blob_schedule = blob_schedule(&config, &forks)?;
-    let genesis_config = chain_config(
-        chain_id,
-        &config,
-        &forks,
-        paris.ttd(),
-        dao_fork,
-        deposit_contract,
-        &blob_schedule,
-    )?;
     let mut conditions = forks.conditions();
     conditions.push((EthereumHardfork::Paris, paris));
     Ok(ChainSpecParts {
         name: format!("chain-{chain_id}"),
         chain_id,
-        genesis: Genesis { config: genesis_config, ..genesis },
+        genesis,
         genesis_header: None,
         forks: conditions,
-        blob_schedule: blob_schedule.params,
+        blob_schedule,
         deposit_contract,
         dao_fork,
     })
@@ -333,13 +328,10 @@ fn paris(
     Err(config.missing("terminalTotalDifficulty", &format!("config.{time_fork} follows the merge")))
 }
 
-/// The schedule, and the entries it was made of.
-struct BlobSchedule {
-    params: BlobScheduleBlobParams,
-    entries: BTreeMap<EthereumHardfork, BlobParams>,
-}
-
-fn blob_schedule(config: &Object<'_>, forks: &Forks) -> Result<BlobSchedule, ChainSpecError> {
+fn blob_schedule(
+    config: &Object<'_>,
+    forks: &Forks,
+) -> Result<BlobScheduleBlobParams, ChainSpecError> {
     let mut entries = BTreeMap::new();
     if let Some(raw) = config.get("blobSchedule") {
         let raw = Object::parse(&config.path("blobSchedule"), raw)?;
@@ -352,12 +344,11 @@ fn blob_schedule(config: &Object<'_>, forks: &Forks) -> Result<BlobSchedule, Cha
             }
         }
     }
-    let params = blobs::blob_schedule(|fork| forks.at(fork), &entries).map_err(|missing| {
+    blobs::blob_schedule(|fork| forks.at(fork), &entries).map_err(|missing| {
         let name = missing.0.name().to_ascii_lowercase();
         let reason = format!("config.{name}Time activates it and it has no default");
         config.missing(&format!("blobSchedule.{name}"), &reason)
-    })?;
-    Ok(BlobSchedule { params, entries })
+    })
 }
 
 fn blob_entry(raw: &Object<'_>) -> Result<BlobParams, ChainSpecError> {
@@ -365,61 +356,6 @@ fn blob_entry(raw: &Object<'_>) -> Result<BlobParams, ChainSpecError> {
     let number = |name| raw.required_u64(name, reason);
     blobs::blob_params(number("target")?, number("max")?, number("baseFeeUpdateFraction")?)
         .map_err(|error| raw.bad(error.field, &error.got.to_string(), error.expected))
-}
-
-/// The `config` member as alloy knows it, for those who want to show it.
-fn chain_config(
-    chain_id: u64,
-    config: &Object<'_>,
-    forks: &Forks,
-    ttd: Option<U256>,
-    dao_fork: Option<DaoFork>,
-    deposit_contract: Option<Address>,
-    blobs: &BlobSchedule,
-) -> Result<ChainConfig, ChainSpecError> {
-    use EthereumHardfork as Fork;
-    let spurious_dragon = forks.at(Fork::SpuriousDragon);
-    Ok(ChainConfig {
-        chain_id,
-        homestead_block: forks.at(Fork::Homestead),
-        dao_fork_block: dao_fork.map(|dao| dao.block),
-        dao_fork_support: dao_fork.is_some_and(|dao| dao.support),
-        eip150_block: forks.at(Fork::Tangerine),
-        eip155_block: spurious_dragon,
-        eip158_block: spurious_dragon,
-        byzantium_block: forks.at(Fork::Byzantium),
-        constantinople_block: forks.at(Fork::Constantinople),
-        petersburg_block: forks.at(Fork::Petersburg),
-        istanbul_block: forks.at(Fork::Istanbul),
-        muir_glacier_block: forks.at(Fork::MuirGlacier),
-        berlin_block: forks.at(Fork::Berlin),
-        london_block: forks.at(Fork::London),
-        arrow_glacier_block: forks.at(Fork::ArrowGlacier),
-        gray_glacier_block: forks.at(Fork::GrayGlacier),
-        merge_netsplit_block: config.u64("mergeNetsplitBlock")?,
-        shanghai_time: forks.at(Fork::Shanghai),
-        cancun_time: forks.at(Fork::Cancun),
-        prague_time: forks.at(Fork::Prague),
-        osaka_time: forks.at(Fork::Osaka),
-        amsterdam_time: forks.at(Fork::Amsterdam),
-        bogota_time: forks.at(Fork::Bogota),
-        bpo1_time: forks.at(Fork::Bpo1),
-        bpo2_time: forks.at(Fork::Bpo2),
-        bpo3_time: forks.at(Fork::Bpo3),
-        bpo4_time: forks.at(Fork::Bpo4),
-        bpo5_time: forks.at(Fork::Bpo5),
-        terminal_total_difficulty: ttd,
-        terminal_total_difficulty_passed: config
-            .bool("terminalTotalDifficultyPassed")?
-            .unwrap_or(false),
-        deposit_contract_address: deposit_contract,
-        blob_schedule: blobs
-            .entries
-            .iter()
-            .map(|(fork, params)| (fork.name().to_ascii_lowercase(), *params))
-            .collect(),
-        ..Default::default()
-    })
 }
 
 /// A JSON object whose values are still text, so that numbers beyond 64 bits keep every digit.

@@ -181,6 +181,17 @@ impl ChainSpec {
             _ => spec,
         })
     }
+
+    /// The chain as a genesis file that [`Self::from_genesis_json`] and `geth init` take: header
+    /// fields, accounts, and under `config` every fork and all blob parameters. A merge block or a
+    /// genesis state root that were set afterwards are not part of it.
+    ///
+    /// # Errors
+    /// [`ChainSpecError::Inexpressible`] for a chain put together from parts that genesis files
+    /// have no fields for; never for one that was built in or read from a file.
+    pub fn to_genesis_json(&self) -> Result<String, ChainSpecError> {
+        genesis_json::write(self)
+    }
 }
 
 /// The embedded allocation of a public network. A test checks each against its genesis hash.
@@ -314,7 +325,8 @@ fn dev() -> ChainSpec {
         genesis_header: None,
         forks: EthereumHardfork::devnet().into(),
         blob_schedule: bpo_schedule(0, 0),
-        deposit_contract: None,
+        // Said, since clients differ in what they take a file to mean that does not.
+        deposit_contract: Some(MAINNET_DEPOSIT_CONTRACT_ADDRESS),
         dao_fork: None,
     })
 }

@@ -145,7 +145,8 @@ impl ChainSpec {
         self.chain_id
     }
 
-    /// Genesis header fields and initial accounts.
+    /// Genesis header fields and initial accounts. Its `config` has the chain id alone: forks are
+    /// asked of the specification, and [`Self::to_genesis_json`] writes all of it.
     pub fn genesis(&self) -> &Genesis {
         &self.genesis
     }
@@ -278,6 +279,11 @@ impl ChainSpec {
             return Arc::clone(self);
         }
         Arc::clone(self.merged.get_or_init(|| Arc::new((**self).clone().with_merge_block(0))))
+    }
+
+    /// Contract whose logs are deposit requests (EIP-6110), where the chain names one.
+    pub const fn deposit_contract(&self) -> Option<Address> {
+        self.deposit_contract
     }
 
     /// DAO fork, if the chain has lived through it.

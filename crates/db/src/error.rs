@@ -2,7 +2,11 @@
 
 use alloy_primitives::{B256, hex};
 use mdbx::MdbxError;
-use std::{fmt, path::PathBuf};
+use std::{
+    fmt,
+    io::{self, Write},
+    path::{Path, PathBuf},
+};
 
 /// Why an operation on the database failed.
 #[derive(Debug, thiserror::Error)]
@@ -236,8 +240,8 @@ pub enum DbError {
     /// Another chain.
     #[error(
         "datadir {path} holds chain {found_id} with genesis {found_genesis}, not chain \
-         {expected_id} with genesis {expected_genesis}: pass the --chain it was made with, or \
-         choose another --datadir"
+         {expected_id} with genesis {expected_genesis}: leave out --chain or pass the one it was \
+         made with, or choose another --datadir"
     )]
     ChainMismatch {
         /// The datadir.
@@ -250,6 +254,20 @@ pub enum DbError {
         expected_id: u64,
         /// Genesis hash asked for.
         expected_genesis: B256,
+    },
+    /// The rules of the chain are not kept in the datadir, and it is none of the known networks.
+    #[error(
+        "datadir {path} was made by an earlier version and does not say which rules its chain {id} \
+         with genesis {genesis} has: pass --chain with the genesis file it was made with (an \
+         import or a node keeps it from then on)"
+    )]
+    UnknownChain {
+        /// The datadir.
+        path: PathBuf,
+        /// Chain id on disk.
+        id: u64,
+        /// Genesis hash on disk.
+        genesis: B256,
     },
     /// Another state backend.
     #[error(
@@ -321,6 +339,16 @@ pub enum DbError {
         /// The system's error.
         source: std::io::Error,
     },
+    /// The system has failed MDBX, for another reason than a lack of room.
+    #[error("datadir {path}: {action} failed: {source}{}", advice(.source))]
+    System {
+        /// The datadir.
+        path: PathBuf,
+        /// What was attempted, with table and key.
+        action: String,
+        /// The system's error.
+        source: std::io::Error,
+    },
     /// Anything else MDBX says.
     #[error("datadir {path}: {action} failed: {source}")]
     Mdbx {
@@ -380,23 +408,62 @@ impl Context {
             }
             MdbxError::Access => DbError::ReadOnly { path },
             MdbxError::BotchedTransaction => DbError::Aborted { reason: source.to_string() },
-            MdbxError::Other(code) if is_disk_full(code) => DbError::DiskFull {
-                path,
-                action: action.into(),
-                source: std::io::Error::from_raw_os_error(code),
-            },
+            MdbxError::Other(code) if code > 0 => {
+                let (action, source) = (action.into(), std::io::Error::from_raw_os_error(code));
+                match no_room(&path, source) {
+                    Ok(source) => DbError::DiskFull { path, action, source },
+                    Err(source) => DbError::System { path, action, source },
+                }
+            }
             source => DbError::Mdbx { path, action: action.into(), source },
         }
     }
 }
 
-/// Whether a system error code means that there is no room.
-fn is_disk_full(code: i32) -> bool {
-    use std::io::ErrorKind;
+/// What a device answers that cannot read or write (EIO), on every Unix.
+const DEVICE_FAULT: i32 = 5;
+
+/// The system's word for a lack of room, if that is what `error` comes from, else `error`.
+///
+/// MDBX calls it a fault of the device as well when a write was cut short, and the last write before
+/// a disk is full often is: its first pages still have room. So then the disk is asked for a little
+/// room.
+fn no_room(datadir: &Path, error: io::Error) -> Result<io::Error, io::Error> {
+    if is_no_room(&error) {
+        return Ok(error);
+    }
+    if error.raw_os_error() != Some(DEVICE_FAULT) {
+        return Err(error);
+    }
+    match ask_for_room(datadir) {
+        Err(refused) if is_no_room(&refused) => Ok(refused),
+        _ => Err(error),
+    }
+}
+
+fn is_no_room(error: &io::Error) -> bool {
+    use io::ErrorKind;
     matches!(
-        std::io::Error::from_raw_os_error(code).kind(),
+        error.kind(),
         ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge
     )
+}
+
+/// Writes a file without a name, which is gone at once.
+fn ask_for_room(datadir: &Path) -> io::Result<()> {
+    const ROOM: usize = 1 << 20;
+    let mut file = tempfile::tempfile_in(datadir)?;
+    file.write_all(&vec![1; ROOM])?;
+    file.sync_all()
+}
+
+fn advice(error: &io::Error) -> &'static str {
+    if error.raw_os_error() == Some(DEVICE_FAULT) {
+        "; the device it lies on cannot read or write: look at the system's log and check the disk, \
+         then run `retrie db verify`"
+    } else {
+        ""
+    }
 }
 
 #[cfg(test)]
@@ -420,8 +487,22 @@ mod tests {
             let text = full.to_string();
             assert!(text.contains("/data") && text.contains("free some space"), "{text}");
         }
-        let other = context().error("writing", MdbxError::Other(5));
+        let other = context().error("writing", MdbxError::Problem);
         assert!(matches!(other, DbError::Mdbx { .. }), "{other:?}");
+    }
+
+    #[test]
+    fn a_fault_of_the_device_is_called_so_and_others_have_the_words_of_the_system() {
+        let dir = tempfile::tempdir().unwrap();
+        let context = Context { path: dir.path().to_owned(), ..context() };
+        let fault = context.error("committing", MdbxError::Other(5));
+        assert!(matches!(fault, DbError::System { .. }), "{fault:?}");
+        let text = fault.to_string();
+        let words = [dir.path().to_str().unwrap(), "committing", "nput/output error", "the disk"];
+        assert!(words.iter().all(|word| text.contains(word)), "{text}");
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "something is left");
+        let other = context.error("committing", MdbxError::Other(1)).to_string();
+        assert!(other.contains("not permitted") && !other.contains("unknown"), "{other}");
     }
 
     #[test]

@@ -23,7 +23,8 @@
 //! * *Canonical chain*: the blocks on the path from the first stored block to the [tip]. Only
 //!   they have their transactions in the lookup table. Any other stored block is a *side block*.
 //! * *Metadata*: which chain, backend and formats a datadir holds ([`Metadata`]). It is written
-//!   once; what contradicts it is refused.
+//!   once; what contradicts it is refused. The chain's rules are kept beside it
+//!   ([`ReadTxn::spec`]).
 //!
 //! [tip]: ChainRead::tip
 //!
@@ -53,6 +54,7 @@ mod metadata;
 mod pieces;
 mod raw;
 mod snapshot;
+mod spec;
 mod stats;
 mod sync;
 pub mod tables;

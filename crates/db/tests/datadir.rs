@@ -2,6 +2,7 @@
 //! takes one. Such a test starts this program again, to run only the test `child_process`.
 
 use alloy_primitives::B256;
+use retrie_chainspec::ChainSpec;
 use retrie_db::{ChainRead, Db, DbError, Metadata, OpenOptions, StateRootMode, SyncMode, WriteTxn};
 use retrie_state::{HashId, Identity, KvRead, KvWrite, StoreError, Table};
 use std::{
@@ -116,6 +117,13 @@ fn child_process() {
             let options = OpenOptions { growth_step: 1 << 16, ..OpenOptions::default() };
             let db = Db::open(&dir, &options).unwrap();
             let error = fill(&db, 1 << 16).unwrap_err();
+            say(matches!(error, DbError::DiskFull { .. }));
+            say(error);
+        }
+        "fill-new" => {
+            let options = OpenOptions { growth_step: 1 << 16, ..OpenOptions::default() };
+            let filled = Db::create(&dir, &options).and_then(|db| fill(&db, 1 << 16));
+            let error = filled.unwrap_err();
             say(matches!(error, DbError::DiskFull { .. }));
             say(error);
         }
@@ -319,6 +327,91 @@ fn full_disk_is_an_error_and_the_datadir_stays_good() {
     let rows = check_filled(&db);
     fill(&db, 100).unwrap();
     assert_eq!(check_filled(&db), rows.max(1600));
+}
+
+/// A disk of its own, where a process may have one. The last write is cut short, of which MDBX says
+/// "input/output error" and no more.
+#[test]
+#[cfg(target_os = "linux")]
+fn a_disk_without_room_is_called_full() {
+    let namespace = "unshare --user --map-root-user --mount";
+    let may = Command::new("sh").args(["-c", &format!("{namespace} true 2>/dev/null")]).status();
+    if !may.unwrap().success() {
+        println!("skipped: this process may not mount anything");
+        return;
+    }
+    for kib in [2000, 2004, 2008, 2012] {
+        let dir = tempfile::tempdir().unwrap();
+        // The rest of the line, which starts the program, goes into the namespace.
+        let prelude = format!(
+            "{namespace} sh -c 'mount -t tmpfs -o size={kib}k tmpfs \"${DIR}\" && \"$@\"' sh"
+        );
+        let mut child = Process::start("fill-new", dir.path(), &prelude);
+        let (typed, message) = (child.hear(), child.hear());
+        child.end();
+        assert_eq!(typed, "true", "{kib} KiB: {message}");
+        assert!(message.contains("no space left"), "{message}");
+        assert!(message.contains(&dir.path().display().to_string()), "{message}");
+    }
+}
+
+#[test]
+fn a_datadir_keeps_its_chain() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = Db::create(dir.path(), &OpenOptions::default()).unwrap();
+    let spec = || db.begin_read().unwrap().spec();
+    let check = |chain: &ChainSpec| db.begin_read().unwrap().check_spec(chain);
+    assert!(matches!(spec(), Err(DbError::NotInitialised { .. })));
+    let own = ChainSpec::dev().to_genesis_json().unwrap().replace("1337", "7331");
+    let own = ChainSpec::from_genesis_json(&own).unwrap();
+    let raw = Identity { name: "raw", version: 2, hash: HashId::None, params: B256::ZERO };
+    let stamp = |chain_id, genesis, mode| {
+        let mut txn = db.begin_write().unwrap();
+        txn.put_metadata(&Metadata::new(chain_id, genesis, &raw, mode)).unwrap();
+        txn.commit().unwrap();
+    };
+    stamp(7331, own.genesis_hash(), StateRootMode::Shadow);
+    let unknown = spec().unwrap_err();
+    assert!(matches!(unknown, DbError::UnknownChain { id: 7331, .. }), "{unknown:?}");
+    assert!(unknown.to_string().contains("pass --chain"), "{unknown}");
+    db.keep_spec(&own).unwrap();
+    let kept = spec().unwrap();
+    assert_eq!(kept.genesis_hash(), own.genesis_hash());
+    assert!(kept.forks().eq(own.forks()));
+    check(&own).unwrap();
+    for other in [ChainSpec::dev(), ChainSpec::mainnet()] {
+        let refused = check(&other).unwrap_err();
+        assert!(matches!(refused, DbError::ChainMismatch { found_id: 7331, .. }), "{refused:?}");
+    }
+    // With the backend's own roots the identity has another genesis block than the file.
+    stamp(7331, B256::repeat_byte(7), StateRootMode::Native);
+    assert_eq!(spec().unwrap().genesis_hash(), own.genesis_hash());
+    check(&own).unwrap();
+    assert!(check(&ChainSpec::dev()).is_err());
+    stamp(7331, B256::repeat_byte(7), StateRootMode::Header);
+    assert!(matches!(spec(), Err(DbError::Corrupt { .. })), "another genesis block");
+    // A known network is kept by its name, and found without.
+    let hoodi = ChainSpec::hoodi();
+    stamp(hoodi.chain_id(), hoodi.genesis_hash(), StateRootMode::Header);
+    assert!(matches!(spec(), Err(DbError::Corrupt { .. })), "another chain is kept");
+    db.keep_spec(&hoodi).unwrap();
+    assert_eq!(db.begin_read().unwrap().note("chain").unwrap().unwrap(), b"hoodi"[..]);
+    assert_eq!(spec().unwrap().name(), "hoodi");
+    let put = |note: Option<&[u8]>| {
+        let mut txn = db.begin_write().unwrap();
+        match note {
+            Some(note) => txn.put_note("chain", note).unwrap(),
+            None => assert!(txn.delete_note("chain").unwrap()),
+        }
+        txn.commit().unwrap();
+    };
+    for damaged in [&b"goerli"[..], b"{\"config\":", b"\xff"] {
+        put(Some(damaged));
+        let error = spec().unwrap_err();
+        assert!(matches!(error, DbError::Corrupt { .. }), "{error:?}");
+    }
+    put(None);
+    assert_eq!(spec().unwrap().name(), "hoodi");
 }
 
 #[test]

@@ -28,6 +28,9 @@ const BY_HASH: u64 = 64;
 /// Blocks on the way between the network and the engine.
 const AHEAD: usize = 16;
 
+/// How long the node may take for its first answer before that is told.
+const FIRST_ANSWER: Duration = Duration::from_secs(1);
+
 /// Who decides which block is the head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Leader {
@@ -119,7 +122,14 @@ impl Follower {
     }
 
     fn run(self) {
-        let mut has_checked = false;
+        // The client tries for a while before it gives up, but whoever has started the node shall
+        // hear at once that there is nobody to follow.
+        let first = self.client.hasty(FIRST_ANSWER).check_chain(self.engine.live().spec());
+        if let Err(error) = &first {
+            tracing::warn!(%error, "cannot follow yet, trying on");
+        }
+        let mut has_checked = first.is_ok();
+        let mut has_failed = !has_checked;
         while !self.stop.load(Ordering::Relaxed) {
             let step = || {
                 if !has_checked {
@@ -128,9 +138,17 @@ impl Follower {
                 self.step()
             };
             match step() {
-                Ok(()) => has_checked = true,
+                Ok(()) => {
+                    has_checked = true;
+                    if std::mem::take(&mut has_failed) {
+                        tracing::info!("following {} again", self.client.endpoint());
+                    }
+                }
                 Err(FollowError::Stopped | FollowError::Engine(EngineError::Stopped)) => return,
-                Err(error) => tracing::warn!(%error, "following"),
+                Err(error) => {
+                    has_failed = true;
+                    tracing::warn!(%error, "following");
+                }
             }
             self.pause();
         }

@@ -212,9 +212,10 @@ impl Chain {
         {
             return Err(PipelineError::NoHeaderRoot { backend: referee.identity().name });
         }
+        let file = spec;
         let spec = match root_mode {
-            StateRootMode::Native => native_spec(&spec, &backend)?,
-            StateRootMode::Header | StateRootMode::Shadow => spec,
+            StateRootMode::Native => native_spec(&file, &backend)?,
+            StateRootMode::Header | StateRootMode::Shadow => file.clone(),
         };
         let names = referee.as_deref().map(referee_names);
         db.state_tables = StateStore::tables(&*backend);
@@ -222,6 +223,7 @@ impl Chain {
         let db = Db::open_or_create(&datadir, &db)?;
         let expected = Metadata::new(spec.chain_id(), spec.genesis_hash(), &identity, root_mode);
         db.init_metadata(&expected)?;
+        db.keep_spec(&file)?;
 
         let kv = db.state_store();
         let files = make_state_folder(&datadir, false)?;

@@ -276,6 +276,12 @@ impl PipelineError {
         }
     }
 
+    /// Whether it may only say that something else has failed before: no verdict about a block, and
+    /// nothing that its file says.
+    pub(crate) fn may_follow(&self) -> bool {
+        matches!(self, Self::Block { .. } | Self::Execution(_)) && !self.is_invalid_block()
+    }
+
     /// Whether a body, or what is read from bodies, is not kept.
     pub const fn is_pruned(&self) -> bool {
         matches!(self, Self::Db(DbError::Pruned { .. }))

@@ -281,6 +281,10 @@ pub(crate) fn import_stream(
     }
     let flushed = importer.flush();
     progress(&importer.report());
-    // The block's own error says more than one that followed from it.
-    end.and_then(|end| flushed.map(|()| end))
+    match (end, flushed) {
+        // A commit of earlier blocks has failed on its thread, and this block noticed it first.
+        (Err(error), Err(cause @ PipelineError::Commit { .. })) if error.may_follow() => Err(cause),
+        // The block's own error says more than one that followed from it.
+        (end, flushed) => end.and_then(|end| flushed.map(|()| end)),
+    }
 }

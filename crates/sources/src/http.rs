@@ -133,6 +133,11 @@ impl Http {
         Self { agent: config.into(), options, stop }
     }
 
+    /// A client of other patience, which the same flag stops.
+    pub fn with(&self, options: HttpOptions) -> Self {
+        Self::new(options, self.stop.clone())
+    }
+
     /// One GET with these headers. Redirects are followed; any status is an answer.
     pub(crate) fn get(
         &self,

@@ -1,12 +1,11 @@
 //! `retrie db`: what a datadir holds.
 
-use super::{ChainArgs, grouped, open_to_read, verify};
+use super::{ChainArgs, existing::Existing, grouped, verify};
 use crate::{
     output::{Output, say},
-    registry::{self, BackendArgs, Purpose},
+    registry::BackendArgs,
 };
-use eyre::OptionExt;
-use retrie_db::{ChainRead, DbStats};
+use retrie_db::DbStats;
 use retrie_pipeline::state_folder;
 use retrie_state::{At, StateError, StateStore, StoreOptions};
 use serde::Serialize;
@@ -81,17 +80,12 @@ impl Command {
 
 impl StatsArgs {
     fn run(self) -> eyre::Result<()> {
-        let spec = self.chain.spec()?;
-        let datadir = self.chain.datadir(&spec)?;
-        let db = open_to_read(&datadir)?;
-        let read = Arc::new(db.begin_read()?);
-        let metadata =
-            read.metadata()?.ok_or_eyre("the datadir is not initialised; run `retrie init`")?;
-        let purpose = Purpose::Existing { datadir: &datadir, params: metadata.params };
-        let backend =
-            registry::backend_of(&metadata.backend, &metadata.hash, &self.backends, purpose)?;
+        let found = Existing::open(&self.chain)?;
+        let metadata = found.db.metadata()?;
+        let backend = found.backend(&metadata, &self.backends)?;
+        let read = Arc::new(found.db.begin_read()?);
         let options = StoreOptions {
-            dir: Some(state_folder(&datadir, false)),
+            dir: Some(state_folder(&found.path, false)),
             read_only: true,
             ..StoreOptions::default()
         };
@@ -102,7 +96,7 @@ impl StatsArgs {
             chain_id: metadata.chain_id,
             backend: metadata.backend,
             state_root: metadata.state_root.to_string(),
-            db: db.stats()?,
+            db: found.db.stats()?,
             state: StateStats {
                 block: tip.map(|tip| tip.block.number),
                 root: tip.map(|tip| tip.root),

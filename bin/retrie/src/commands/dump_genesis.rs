@@ -1,7 +1,6 @@
-//! `retrie dump-genesis`: the genesis of a chain as JSON.
+//! `retrie dump-genesis`: a chain, its forks included, as a genesis file.
 
 use crate::output::{Output, say};
-use eyre::Context;
 use retrie_chainspec::parse_chain;
 
 /// Arguments of `retrie dump-genesis`.
@@ -16,8 +15,7 @@ impl Args {
     /// Runs the command.
     pub(crate) fn run(self) -> eyre::Result<()> {
         let spec = parse_chain(&self.chain)?;
-        let json = serde_json::to_string_pretty(spec.genesis()).wrap_err("writing the genesis")?;
-        say!(Output::default(), "{json}");
+        say!(Output::default(), "{}", spec.to_genesis_json()?);
         Ok(())
     }
 }

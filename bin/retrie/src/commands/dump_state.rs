@@ -1,9 +1,9 @@
 //! `retrie dump-state`: the state after a block as JSON lines.
 
-use super::{ChainArgs, grouped, open_to_read};
+use super::{ChainArgs, existing::Existing, grouped};
 use crate::{
     output::{Output, say},
-    registry::{self, BackendArgs, Purpose},
+    registry::BackendArgs,
 };
 use alloy_rlp::Encodable;
 use eyre::{Context, OptionExt};
@@ -41,13 +41,9 @@ const HASHES: u64 = 256;
 impl Args {
     /// Runs the command, also beside a node. The file appears whole or not at all.
     pub(crate) fn run(self, stop: &AtomicBool) -> eyre::Result<()> {
-        let spec = self.chain.spec()?;
-        let datadir = self.chain.datadir(&spec)?;
-        let read = Arc::new(open_to_read(&datadir)?.begin_read()?);
-        let metadata = read.metadata()?.ok_or_eyre("the datadir is not initialised")?;
-        let purpose = Purpose::Existing { datadir: &datadir, params: metadata.params };
-        let (name, hash) = (&metadata.backend, &metadata.hash);
-        let backend = registry::backend_of(name, hash, &self.backends, purpose)?;
+        let found = Existing::open(&self.chain)?;
+        let backend = found.backend(&found.db.metadata()?, &self.backends)?;
+        let read = Arc::new(found.db.begin_read()?);
         let block = match self.block {
             None => read.tip()?.ok_or_eyre("the datadir holds no blocks")?,
             Some(number) => {

@@ -1,11 +1,53 @@
-//! Datadirs that there are: backend, referee and root mode are theirs, whatever the flags say.
+//! Datadirs that there are: chain, backend, referee and root mode are theirs, whatever the flags say.
 
 use super::{ChainArgs, fold_bytes_of, open_to_read};
 use crate::registry::{self, BackendArgs, Purpose};
-use eyre::OptionExt;
-use retrie_db::{ChainRead, OpenOptions};
+use retrie_chainspec::ChainSpec;
+use retrie_db::{ChainRead, Db, DbError, Metadata, OpenOptions};
 use retrie_pipeline::{Chain, ChainOptions, verify::referee_name};
-use retrie_state::StoreOptions;
+use retrie_state::{Backend, StoreOptions};
+use std::{path::PathBuf, sync::Arc};
+
+/// A datadir, open to read.
+pub(crate) struct Existing {
+    pub(crate) path: PathBuf,
+    pub(crate) db: Db,
+    given: Option<Arc<ChainSpec>>,
+}
+
+impl Existing {
+    /// Opens the datadir that `chain` names. What is said of the chain must hold for it.
+    pub(crate) fn open(chain: &ChainArgs) -> eyre::Result<Self> {
+        let given = chain.given()?;
+        let path = chain.datadir()?;
+        let db = open_to_read(&path)?;
+        let read = db.begin_read()?;
+        if let Some(given) = &given
+            && read.metadata()?.is_some()
+        {
+            read.check_spec(given)?;
+        }
+        Ok(Self { path, db, given })
+    }
+
+    /// The rules of its chain; those that were given, if any were.
+    pub(crate) fn spec(&self) -> Result<Arc<ChainSpec>, DbError> {
+        match &self.given {
+            Some(given) => Ok(given.clone()),
+            None => self.db.begin_read()?.spec(),
+        }
+    }
+
+    /// The backend it was made by.
+    pub(crate) fn backend(
+        &self,
+        metadata: &Metadata,
+        flags: &BackendArgs,
+    ) -> eyre::Result<Arc<dyn Backend>> {
+        let purpose = Purpose::Existing { datadir: &self.path, params: metadata.params };
+        registry::backend_of(&metadata.backend, &metadata.hash, flags, purpose)
+    }
+}
 
 /// Opens the datadir that `chain` names, with the backend it was made by.
 pub(crate) fn open_existing(
@@ -13,24 +55,20 @@ pub(crate) fn open_existing(
     backends: &BackendArgs,
     db: OpenOptions,
 ) -> eyre::Result<Chain> {
-    let spec = chain.spec()?;
-    let datadir = chain.datadir(&spec)?;
-    let (metadata, referee) = {
-        let read = open_to_read(&datadir)?.begin_read()?;
-        let metadata =
-            read.metadata()?.ok_or_eyre("the datadir is not initialised; run `retrie init`")?;
-        let referee = referee_name(&read, &metadata)?;
-        (metadata, referee)
+    // Closed before it is opened to write.
+    let options = {
+        let found = Existing::open(chain)?;
+        let metadata = found.db.metadata()?;
+        let referee = referee_name(&found.db.begin_read()?, &metadata)?;
+        ChainOptions {
+            spec: found.spec()?,
+            backend: found.backend(&metadata, backends)?,
+            referee: referee.as_deref().map(registry::referee).transpose()?,
+            root_mode: metadata.state_root,
+            datadir: found.path,
+            db,
+            store: fold_bytes_of(StoreOptions::default()),
+        }
     };
-    let purpose = Purpose::Existing { datadir: &datadir, params: metadata.params };
-    let backend = registry::backend_of(&metadata.backend, &metadata.hash, backends, purpose)?;
-    Ok(Chain::open(ChainOptions {
-        spec,
-        backend,
-        referee: referee.as_deref().map(registry::referee).transpose()?,
-        root_mode: metadata.state_root,
-        datadir,
-        db,
-        store: fold_bytes_of(StoreOptions::default()),
-    })?)
+    Ok(Chain::open(options)?)
 }

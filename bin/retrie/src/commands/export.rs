@@ -1,6 +1,6 @@
 //! `retrie export`: canonical blocks to a file.
 
-use super::{ChainArgs, open_to_read};
+use super::{ChainArgs, existing::Existing};
 use crate::output::{Output, say};
 use eyre::{OptionExt, bail};
 use retrie_db::ChainRead;
@@ -29,10 +29,7 @@ pub(crate) struct Args {
 impl Args {
     /// Runs the command. The file appears whole or not at all.
     pub(crate) fn run(self, stop: &AtomicBool) -> eyre::Result<()> {
-        let spec = self.chain.spec()?;
-        let datadir = self.chain.datadir(&spec)?;
-        let db = open_to_read(&datadir)?;
-        let read = db.begin_read()?;
+        let read = Existing::open(&self.chain)?.db.begin_read()?;
         let tip = read.tip()?.ok_or_eyre("the datadir holds no blocks; import some first")?;
         let to = self.to.unwrap_or(tip.number);
         if self.from > to || to > tip.number {

@@ -49,8 +49,7 @@ impl Args {
             .map(|address| MetricsServer::start(address, metrics.clone()))
             .transpose()?;
         let sources = open_sources(&self.paths)?;
-        let spec = self.chain.spec()?;
-        let datadir = self.chain.datadir(&spec)?;
+        let (spec, datadir) = self.chain.resolve()?;
         let options = self.state.chain_options(spec, &datadir, self.db.options())?;
         let checkers = [Some(&options.backend), options.referee.as_ref()];
         if self.check_receipt_roots

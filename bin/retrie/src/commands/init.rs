@@ -18,8 +18,7 @@ pub(crate) struct Args {
 impl Args {
     /// Runs the command. An existing datadir of the same chain and backend is left as it is.
     pub(crate) fn run(self) -> eyre::Result<()> {
-        let spec = self.chain.spec()?;
-        let datadir = self.chain.datadir(&spec)?;
+        let (spec, datadir) = self.chain.resolve()?;
         let options = self.state.chain_options(spec, &datadir, self.db.options())?;
         let chain = Chain::open(options)?;
         chain.flush()?;

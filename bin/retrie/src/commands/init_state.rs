@@ -43,8 +43,7 @@ pub(crate) struct Args {
 impl Args {
     /// Runs the command. It leaves a whole datadir or none.
     pub(crate) fn run(self, stop: &AtomicBool) -> eyre::Result<()> {
-        let spec = self.chain.spec()?;
-        let datadir = self.chain.datadir(&spec)?;
+        let (spec, datadir) = self.chain.resolve()?;
         let options = self.state.chain_options(spec, &datadir, self.db.options())?;
         let dump = StateDump::open(&self.file)?;
         let anchor = match &self.header {

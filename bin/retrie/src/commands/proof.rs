@@ -4,7 +4,7 @@
 use super::HttpArgs;
 use crate::output::{Output, say};
 use alloy_primitives::{Address, B256, Bytes, U256, hex, keccak256};
-use eyre::{Context, bail};
+use eyre::{Context, OptionExt, bail};
 use retrie_chainspec::primitives::Header;
 use retrie_light_client::{
     ColeParams, EthProofResponse, LightClientError, ProvenanceResponse, Shown, StateProof,
@@ -12,7 +12,7 @@ use retrie_light_client::{
 };
 use retrie_sources::RpcClient;
 use retrie_storage_lvmt::Params;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::{
     fs,
@@ -115,9 +115,9 @@ pub(crate) struct VerifyArgs {
     cole_params: Option<ColeParams>,
 }
 
-/// What is trusted: a root, a checkpoint or a header.
+/// What is trusted: a root, a checkpoint or a header. Without any of these a proof is held against
+/// the root that it brings itself, which verifies nothing and is an error.
 #[derive(Clone, Debug, clap::Args)]
-#[group(required = true, multiple = true)]
 struct TrustedArgs {
     /// This root, of whatever block.
     #[arg(long, value_name = "ROOT", conflicts_with_all = ["checkpoint", "header", "block_hash"])]
@@ -258,12 +258,14 @@ impl VerifyArgs {
         let header = json.get("header").cloned();
         let header = header.map(serde_json::from_value).transpose();
         let header = header.wrap_err_with(|| format!("{name}: member `header`"))?;
-        let trusted = self.trusted.root(header)?;
-        let read = || {
-            format!(
-                "{name}: no answer of state_getProof, of state_getProvenance, or of eth_getProof"
-            )
+        let (trusted, origin) = match self.trusted.root(header, &name)? {
+            Some((root, origin)) => (root, Ok(origin)),
+            None => {
+                let root = own_root(&json).wrap_err_with(|| format!("{name}: {NO_ANSWER}"))?;
+                (TrustedRoot::Root(root), Err(Unvouched { file: name.clone(), root }))
+            }
         };
+        let read = || format!("{name}: {NO_ANSWER}");
         let refused = |error: LightClientError| {
             let flag = match &error {
                 LightClientError::UnknownParams { backend, .. } if backend == "cole" => {
@@ -280,7 +282,7 @@ impl VerifyArgs {
         if json.get("versions").is_some() {
             let answer: ProvenanceResponse = serde_json::from_value(json).wrap_err_with(read)?;
             let verified = verifier.verify_provenance(&answer, &trusted).map_err(refused)?;
-            return print_versions(&verified);
+            return print_versions(&verified, &origin?);
         }
         let verified = if json.get("accountProof").is_some() {
             let answer: EthProofResponse = serde_json::from_value(json).wrap_err_with(read)?;
@@ -289,7 +291,7 @@ impl VerifyArgs {
             let answer: StateProofResponse = serde_json::from_value(json).wrap_err_with(read)?;
             verifier.verify_response(&answer, &trusted)
         };
-        print(&verified.map_err(refused)?)
+        print(&verified.map_err(refused)?, &origin?)
     }
 
     fn verifier(&self) -> eyre::Result<Verifier> {
@@ -313,21 +315,82 @@ impl VerifyArgs {
     }
 }
 
+const NO_ANSWER: &str = "no answer of state_getProof, of state_getProvenance, or of eth_getProof";
+
+/// The root that a proof brings itself: whoever made the proof could have made up both.
+fn own_root(answer: &Value) -> eyre::Result<B256> {
+    if let Some(root) = answer.get("root") {
+        return Ok(B256::deserialize(root)?);
+    }
+    let top = answer.get("accountProof").and_then(|nodes| nodes.get(0));
+    let top = top.ok_or_eyre("it has no root")?;
+    Ok(keccak256(Bytes::deserialize(top)?))
+}
+
+/// The proof is whole, and leads to a root that nobody vouches for.
+#[derive(Debug)]
+struct Unvouched {
+    file: String,
+    root: B256,
+}
+
+impl std::fmt::Display for Unvouched {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { file, root } = self;
+        write!(
+            f,
+            "nothing is verified: {file} holds together, but its root {root} comes from the file \
+             itself, and whoever made the file can have made that up. Give what you trust, from \
+             somewhere else than the node that was asked: --block-hash HASH of its block, --root \
+             ROOT, or --checkpoint NUMBER:ROOT"
+        )
+    }
+}
+
+impl std::error::Error for Unvouched {}
+
 impl TrustedArgs {
-    /// What is trusted; `enclosed` is the header that came with the proof.
-    fn root(&self, enclosed: Option<Bytes>) -> eyre::Result<TrustedRoot> {
+    /// What is trusted, and where that comes from; `enclosed` is the header that came with the proof
+    /// in `file`.
+    fn root(
+        &self,
+        enclosed: Option<Bytes>,
+        file: &str,
+    ) -> eyre::Result<Option<(TrustedRoot, String)>> {
         if let Some(root) = self.root {
-            return Ok(TrustedRoot::Root(root));
+            let origin = "the root was given on the command line (--root)".to_owned();
+            return Ok(Some((TrustedRoot::Root(root), origin)));
         }
         if let Some((number, root)) = self.checkpoint {
-            return Ok(TrustedRoot::Checkpoint { number, root });
+            let origin =
+                format!("the root of block {number} was given on the command line (--checkpoint)");
+            return Ok(Some((TrustedRoot::Checkpoint { number, root }, origin)));
         }
-        let rlp = self.header.as_deref().map(read_header).transpose()?.or(enclosed);
-        let Some(rlp) = rlp else {
-            bail!("the proof comes without the header of its block: give it by --header FILE")
+        let (rlp, source) = match (&self.header, enclosed, self.block_hash) {
+            (Some(path), ..) => (read_header(path)?, path.display().to_string()),
+            (None, Some(rlp), Some(_)) => (rlp, file.to_owned()),
+            (None, None, Some(_)) => {
+                bail!("the proof comes without the header of its block: give it by --header FILE")
+            }
+            (None, _, None) => return Ok(None),
         };
-        let hash = self.block_hash.unwrap_or_else(|| keccak256(&rlp));
-        Ok(TrustedRoot::Header { hash, rlp })
+        let (hash, origin) = match self.block_hash {
+            Some(hash) => (
+                hash,
+                format!(
+                    "the block hash was given on the command line (--block-hash); the header of \
+                     that hash, and the root in it, come from {source}"
+                ),
+            ),
+            None => (
+                keccak256(&rlp),
+                format!(
+                    "the header, and the root in it, were taken from {source} as they are \
+                     (--header): no --block-hash says what its hash must be"
+                ),
+            ),
+        };
+        Ok(Some((TrustedRoot::Header { hash, rlp }, origin)))
     }
 }
 
@@ -341,7 +404,7 @@ fn read_header(path: &Path) -> eyre::Result<Bytes> {
     Ok(bytes.into())
 }
 
-fn print(verified: &Verified) -> eyre::Result<()> {
+fn print(verified: &Verified, origin: &str) -> eyre::Result<()> {
     let out = Output::default();
     if let Some(number) = verified.as_of {
         say!(out, "state after block {number}:");
@@ -349,17 +412,17 @@ fn print(verified: &Verified) -> eyre::Result<()> {
     for shown in &verified.shown {
         say!(out, "{}", line(shown));
     }
-    print_trust(&out, &verified.trust)
+    print_trust(&out, &verified.trust, origin)
 }
 
-fn print_versions(verified: &VerifiedProvenance) -> eyre::Result<()> {
+fn print_versions(verified: &VerifiedProvenance, origin: &str) -> eyre::Result<()> {
     let out = Output::default();
     let (from, to) = (verified.blocks.start(), verified.blocks.end());
     say!(out, "{}, blocks {from} to {to}: {} versions", verified.key, verified.versions.len());
     for (block, shown) in &verified.versions {
         say!(out, "set by block {block}: {}", line(shown));
     }
-    print_trust(&out, &verified.trust)
+    print_trust(&out, &verified.trust, origin)
 }
 
 fn line(shown: &Shown) -> String {
@@ -373,7 +436,8 @@ fn line(shown: &Shown) -> String {
     }
 }
 
-fn print_trust(out: &Output, trust: &Trust) -> eyre::Result<()> {
+fn print_trust(out: &Output, trust: &Trust, origin: &str) -> eyre::Result<()> {
+    say!(out, "trusted: {origin}");
     for sentence in trust.sentences() {
         say!(out, "verified: {sentence}");
     }

@@ -1,12 +1,13 @@
 //! `retrie db verify`: a datadir held against itself.
 
-use super::{ChainArgs, grouped, open_to_read};
+use super::{ChainArgs, DEFAULT_CHAIN, existing::Existing, grouped};
 use crate::{
     output::{Output, say},
-    registry::{self, BackendArgs, Purpose},
+    registry::{self, BackendArgs},
 };
 use eyre::bail;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use retrie_chainspec::parse_chain;
 use retrie_db::{ChainRead, StateRootMode};
 use retrie_pipeline::{
     PipelineError, native_spec,
@@ -43,15 +44,17 @@ impl Args {
     /// Runs the command; fails if anything is wrong with the datadir, and with [`NotChecked`] if the
     /// check itself could not be done.
     pub(crate) fn run(self) -> eyre::Result<()> {
-        let spec = self.chain.spec()?;
-        let datadir = self.chain.datadir(&spec)?;
-        let db = open_to_read(&datadir)?;
-        let metadata = db.begin_read()?.metadata()?;
+        let found = Existing::open(&self.chain)?;
+        let metadata = found.db.begin_read()?.metadata()?;
+        let spec = match &metadata {
+            Some(_) => found.spec()?,
+            // That it has no identity will be found, whatever the rules.
+            None => parse_chain(DEFAULT_CHAIN)?,
+        };
         let is_native = metadata.as_ref().is_some_and(|of| of.state_root == StateRootMode::Native);
         let own = match metadata {
             Some(of) if registry::all().contains(&of.backend) => {
-                let purpose = Purpose::Existing { datadir: &datadir, params: of.params };
-                let own = registry::backend_of(&of.backend, &of.hash, &self.backends, purpose)?;
+                let own = found.backend(&of, &self.backends)?;
                 Some((of.backend, own))
             }
             _ => None,
@@ -69,10 +72,10 @@ impl Args {
             spec,
             backend: &backend,
             max_findings: MAX_FINDINGS,
-            scratch: self.scratch.as_deref().unwrap_or(&datadir),
+            scratch: self.scratch.as_deref().unwrap_or(&found.path),
         };
         let mut shown = Shown::new();
-        let report = verify(&db, &options, &mut |what, count| shown.update(what, count));
+        let report = verify(&found.db, &options, &mut |what, count| shown.update(what, count));
         shown.finish();
         let report = report.map_err(|error| match error {
             PipelineError::Check { .. } => eyre::Report::new(NotChecked(error)),
@@ -85,7 +88,7 @@ impl Args {
             bail!(
                 "datadir {}: {} findings; restore it from a copy, or import again into a fresh \
                  --datadir",
-                datadir.display(),
+                found.path.display(),
                 grouped(report.count)
             );
         }

@@ -10,7 +10,7 @@ mod args;
 pub(crate) mod config;
 mod servers;
 
-use crate::commands::{ChainArgs, DbArgs, StateArgs};
+use crate::commands::{ChainArgs, DEFAULT_CHAIN, DbArgs, StateArgs};
 use alloy_primitives::hex;
 use alloy_rpc_types_engine::JwtSecret;
 use args::{AuthArgs, BuilderArgs, DevArgs, EngineArgs, FollowArgs, LogArgs, TxPoolArgs};
@@ -82,7 +82,7 @@ impl Command {
         if let Some(file) = &self.config {
             return Ok(Some(file.clone()));
         }
-        let file = self.chain.datadir(&*self.spec()?)?.join("retrie.toml");
+        let file = self.chain.datadir_or(self.default_chain())?.join("retrie.toml");
         Ok(file.is_file().then_some(file))
     }
 
@@ -96,22 +96,26 @@ impl Command {
         })
     }
 
-    fn spec(&self) -> eyre::Result<Arc<ChainSpec>> {
-        // A dev chain is never a public network.
-        if self.dev.dev && self.chain.chain == "mainnet" {
-            return Ok(ChainSpec::dev());
-        }
-        let spec = self.chain.spec()?;
+    /// The chain of a new datadir, if none is given.
+    fn default_chain(&self) -> &'static str {
+        if self.dev.dev { "dev" } else { DEFAULT_CHAIN }
+    }
+
+    fn chain_and_datadir(&self) -> eyre::Result<(Arc<ChainSpec>, PathBuf)> {
+        let (spec, datadir) = self.chain.resolve_or(self.default_chain())?;
         if self.dev.dev && spec.is_public() {
-            bail!("--dev is a chain of its own: leave out --chain {}", self.chain.chain);
+            bail!(
+                "--dev is a chain of its own, never {}: leave out --chain, or choose another \
+                 --datadir",
+                spec.name()
+            );
         }
-        Ok(spec)
+        Ok((spec, datadir))
     }
 
     /// Runs the node until `stop` is set or the engine fails.
     pub(crate) fn run(mut self, stop: &Arc<AtomicBool>) -> eyre::Result<()> {
-        let spec = self.spec()?;
-        let datadir = self.chain.datadir(&spec)?;
+        let (spec, datadir) = self.chain_and_datadir()?;
         if self.dev.dev && self.state.state_root.is_none() {
             self.state.state_root = Some(StateRootMode::Native);
         }

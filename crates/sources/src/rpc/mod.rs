@@ -18,7 +18,10 @@ mod error;
 mod proof;
 mod wire;
 
-use std::sync::atomic::{AtomicU64, AtomicUsize};
+use std::{
+    sync::atomic::{AtomicU64, AtomicUsize},
+    time::Duration,
+};
 
 use alloy_primitives::{Address, B256, Bytes, TxKind, U64, U256};
 use retrie_chainspec::{
@@ -30,7 +33,7 @@ use serde_json::{Value, json};
 
 pub use error::{RpcError, RpcErrorKind};
 
-use crate::http::Http;
+use crate::http::{Http, HttpOptions};
 use wire::Call;
 
 /// How many calls a batch has at most, unless the node wants fewer.
@@ -72,6 +75,14 @@ impl RpcClient {
             batch: AtomicUsize::new(BATCH),
             next_id: AtomicU64::new(1),
         }
+    }
+
+    /// A client of the same endpoint that waits no longer than `timeout` for it, and asks once.
+    pub fn hasty(&self, timeout: Duration) -> Self {
+        Self::new(
+            &self.url,
+            self.http.with(HttpOptions { timeout, retries: 0, ..HttpOptions::default() }),
+        )
     }
 
     /// Scheme and host of the endpoint, for messages.
