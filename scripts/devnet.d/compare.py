@@ -7,7 +7,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from collections import Counter
 
-from chain import data
+from chain import data, since
 from network import Disagreement
 from nodekit import differences
 from traffic import invocation
@@ -68,6 +68,7 @@ class Comparison:
         self.state()
         self.proofs()
         self.bodies()
+        self.access_lists()
         self.traces()
         return self.compared
 
@@ -124,7 +125,7 @@ class Comparison:
 
     def proofs(self):
         """Where the state root is that of Ethereum's trie."""
-        able = [node for node in self.nodes if node.kind == "geth" or ":mpt" in node.kind]
+        able = [node for node in self.nodes if node.is_geth or ":mpt" in node.kind]
         if len(able) > 1:
             traffic = self.network.traffic
             token = "0x" + traffic.token.hex()
@@ -153,6 +154,29 @@ class Comparison:
             raise Disagreement(
                 "engine_getPayloadBodiesByHashV1 does not give null for what is unknown"
             )
+
+    def access_lists(self):
+        """The list of each recent block (EIP-7928), whose hash its header names, is that with which the
+        block came: geth keeps it, retrie makes it again."""
+        of_ours = [node for node in self.nodes if not node.is_geth]
+        for block in self.chain[-STATE_WINDOW:]:
+            if not since(block.payload.fork, "amsterdam"):
+                continue
+            wanted, height = block.payload.fields["blockAccessList"], hex(block.number)
+            for node in self.nodes:
+                if node.is_geth:
+                    bodies = node.engine.call("engine_getPayloadBodiesByHashV2", [block.hash])
+                    got = bodies[0]["blockAccessList"]
+                else:
+                    got = node.rpc.call("debug_getRawBlockAccessList", height)
+                if got != wanted:
+                    raise Disagreement(
+                        f"the access list of block {block.number} is {short(got)} on {node.name}, "
+                        f"but it came with {short(wanted)}"
+                    )
+            self.compared["access lists as they came"] += 1
+            if of_ours:
+                self.all_equal("eth_getBlockAccessList", height, nodes=of_ours)
 
     def traces(self):
         recent = [block for block in self.chain[-STATE_WINDOW:] if block.transactions]
