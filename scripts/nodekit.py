@@ -59,7 +59,9 @@ def find_geth_packages(kind):
             fail(f"`{kind}` is built with Go, which is not on PATH")
         print(f"building {kind} into {program.parent}", flush=True)
         unfinished = program.with_name(f"unfinished-{os.getpid()}")
-        run(["go", "build", "-C", source, "-buildvcs=false", "-mod=readonly", "-o", unfinished, "."])
+        run(
+            ["go", "build", "-C", source, "-buildvcs=false", "-mod=readonly", "-o", unfinished, "."]
+        )
         unfinished.rename(program)
     return str(program)
 

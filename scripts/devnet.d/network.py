@@ -199,7 +199,9 @@ class Network:
             "prevRandao": attributes["prevRandao"],
             "feeRecipient": attributes["suggestedFeeRecipient"],
         }
-        wanted |= {name: attributes[name] for name in ("withdrawals", "slotNumber") if name in attributes}
+        wanted |= {
+            name: attributes[name] for name in ("withdrawals", "slotNumber") if name in attributes
+        }
         if "targetGasLimit" in attributes:
             wanted["gasLimit"] = hex(self.gas_limit(parent, number(attributes["targetGasLimit"])))
         for name, value in wanted.items():

@@ -305,7 +305,9 @@ class Traffic:
         if kind == "new opcodes":
             # Keeps the slot's number, or what DUPN, SWAPN or EXCHANGE with any operand leave on top
             # of forty words.
-            moved = bytes([*b"".join(b"\x60%c" % n for n in range(40)), rng.choice([0xE6, 0xE7, 0xE8])])
+            moved = bytes(
+                [*b"".join(b"\x60%c" % n for n in range(40)), rng.choice([0xE6, 0xE7, 0xE8])]
+            )
             code = rng.choice([b"\x4b", moved + rng.randbytes(1)]) + b"\x5f\x55"
             return send(b"", payload=code, gas=200_000)
         raise AssertionError(kind)
