@@ -21,6 +21,11 @@ def short(value):
     return text if len(text) < 300 else f"{text[:300]}..."
 
 
+# What retrie tells besides of a transaction from Amsterdam on, whose gas has two dimensions
+# (EIP-8037); geth does not.
+GAS_DIMENSIONS = {"executionGasUsed", "stateGasUsed", "gasRefund"}
+
+
 def without_details(trace):
     """A trace that says where an error was, but not in which words: clients have their own for what
     an opcode, the stack or a precompile met."""
@@ -29,7 +34,9 @@ def without_details(trace):
     if not isinstance(trace, dict):
         return trace
     return {
-        key: "error" if key == "error" else without_details(value) for key, value in trace.items()
+        key: "error" if key == "error" else without_details(value)
+        for key, value in trace.items()
+        if key not in GAS_DIMENSIONS
     }
 
 

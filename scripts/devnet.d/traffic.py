@@ -328,12 +328,16 @@ class Traffic:
         if sender.nonce > IN_FLIGHT + 1:
             kinds["nonce of the past"] = {"nonce": 0}
         if since(fork, "shanghai"):
-            kinds["too much init code"] = {"to": b"", "payload": bytes(49_153), "gas": 10_000_000}
-        if since(fork, "amsterdam"):
-            kinds["gas above 2^32 - 1"] = {"gas": 2**32}
-            kinds["too much init code"]["payload"] = bytes(131_073)
-        elif since(fork, "osaka"):
-            kinds["gas above 2^24"] = {"gas": 2**24 + 1}
+            # Some pools go by the clock, which is past all forks: these must be wrong in each of them.
+            longest = 49_152 if self.room == 1 else 131_072
+            kinds["too much init code"] = {
+                "to": b"",
+                "payload": bytes(longest + 1),
+                "gas": 10_000_000,
+            }
+        if since(fork, "osaka"):
+            most = 2**24 if self.room == 1 else 2**32 - 1
+            kinds["gas above that of a transaction"] = {"gas": most + 1}
         name = rng.choice(list(kinds))
         fields = {"chain_id": self.chain_id, "sender": sender, "nonce": sender.nonce} | common
         fields |= kinds[name]
