@@ -70,6 +70,9 @@ class Comparison:
         return answer["result"]
 
     def run(self):
+        # It describes forks from Cancun on.
+        if since(self.network.head.payload.fork, "cancun"):
+            self.all_equal("eth_config")
         self.blocks()
         self.logs()
         self.state()
@@ -84,6 +87,7 @@ class Comparison:
             full = self.all_equal("eth_getBlockByNumber", hex(block.number), True)
             if full["hash"] != block.hash:
                 raise Disagreement(f"block {block.number} is {full['hash']}, not {block.hash}")
+            self.all_equal("debug_getRawHeader", hex(block.number))
             receipts = self.all_equal("eth_getBlockReceipts", block.hash)
             if [each["transactionHash"] for each in receipts] != block.transactions:
                 raise Disagreement(f"receipts of block {block.number} are of other transactions")
