@@ -164,7 +164,8 @@ class Traffic:
     ):
         tip = self.rng.randrange(GWEI, 3 * GWEI)
         fee = 40 * GWEI
-        gas = min(gas * self.room, MOST_GAS)
+        if gas <= MOST_GAS:
+            gas = min(gas * self.room, MOST_GAS)
         if what in ("access list", "dynamic fee") and extra is None:
             extra = [[]]
         raw = signed(
@@ -213,6 +214,7 @@ class Traffic:
             kinds |= {"deposit": 1, "block hash": 2}
         if since(fork, "amsterdam"):
             kinds |= {"builder deposit": 1, "builder exit": 1, "factory": 3, "new opcodes": 4}
+            kinds |= {"much gas": 1}
         in_flight = Counter(id(each.sender) for each in self.waiting.values())
         made = []
         for kind in self.rng.choices(list(kinds), weights=kinds.values(), k=count):
@@ -302,6 +304,11 @@ class Traffic:
             return send(BUILDER_EXITS, payload=rng.randbytes(48), value=10**6, gas=200_000)
         if kind == "factory":
             return send(FACTORY, payload=rng.randbytes(32) + contract("KVStore"), gas=500_000)
+        if kind == "much gas":
+            # A limit above 2^24, for state alone (EIP-8037): a loop that writes 180 slots, for which the
+            # smaller one does not suffice.
+            code = bytes.fromhex("60b45b80805560019003806002575b00")
+            return send(b"", payload=code, gas=rng.choice([18_000_000, 24_000_000]))
         if kind == "new opcodes":
             # Keeps the slot's number, or what DUPN, SWAPN or EXCHANGE with any operand leave on top
             # of forty words.
