@@ -1,8 +1,9 @@
 """What the scripts that start nodes have in common: finding the programs, starting and stopping
 nodes of geth and retrie, JSON-RPC, and Python packages that are not part of Python.
 
-A node's kind is `geth`, or `retrie:BACKEND` with `+REFEREE` behind it for a referee, as in
-`retrie:mpt` or `retrie:lvmt+mpt`. Everything listens on loopback, on ports that were free.
+A node's kind is `geth`, a program that is installed; `geth:1.17.10`, a node that is built here from
+go-ethereum's packages of that version; or `retrie:BACKEND` with `+REFEREE` behind it for a referee,
+as in `retrie:mpt` or `retrie:lvmt+mpt`. Everything listens on loopback, on ports that were free.
 """
 
 import base64
@@ -42,6 +43,41 @@ def find_geth(given):
             return found
     install = f"GOFLAGS=-p=1 go install github.com/ethereum/go-ethereum/cmd/geth@{GETH}"
     fail(f"there is no geth at {' or '.join(places)}: get it with `{install}`, or give --geth BIN")
+
+
+def find_geth_packages(kind):
+    """The program of a kind like `geth:1.17.10`, built in the cache if that was not done before."""
+    source = Path(__file__).resolve().parent / "devnet.d" / "gethnode"
+    files = [source / name for name in ("main.go", "go.mod", "go.sum")]
+    version = kind.removeprefix("geth:")
+    if f"github.com/ethereum/go-ethereum v{version}\n" not in files[1].read_text():
+        fail(f"there is no `{kind}`: {files[1]} names the version of go-ethereum")
+    digest = hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:12]
+    program = cache_folder(f"gethnode-{digest}") / "gethnode"
+    if not program.exists():
+        if not shutil.which("go"):
+            fail(f"`{kind}` is built with Go, which is not on PATH")
+        print(f"building {kind} into {program.parent}", flush=True)
+        unfinished = program.with_name(f"unfinished-{os.getpid()}")
+        run(
+            ["go", "build", "-C", source, "-buildvcs=false", "-mod=readonly", "-o", unfinished, "."]
+        )
+        unfinished.rename(program)
+    return str(program)
+
+
+def find_programs(kinds, geth, retrie):
+    """The programs that nodes of these kinds need, by kind; those of retrie have one in common. `geth`
+    and `retrie` are paths from the command line or None."""
+    programs = {}
+    for kind in kinds:
+        if kind.startswith("retrie:"):
+            programs["retrie"] = find_retrie(retrie)
+        elif kind.startswith("geth:"):
+            programs[kind] = find_geth_packages(kind)
+        elif kind == "geth":
+            programs[kind] = find_geth(geth)
+    return programs
 
 
 def system_contracts(retrie):
@@ -183,6 +219,8 @@ class Rpc:
 class Node:
     """A process that serves a chain. `genesis` is a file; None runs a dev chain (retrie only)."""
 
+    is_geth = False
+
     def __init__(self, kind, name, folder, genesis, program, extra=()):
         self.kind, self.name, self.genesis, self.program = kind, name, genesis, program
         self.folder = Path(folder) / name
@@ -243,6 +281,7 @@ class Node:
 
 class Geth(Node):
     APIS = "eth,net,web3,debug,txpool,admin"
+    is_geth = True
 
     def command(self):
         if not self.datadir.exists():
@@ -255,6 +294,18 @@ class Geth(Node):
             "--syncmode", "full", "--cache", 256,
             "--http", "--http.port", self.http_port, "--http.api", self.APIS,
             "--ws", "--ws.port", self.ws_port, "--ws.api", self.APIS,
+            "--authrpc.port", self.auth_port, "--authrpc.jwtsecret", self.secret_file,
+            *self.extra,
+        ]  # fmt: skip
+
+
+class GethPackages(Geth):
+    """`devnet.d/gethnode`, which makes the datadir by itself."""
+
+    def command(self):
+        return [
+            self.program, "--datadir", self.datadir, "--genesis", self.genesis,
+            "--http.port", self.http_port, "--http.api", self.APIS, "--ws.port", self.ws_port,
             "--authrpc.port", self.auth_port, "--authrpc.jwtsecret", self.secret_file,
             *self.extra,
         ]  # fmt: skip
@@ -281,14 +332,16 @@ class Retrie(Node):
 
 
 def make_node(kind, name, folder, genesis, programs, extra=(), native=False):
-    """`programs` has the paths of `geth` and `retrie`; `extra` are flags of retrie."""
+    """`programs` are those of `find_programs`; `extra` are flags of retrie."""
     if kind == "geth":
-        return Geth(kind, name, folder, genesis, programs["geth"])
+        return Geth(kind, name, folder, genesis, programs[kind])
+    if kind.startswith("geth:"):
+        return GethPackages(kind, name, folder, genesis, programs[kind])
     if kind.startswith("retrie:"):
         node = Retrie(kind, name, folder, genesis, programs["retrie"], extra)
         node.native = native
         return node
-    fail(f"`{kind}` is no kind of node: there are geth and retrie:BACKEND[+REFEREE]")
+    fail(f"`{kind}` is no kind of node: there are geth, geth:VERSION and retrie:BACKEND[+REFEREE]")
 
 
 # -- comparing answers -----------------------------------------------------------------------------

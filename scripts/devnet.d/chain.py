@@ -15,7 +15,8 @@ from trie import HexaryTrie
 SLOT_SECONDS = 12
 GWEI, ETHER = 10**9, 10**18
 # The slot at which each fork begins, and the versions of forkchoiceUpdated, getPayload and
-# newPayload from there on. Everything before London is there from the first block.
+# newPayload from there on. Everything before London is there from the first block; Amsterdam begins
+# only where it is asked for.
 FORKS = [
     ("paris", 0, (1, 1, 1)),
     ("shanghai", 6, (2, 2, 2)),
@@ -24,6 +25,7 @@ FORKS = [
     ("osaka", 44, (3, 5, 4)),
     ("bpo1", 60, (3, 5, 4)),
     ("bpo2", 68, (3, 5, 4)),
+    ("amsterdam", None, (4, 6, 5)),
 ]
 ORDER = [name for name, _, _ in FORKS]
 EMPTY_OMMERS = keccak(rlp.encode([]))
@@ -31,16 +33,25 @@ EMPTY_OMMERS = keccak(rlp.encode([]))
 UNSUPPORTED_FORK = -38005
 
 
-def genesis_file(path, time, funded, forks_at_genesis, contracts):
+def fork_slots(at_genesis, amsterdam):
+    """The slot of each fork. No other fork begins after Amsterdam, whose slot may be None."""
+    slots = {name: 0 if at_genesis else slot for name, slot, _ in FORKS if slot is not None}
+    if amsterdam is not None:
+        slots = {name: min(slot, amsterdam) for name, slot in slots.items()}
+        slots["amsterdam"] = amsterdam
+    return slots
+
+
+def genesis_file(path, time, funded, slots, contracts):
     """Writes the genesis file: forks at their slots after `time`, ether for `funded`, and the system
     contracts.
     """
     genesis = json.loads((Path(__file__).parent / "genesis.json").read_text())
     genesis["alloc"].update(contracts)
     genesis["timestamp"] = hex(time)
-    for name, slot, _ in FORKS[1:]:
-        at = time if forks_at_genesis else time + slot * SLOT_SECONDS
-        genesis["config"][f"{name}Time"] = at
+    for name, slot in slots.items():
+        if name != "paris":
+            genesis["config"][f"{name}Time"] = time + slot * SLOT_SECONDS
     for address in funded:
         genesis["alloc"]["0x" + address.hex()] = {"balance": hex(1_000_000 * ETHER)}
     path.write_text(json.dumps(genesis, indent=1))
@@ -52,9 +63,14 @@ class Schedule:
 
     def __init__(self, genesis):
         self.genesis_time = int(genesis["timestamp"], 16)
-        config = genesis["config"]
-        self.starts = [(name, config.get(f"{name}Time", self.genesis_time)) for name in ORDER]
+        times = {"paris": self.genesis_time}
+        times |= {name: genesis["config"].get(f"{name}Time") for name in ORDER[1:]}
+        self.starts = [(name, at) for name, at in times.items() if at is not None]
         self.versions = {name: versions for name, _, versions in FORKS}
+
+    def has(self, fork):
+        """Whether this chain comes to `fork` at all."""
+        return fork in dict(self.starts)
 
     def time_of(self, slot):
         return self.genesis_time + slot * SLOT_SECONDS
@@ -74,6 +90,12 @@ def data(text):
 
 def number(text):
     return int(text, 16)
+
+
+def type_of(transaction):
+    """The type of an encoded transaction; legacy ones are lists."""
+    first = data(transaction[:4])[0]
+    return first if first < 0x80 else 0
 
 
 def ordered_root(items):
@@ -139,6 +161,8 @@ class Payload:
             header += [number(f["blobGasUsed"]), number(f["excessBlobGas"]), data(self.beacon_root)]
         if since(self.fork, "prague"):
             header.append(requests_hash(self.requests))
+        if since(self.fork, "amsterdam"):
+            header += [keccak(data(f["blockAccessList"])), number(f["slotNumber"])]
         return "0x" + keccak(rlp.encode(header)).hex()
 
     def rehashed(self):
@@ -250,6 +274,36 @@ def other_beacon_root(payload, parent):
     payload.beacon_root = flipped(payload.beacon_root)
 
 
+def garbage_access_list(payload, parent):
+    payload.fields["blockAccessList"] += "00"
+
+
+def change_access_list(change):
+    """A change of the decoded list: accounts of address, changed slots, read slots, balances, nonces
+    and code (EIP-7928)."""
+
+    def changed(payload, parent):
+        accounts = rlp.decode(data(payload.fields["blockAccessList"]))
+        change(accounts)
+        payload.fields["blockAccessList"] = "0x" + rlp.encode(accounts).hex()
+
+    return changed
+
+
+def one_account_less(accounts):
+    accounts.pop()
+
+
+def one_account_more(accounts):
+    accounts.append([b"\xff" * 20, [], [], [], [], []])
+
+
+def other_balance(accounts):
+    balances = next(each[3] for each in accounts if each[3])
+    index, after = balances[0]
+    balances[0] = [index, rlp.sedes.big_endian_int.serialize(int.from_bytes(after, "big") + 1)]
+
+
 # Name: first fork, whether it needs a transaction, whether the hash is worked out again after the
 # change (else the change itself is what makes it wrong), and the change.
 WRONG = {
@@ -271,6 +325,11 @@ WRONG = {
     "blob hash added": ("cancun", False, False, added_blob_hash),
     "other beacon root": ("cancun", False, False, other_beacon_root),
     "request added": ("prague", False, True, added_request),
+    "access list garbage": ("amsterdam", False, True, garbage_access_list),
+    "account not accessed": ("amsterdam", False, True, change_access_list(one_account_more)),
+    "account left out": ("amsterdam", False, True, change_access_list(one_account_less)),
+    "balance accessed": ("amsterdam", True, True, change_access_list(other_balance)),
+    "slot number": ("amsterdam", False, False, add("slotNumber", 1)),
 }  # fmt: skip
 
 
@@ -302,4 +361,6 @@ def child_of(payload, seconds):
     child.fields["parentHash"] = payload.hash
     child.fields["blockNumber"] = hex(number(payload.fields["blockNumber"]) + 1)
     child.fields["timestamp"] = hex(number(payload.fields["timestamp"]) + seconds)
+    if "slotNumber" in child.fields:
+        child.fields["slotNumber"] = hex(number(payload.fields["slotNumber"]) + 1)
     return child.rehashed()

@@ -7,7 +7,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from collections import Counter
 
-from chain import data
+from chain import data, since
 from network import Disagreement
 from nodekit import differences
 from traffic import invocation
@@ -21,6 +21,11 @@ def short(value):
     return text if len(text) < 300 else f"{text[:300]}..."
 
 
+# What retrie tells besides of a transaction from Amsterdam on, whose gas has two dimensions
+# (EIP-8037); geth does not.
+GAS_DIMENSIONS = {"executionGasUsed", "stateGasUsed", "gasRefund"}
+
+
 def without_details(trace):
     """A trace that says where an error was, but not in which words: clients have their own for what
     an opcode, the stack or a precompile met."""
@@ -29,7 +34,9 @@ def without_details(trace):
     if not isinstance(trace, dict):
         return trace
     return {
-        key: "error" if key == "error" else without_details(value) for key, value in trace.items()
+        key: "error" if key == "error" else without_details(value)
+        for key, value in trace.items()
+        if key not in GAS_DIMENSIONS
     }
 
 
@@ -63,11 +70,15 @@ class Comparison:
         return answer["result"]
 
     def run(self):
+        # It describes forks from Cancun on.
+        if since(self.network.head.payload.fork, "cancun"):
+            self.all_equal("eth_config")
         self.blocks()
         self.logs()
         self.state()
         self.proofs()
         self.bodies()
+        self.access_lists()
         self.traces()
         return self.compared
 
@@ -76,6 +87,7 @@ class Comparison:
             full = self.all_equal("eth_getBlockByNumber", hex(block.number), True)
             if full["hash"] != block.hash:
                 raise Disagreement(f"block {block.number} is {full['hash']}, not {block.hash}")
+            self.all_equal("debug_getRawHeader", hex(block.number))
             receipts = self.all_equal("eth_getBlockReceipts", block.hash)
             if [each["transactionHash"] for each in receipts] != block.transactions:
                 raise Disagreement(f"receipts of block {block.number} are of other transactions")
@@ -124,7 +136,7 @@ class Comparison:
 
     def proofs(self):
         """Where the state root is that of Ethereum's trie."""
-        able = [node for node in self.nodes if node.kind == "geth" or ":mpt" in node.kind]
+        able = [node for node in self.nodes if node.is_geth or ":mpt" in node.kind]
         if len(able) > 1:
             traffic = self.network.traffic
             token = "0x" + traffic.token.hex()
@@ -153,6 +165,29 @@ class Comparison:
             raise Disagreement(
                 "engine_getPayloadBodiesByHashV1 does not give null for what is unknown"
             )
+
+    def access_lists(self):
+        """The list of each recent block (EIP-7928), whose hash its header names, is that with which the
+        block came: geth keeps it, retrie makes it again."""
+        of_ours = [node for node in self.nodes if not node.is_geth]
+        for block in self.chain[-STATE_WINDOW:]:
+            if not since(block.payload.fork, "amsterdam"):
+                continue
+            wanted, height = block.payload.fields["blockAccessList"], hex(block.number)
+            for node in self.nodes:
+                if node.is_geth:
+                    bodies = node.engine.call("engine_getPayloadBodiesByHashV2", [block.hash])
+                    got = bodies[0]["blockAccessList"]
+                else:
+                    got = node.rpc.call("debug_getRawBlockAccessList", height)
+                if got != wanted:
+                    raise Disagreement(
+                        f"the access list of block {block.number} is {short(got)} on {node.name}, "
+                        f"but it came with {short(wanted)}"
+                    )
+            self.compared["access lists as they came"] += 1
+            if of_ours:
+                self.all_equal("eth_getBlockAccessList", height, nodes=of_ours)
 
     def traces(self):
         recent = [block for block in self.chain[-STATE_WINDOW:] if block.transactions]

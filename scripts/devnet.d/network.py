@@ -2,6 +2,7 @@
 purpose. The first answer that is not as it must be ends the run.
 """
 
+import copy
 import sys
 import time
 from collections import Counter
@@ -12,11 +13,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from chain import (
     Block,
     Payload,
+    SLOT_SECONDS,
     UNSUPPORTED_FORK,
     child_of,
     data,
     number,
     since,
+    type_of,
     versioned_hashes,
     wrong_payload,
 )
@@ -27,6 +30,8 @@ ZERO = "0x" + "00" * 32
 FINALITY_LAG, SAFE_LAG = 64, 40
 # A transaction that waits so many slots is lost; one that waits so many is sent again.
 LOST_AFTER, AGAIN_AFTER = 150, 5
+# Slots in which a transaction of every type is to be expected.
+LONG_ENOUGH = 30
 
 
 class Disagreement(Exception):
@@ -45,11 +50,13 @@ class Network:
         self.withdrawals = 0
         self.counts = Counter()
         self.proposed, self.mined, self.notes = Counter(), Counter(), Counter()
+        self.blocks, self.mined_types = Counter(), Counter()
         self.wrong, self.depths = Counter(), Counter()
         self.ours = {}
         genesis = {node.name: self.block_of(node, 0) for node in nodes}
         self.same("the genesis hash", {name: block["hash"] for name, block in genesis.items()})
         first = genesis[nodes[0].name]
+        self.genesis_gas_limit = number(first["gasLimit"])
         self.genesis = Block(first["hash"], 0, number(first["timestamp"]), 0)
         self.head = self.safe = self.finalized = self.genesis
         self.roots_checked = all(self.checks_roots(node) for node in nodes)
@@ -100,7 +107,9 @@ class Network:
         time_of = number(attributes["timestamp"]) if attributes else head.timestamp
         method = f"engine_forkchoiceUpdatedV{self.versions(time_of)[0]}"
         what = f"{method} to block {head.number} {head.hash}"
-        answer = self.engine(node, what, method, self.state(head), attributes)
+        # The columns that a consensus client keeps may follow from Amsterdam on (EIP-8070).
+        columns = [[], [None], ["0x" + "0f" * 16]][head.number % 3] if method[-1] == "4" else []
+        answer = self.engine(node, what, method, self.state(head), attributes, *columns)
         status = answer["payloadStatus"]["status"]
         if status != wanted:
             self.wrong_answer(node, what, wanted, answer["payloadStatus"])
@@ -151,7 +160,18 @@ class Network:
                 self.withdrawals += 1
         if since(fork, "cancun"):
             attributes["parentBeaconBlockRoot"] = "0x" + rng.randbytes(32).hex()
+        if since(fork, "amsterdam"):
+            attributes["slotNumber"] = hex(self.slot)
+            attributes["targetGasLimit"] = hex(rng.choice([30_000_000, 36_000_000, 60_000_000]))
         return attributes
+
+    def gas_limit(self, parent, target):
+        """That of a block on `parent`: as near to the target as it may be."""
+        limit = self.genesis_gas_limit
+        if parent.payload:
+            limit = number(parent.payload.fields["gasLimit"])
+        step = limit // 1024 - 1
+        return max(limit - step, min(limit + step, target))
 
     def build(self, node, parent):
         """A block of this slot by a node, checked here as far as that goes without executing."""
@@ -179,8 +199,11 @@ class Network:
             "prevRandao": attributes["prevRandao"],
             "feeRecipient": attributes["suggestedFeeRecipient"],
         }
-        if "withdrawals" in attributes:
-            wanted["withdrawals"] = attributes["withdrawals"]
+        wanted |= {
+            name: attributes[name] for name in ("withdrawals", "slotNumber") if name in attributes
+        }
+        if "targetGasLimit" in attributes:
+            wanted["gasLimit"] = hex(self.gas_limit(parent, number(attributes["targetGasLimit"])))
         for name, value in wanted.items():
             if fields.get(name) != value:
                 self.wrong_answer(node, f"{what}, {name}", value, fields.get(name))
@@ -330,7 +353,7 @@ class Network:
     def send_away(self):
         node = self.rng.choice(self.up)
         # A killed geth has lost its state and waits for peers to get it from (snap sync).
-        manners = ["silent", "stopped"] + ["killed"] * (node.kind != "geth")
+        manners = ["silent", "stopped"] + ["killed"] * (not node.is_geth)
         manner = self.rng.choice(manners)
         back = min(self.slot + self.rng.randrange(2, 20), self.options.slots - 1)
         self.up.remove(node)
@@ -406,8 +429,13 @@ class Network:
         right = self.schedule.versions[block.payload.fork][2]
         if right < 3:
             return
-        other = 3 if right == 4 else 4
-        params = block.payload.params()[:3] + ([[]] if other == 4 else [])
+        fields, hashes, root, *requests = copy.deepcopy(block.payload.params())
+        other = {3: 4, 4: self.rng.choice([3, 5]), 5: 4}[right]
+        if other == 5:
+            fields |= {"blockAccessList": "0xc0", "slotNumber": hex(self.slot)}
+        elif right == 5:
+            del fields["blockAccessList"], fields["slotNumber"]
+        params = [fields, hashes, root] + ([[]] if other > 3 else [])
         codes = {}
         for node in self.shuffled(self.up):
             answer = node.engine.ask(f"engine_newPayloadV{other}", *params)
@@ -508,7 +536,36 @@ class Network:
                     got = self.block_of(node, tag)["hash"]
                     if got != block.hash:
                         self.wrong_answer(node, f"block `{tag}`", block.hash, got)
+        self.count_mined()
+
+    def count_mined(self):
+        """What the canonical chain has, by kind and by type."""
         for block in self.head.branch(self.genesis):
-            for each in block.transactions:
+            side = self.side(block.payload.fork)
+            self.blocks[side] += 1
+            for each, raw in zip(block.transactions, block.payload.fields["transactions"]):
                 kind = self.ours[each].kind if each in self.ours else "unknown"
                 self.mined[kind] += 1
+                self.mined_types[f"{side}: type {type_of(raw)}"] += 1
+        self.check_types()
+
+    def side(self, fork):
+        """Of Amsterdam, on chains that come to it."""
+        if not self.schedule.has("amsterdam"):
+            return "all blocks"
+        return "from Amsterdam on" if since(fork, "amsterdam") else "before Amsterdam"
+
+    def check_types(self):
+        """A chain that comes to Amsterdam must have all types of transactions on both sides of it, if
+        it has had the time."""
+        starts = dict(self.schedule.starts)
+        if "amsterdam" not in starts:
+            return
+        for kind in range(5):
+            first = {3: self.options.blobs_from, 4: "prague"}.get(kind, "paris")
+            early = starts["amsterdam"] - starts[first] >= LONG_ENOUGH * SLOT_SECONDS
+            for side in ["before Amsterdam"] * early + ["from Amsterdam on"]:
+                if not self.mined_types[f"{side}: type {kind}"]:
+                    raise Disagreement(
+                        f"no transaction of type {kind} was mined {side}: let there be more --slots"
+                    )

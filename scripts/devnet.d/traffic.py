@@ -21,7 +21,13 @@ IN_FLIGHT = 8
 WITHDRAWAL_REQUESTS = bytes.fromhex("00000961ef480eb55e80d19ad83579a64c007002")
 CONSOLIDATION_REQUESTS = bytes.fromhex("0000bbddc7ce488642fb579f8b00f3a590007251")
 BLOCK_HASHES = bytes.fromhex("0000f90827f1c53a10cb7a02335b175320002935")
+BUILDER_DEPOSITS = bytes.fromhex("0000bff46984e3725691fa540a8c7589300d8282")
+BUILDER_EXITS = bytes.fromhex("000064d678505ad48f8ccb093bc65613800e8282")
+FACTORY = bytes.fromhex("4e59b44847b379578588920ca78fbf26c0b4956c")
 DEPOSITS = bytes.fromhex("00000000219ab540356cbb839cbe05303d7705fa")
+# New accounts, slots and code cost a multiple of gas from Amsterdam on, so there is a multiple to
+# spend; but a transaction of Osaka has no more than 2^24.
+ROOM, MOST_GAS = 10, 15_000_000
 TYPES = {"legacy": 0, "access list": 1, "dynamic fee": 2, "blob": 3, "set code": 4}
 
 
@@ -125,8 +131,9 @@ class Blobs:
 class Traffic:
     """Senders, what they have sent, and what of it the canonical chain has."""
 
-    def __init__(self, seed, rng, chain_id, blobs_from, senders=40):
+    def __init__(self, seed, rng, chain_id, blobs_from, roomy=False, senders=40):
         self.rng, self.chain_id, self.blobs_from = rng, chain_id, blobs_from
+        self.room = ROOM if roomy else 1
         self.owner = account(f"devnet {seed} owner")
         self.senders = [account(f"devnet {seed} sender {n}") for n in range(senders)]
         # Blob transactions keep their senders from sending others, in geth's pool.
@@ -147,6 +154,7 @@ class Traffic:
     def watched(self):
         """Addresses whose state is compared in the end."""
         system = [WITHDRAWAL_REQUESTS, CONSOLIDATION_REQUESTS, BLOCK_HASHES, DEPOSITS]
+        system += [BUILDER_DEPOSITS, BUILDER_EXITS, FACTORY]
         return [*self.funded(), self.poor.address, self.token, self.store, *system]
 
     # -- making them ---------------------------------------------------------------------------
@@ -156,6 +164,8 @@ class Traffic:
     ):
         tip = self.rng.randrange(GWEI, 3 * GWEI)
         fee = 40 * GWEI
+        if gas <= MOST_GAS:
+            gas = min(gas * self.room, MOST_GAS)
         if what in ("access list", "dynamic fee") and extra is None:
             extra = [[]]
         raw = signed(
@@ -202,6 +212,9 @@ class Traffic:
         if since(fork, "prague"):
             kinds |= {"set code": 6, "withdrawal request": 1, "consolidation request": 1}
             kinds |= {"deposit": 1, "block hash": 2}
+        if since(fork, "amsterdam"):
+            kinds |= {"builder deposit": 1, "builder exit": 1, "factory": 3, "new opcodes": 4}
+            kinds |= {"much gas": 1}
         in_flight = Counter(id(each.sender) for each in self.waiting.values())
         made = []
         for kind in self.rng.choices(list(kinds), weights=kinds.values(), k=count):
@@ -242,7 +255,7 @@ class Traffic:
             return send(self.token, payload=payload, value=rng.choice([0, 1]))
         if kind == "out of gas":
             payload = invocation("set(uint256,uint256)", 10**6 + rng.randrange(10**6), 1)
-            return send(self.store, payload=payload, gas=30_000)
+            return send(self.store, payload=payload, gas=30_000 // self.room)
         if kind == "bad creation":
             # An invalid instruction; code that may not be; a balance that is read and kept.
             code = rng.choice(["fe", "60ef60005360016000f3", "47600052602060006000f0"])
@@ -283,6 +296,27 @@ class Traffic:
             return send(DEPOSITS, payload=deposit(rng), value=ETHER, gas=200_000)
         if kind == "block hash":
             return send(BLOCK_HASHES, payload=word(rng.randrange(max(slot, 1))))
+        if kind == "builder deposit":
+            # Key, credentials, amount in gwei and signature; more than that is the fee.
+            payload = rng.randbytes(48 + 32) + GWEI.to_bytes(8, "big") + rng.randbytes(96)
+            return send(BUILDER_DEPOSITS, payload=payload, value=ETHER + 10**6, gas=300_000)
+        if kind == "builder exit":
+            return send(BUILDER_EXITS, payload=rng.randbytes(48), value=10**6, gas=200_000)
+        if kind == "factory":
+            return send(FACTORY, payload=rng.randbytes(32) + contract("KVStore"), gas=500_000)
+        if kind == "much gas":
+            # A limit above 2^24, for state alone (EIP-8037): a loop that writes 180 slots, for which the
+            # smaller one does not suffice.
+            code = bytes.fromhex("60b45b80805560019003806002575b00")
+            return send(b"", payload=code, gas=rng.choice([18_000_000, 24_000_000]))
+        if kind == "new opcodes":
+            # Keeps the slot's number, or what DUPN, SWAPN or EXCHANGE with any operand leave on top
+            # of forty words.
+            moved = bytes(
+                [*b"".join(b"\x60%c" % n for n in range(40)), rng.choice([0xE6, 0xE7, 0xE8])]
+            )
+            code = rng.choice([b"\x4b", moved + rng.randbytes(1)]) + b"\x5f\x55"
+            return send(b"", payload=code, gas=200_000)
         raise AssertionError(kind)
 
     def refused(self, fork):
@@ -301,9 +335,16 @@ class Traffic:
         if sender.nonce > IN_FLIGHT + 1:
             kinds["nonce of the past"] = {"nonce": 0}
         if since(fork, "shanghai"):
-            kinds["too much init code"] = {"to": b"", "payload": bytes(49_153), "gas": 10_000_000}
+            # Some pools go by the clock, which is past all forks: these must be wrong in each of them.
+            longest = 49_152 if self.room == 1 else 131_072
+            kinds["too much init code"] = {
+                "to": b"",
+                "payload": bytes(longest + 1),
+                "gas": 10_000_000,
+            }
         if since(fork, "osaka"):
-            kinds["gas above 2^24"] = {"gas": 2**24 + 1}
+            most = 2**24 if self.room == 1 else 2**32 - 1
+            kinds["gas above that of a transaction"] = {"gas": most + 1}
         name = rng.choice(list(kinds))
         fields = {"chain_id": self.chain_id, "sender": sender, "nonce": sender.nonce} | common
         fields |= kinds[name]

@@ -1,7 +1,7 @@
 //! The namespace `engine`, which consensus clients call on the authenticated port.
 
 use crate::{Args, RpcError, RpcResult};
-use alloy_primitives::{B256, Bytes, U64};
+use alloy_primitives::{B256, Bytes, FixedBytes, U64};
 use jsonrpsee::{Methods, RpcModule};
 use retrie_engine::{CAPABILITIES, EngineApi, EngineApiError};
 use serde::{Deserialize, Serialize};
@@ -86,6 +86,11 @@ fn forkchoice_updated(own: &mut RpcModule<EngineApi>) {
     for (version, name) in (1..).zip(names) {
         call(own, name, move |api, args| {
             let (state, attributes) = (args.required()?, args.optional()?);
+            if version == 4 {
+                // The columns that the consensus client keeps (EIP-8070) say which cells of blobs to
+                // fetch from peers; there are none here.
+                args.optional::<FixedBytes<16>>()?;
+            }
             Ok(async move { api.fork_choice_updated(version, state, attributes).await })
         });
     }

@@ -204,3 +204,45 @@ async fn tracers_side_by_side_take_any_configuration() {
     assert_eq!(side_by_side["4byteTracer"], trace("4byteTracer", json!({})).await);
     assert_eq!(side_by_side["noopTracer"], json!({}));
 }
+
+#[tokio::test]
+async fn contracts_that_destroy_themselves_for_their_own_benefit_are_told_with_their_balance() {
+    let (_, _, node) = node();
+    let (caller, contract) = (Address::repeat_byte(1), Address::repeat_byte(2));
+    // ADDRESS SELFDESTRUCT: a contract that stays (EIP-6780), and one that is gone as it is made.
+    let overrides = json!({
+        caller.to_string(): { "balance": "0x64" },
+        contract.to_string(): { "code": "0x30ff", "balance": "0x28" },
+    });
+    let call = json!({ "from": caller, "to": contract, "gas": "0x186a0", "value": "0x2" });
+    let creation = json!({ "from": caller, "input": "0x30ff", "gas": "0x186a0", "value": "0x2a" });
+    let trace = |request: &Value, tracer: &str| {
+        let options = json!({ "tracer": tracer, "stateOverrides": overrides });
+        let params = json!([request, "latest", options]);
+        let node = &node;
+        async move { node.call("debug_traceCall", params).await }
+    };
+    for request in [&call, &creation] {
+        let told = trace(request, "callTracer").await;
+        let frames = told["calls"].as_array().unwrap();
+        assert_eq!(frames.len(), 1, "{told}");
+        assert_eq!(frames[0]["type"], "SELFDESTRUCT");
+        assert_eq!(frames[0]["from"], told["to"], "{told}");
+        assert_eq!(frames[0]["to"], told["to"], "{told}");
+        assert_eq!(frames[0]["value"], "0x2a", "{told}");
+        let flat = trace(request, "flatCallTracer").await;
+        let action = &flat[1]["action"];
+        assert_eq!((&flat[1]["type"], &flat[2]), (&json!("suicide"), &Value::Null), "{flat}");
+        assert_eq!(action["address"], told["to"], "{flat}");
+        assert_eq!(action["refundAddress"], told["to"], "{flat}");
+        assert_eq!(action["balance"], "0x2a", "{flat}");
+    }
+    // With another heir there is one frame too.
+    let overrides = json!({ contract.to_string(): { "code": "0x33ff", "balance": "0x28" } });
+    let options = json!({ "tracer": "callTracer", "stateOverrides": overrides });
+    let call = json!({ "from": caller, "to": contract, "gas": "0x186a0" });
+    let told = node.call("debug_traceCall", json!([call, "latest", options])).await;
+    assert_eq!(told["calls"].as_array().unwrap().len(), 1, "{told}");
+    assert_eq!(told["calls"][0]["to"], json!(caller), "{told}");
+    assert_eq!(told["calls"][0]["value"], "0x28", "{told}");
+}

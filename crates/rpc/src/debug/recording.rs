@@ -11,12 +11,13 @@ use alloy_primitives::{
 };
 use retrie_execution::BlockContext;
 use revm::{
-    bytecode::opcode::{SLOAD, SSTORE},
+    bytecode::opcode::{SELFDESTRUCT, SLOAD, SSTORE},
     context_interface::{ContextTr, context::ContextError},
     handler::FrameResult,
     inspector::Inspector,
     interpreter::{
-        CallInputs, CallOutcome, CreateInputs, CreateOutcome, FrameInput, Interpreter,
+        CallInputs, CallOutcome, CreateInputs, CreateOutcome, FrameInput, InstructionResult,
+        Interpreter,
         interpreter_types::{InputsTr, Jumps, LoopControl},
     },
 };
@@ -94,7 +95,13 @@ impl Recording {
 
     /// The same inspector; the execution fails when it records too much.
     pub(crate) fn watch<'r, I: Recorder>(&'r mut self, inspector: &'r mut I) -> Watched<'r, I> {
-        Watched { steps: inspector.steps(), inspector, recording: self, slots: HashMap::default() }
+        Watched {
+            steps: inspector.steps(),
+            inspector,
+            recording: self,
+            slots: HashMap::default(),
+            own_heir: None,
+        }
     }
 
     /// Fails if too much was recorded.
@@ -131,6 +138,8 @@ pub(crate) struct Watched<'r, I> {
     steps: Steps,
     /// Slots that were read or written, if steps show them.
     slots: HashMap<Address, HashSet<U256>>,
+    /// A contract that is about to destroy itself for its own benefit, and its balance.
+    own_heir: Option<(Address, U256)>,
 }
 
 impl<I> Watched<'_, I> {
@@ -156,6 +165,21 @@ impl<I> Watched<'_, I> {
         }
         self.recording.add(bytes);
     }
+
+    /// Of a contract that destroys itself for its own benefit the journal says nothing where the
+    /// contract stays (EIP-6780), and no balance where that stays (EIP-8246): the library does not tell
+    /// the inspector, or not all. geth tells always.
+    fn note_own_heir(&mut self, interp: &Interpreter, context: &BlockContext<'_>) {
+        self.own_heir = None;
+        if interp.bytecode.opcode() != SELFDESTRUCT {
+            return;
+        }
+        let contract = interp.input.target_address();
+        if interp.stack.peek(0).is_ok_and(|heir| Address::from_word(heir.into()) == contract) {
+            let account = context.journal().state.get(&contract);
+            self.own_heir = account.map(|account| (contract, account.info.balance));
+        }
+    }
 }
 
 impl<'a, I: Inspector<BlockContext<'a>>> Inspector<BlockContext<'a>> for Watched<'_, I> {
@@ -166,6 +190,7 @@ impl<'a, I: Inspector<BlockContext<'a>>> Inspector<BlockContext<'a>> for Watched
     fn step(&mut self, interp: &mut Interpreter, context: &mut BlockContext<'a>) {
         self.count_step(interp);
         if !self.recording.is_exceeded() {
+            self.note_own_heir(interp, context);
             return self.inspector.step(interp, context);
         }
         *context.error() = Err(ContextError::Custom("the trace is too large".into()));
@@ -177,6 +202,11 @@ impl<'a, I: Inspector<BlockContext<'a>>> Inspector<BlockContext<'a>> for Watched
 
     fn step_end(&mut self, interp: &mut Interpreter, context: &mut BlockContext<'a>) {
         self.inspector.step_end(interp, context);
+        if let Some((contract, balance)) = self.own_heir.take()
+            && interp.bytecode.instruction_result() == Some(InstructionResult::SelfDestruct)
+        {
+            self.inspector.selfdestruct(contract, contract, balance);
+        }
     }
 
     fn log(&mut self, context: &mut BlockContext<'a>, log: Log) {
@@ -228,7 +258,10 @@ impl<'a, I: Inspector<BlockContext<'a>>> Inspector<BlockContext<'a>> for Watched
     }
 
     fn selfdestruct(&mut self, contract: Address, target: Address, value: U256) {
-        self.inspector.selfdestruct(contract, target, value);
+        // Of the others `step_end` has told.
+        if contract != target {
+            self.inspector.selfdestruct(contract, target, value);
+        }
     }
 
     fn frame_start(

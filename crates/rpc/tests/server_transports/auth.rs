@@ -103,6 +103,14 @@ async fn consensus_clients_find_engine_and_eth_and_nothing_else() {
     let state = json!({ "headBlockHash": head, "safeBlockHash": head, "finalizedBlockHash": head });
     let updated = ask("engine_forkchoiceUpdatedV3", json!([state, null])).await;
     assert_eq!(updated["result"]["payloadStatus"]["status"], "VALID", "{updated}");
+    for columns in [json!(null), json!(format!("0x{}", "0f".repeat(16)))] {
+        let updated = ask("engine_forkchoiceUpdatedV4", json!([state, null, columns])).await;
+        assert_eq!(updated["result"]["payloadStatus"]["status"], "VALID", "{updated}");
+    }
+    for params in [json!([state, null, "0x0f"]), json!([state, null, null, null])] {
+        let refused = ask("engine_forkchoiceUpdatedV4", params).await;
+        assert_eq!(refused["error"]["code"], -32602, "{refused}");
+    }
     let identity = json!([{ "code": "LH", "name": "a", "version": "b", "commit": "0x00000000" }]);
     let version = ask("engine_getClientVersionV1", identity).await;
     assert_eq!(version["result"][0]["name"], "retrie");
