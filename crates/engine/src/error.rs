@@ -20,6 +20,14 @@ pub enum EngineError {
     /// The consensus client names no head.
     #[error("the head block of a forkchoice update is the zero hash, which is no block")]
     ZeroHead,
+    /// The chain was to be taken back to a block that is not on it.
+    #[error(
+        "block {hash} is not on the canonical chain, which can be taken back to its own blocks alone"
+    )]
+    NotCanonical {
+        /// The block named.
+        hash: B256,
+    },
     /// The new head leaves the canonical chain further down than the state can be taken back.
     #[error("block {number} ({hash}) cannot become the head: {source}")]
     TooDeepReorg {

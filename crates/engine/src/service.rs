@@ -53,6 +53,7 @@ enum Command {
     NewBlock(Box<PreparedBlock>, Reply<PayloadStatus>),
     Rejected(RejectedBlock, Reply<PayloadStatus>),
     Forkchoice(ForkchoiceState, Reply<ForkchoiceOutcome>),
+    SetHead(B256, Reply<()>),
     Built(Arc<ExecutedBlock>),
     Flush(Reply<()>),
     Stop,
@@ -133,6 +134,18 @@ impl EngineHandle {
         state: ForkchoiceState,
     ) -> Result<ForkchoiceOutcome, EngineError> {
         self.ask(|reply| Command::Forkchoice(state, reply)).await
+    }
+
+    /// Takes the chain back to a canonical block, whatever is safe or final: these are lowered to it.
+    /// Transactions of the blocks that go come back into the pool; the blocks stay known, so that a
+    /// consensus client may make one of them the head again. For whoever runs the node, not for a
+    /// consensus client: that has [`forkchoice`](Self::forkchoice).
+    ///
+    /// # Errors
+    /// [`EngineError::NotCanonical`]; [`EngineError::TooDeepReorg`], which names the limit; both
+    /// before anything is changed. If the engine has ended or failed.
+    pub async fn set_head(&self, hash: B256) -> Result<(), EngineError> {
+        self.ask(|reply| Command::SetHead(hash, reply)).await
     }
 
     /// Puts a block into the tree that was built here.
@@ -291,6 +304,7 @@ impl Service<'_> {
             Command::NewBlock(block, reply) => drop(reply.send(self.new_block(*block))),
             Command::Rejected(block, reply) => drop(reply.send(self.reject(block))),
             Command::Forkchoice(state, reply) => drop(reply.send(self.forkchoice(state))),
+            Command::SetHead(hash, reply) => drop(reply.send(self.go_back(hash))),
             Command::Built(block) => self.add_built(block),
             Command::Flush(reply) => {
                 let flushed = self.tree.flush().map_err(EngineError::from);
@@ -451,6 +465,23 @@ impl Service<'_> {
         self.forget_side_blocks();
         self.publish(change);
         Ok(ForkchoiceOutcome { status: valid(hash), head: Some(header) })
+    }
+
+    /// Makes a canonical block the head; what is safe or final above it is lowered to it.
+    fn go_back(&mut self, hash: B256) -> Result<(), EngineError> {
+        let header = self.tree.header(&hash)?.ok_or(EngineError::NotCanonical { hash })?;
+        if !self.tree.is_canonical(&hash)? && self.tree.head().header.hash() != hash {
+            return Err(EngineError::NotCanonical { hash });
+        }
+        let change = self.set_head(hash, &header)?;
+        let target = BlockRef::new(header.number, hash);
+        let lowered = |named: Option<BlockRef>| {
+            named.map(|block| if block.number > target.number { target } else { block })
+        };
+        self.name(lowered(self.safe), lowered(self.finalized))?;
+        self.forget_side_blocks();
+        self.publish(change);
+        Ok(())
     }
 
     /// Takes note of what is safe and final. What was so before remains, unless it has left the chain.
