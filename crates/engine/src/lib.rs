@@ -3,6 +3,7 @@
 //! * [`Engine`]: the thread that changes the chain, and [`EngineHandle`], which talks to it.
 //! * [`LiveChain`] and [`View`]: the chain as everybody may read it while it moves, in memory and
 //!   on disk.
+//! * [`ListedState`]: the whole state after a block, entry by entry.
 //! * [`EngineApi`]: what a consensus client calls.
 //! * [`PayloadBuilder`]: blocks built from the pool.
 //! * [`TestBlock`]: blocks built as a test wants them.
@@ -14,6 +15,7 @@ mod api;
 mod dev;
 mod error;
 mod follow;
+mod listed;
 mod live;
 mod maintain;
 mod orphans;
@@ -28,6 +30,7 @@ pub use api::{CAPABILITIES, EngineApi, EngineApiError};
 pub use dev::{DevChain, DevError, NextDevBlock, Sealing};
 pub use error::EngineError;
 pub use follow::{FollowConfig, FollowError, Follower, Leader};
+pub use listed::ListedState;
 pub use live::{BlockState, LiveChain, View};
 pub use maintain::PoolMaintainer;
 pub use payload::{BuilderConfig, BuiltPayload, PayloadBuilder};

@@ -517,7 +517,7 @@ impl View {
 
     /// The state of a canonical durable block by the backend's own history; `None` if that does not
     /// have it.
-    fn in_history(&self, hash: &B256) -> Result<Option<PastState>, PipelineError> {
+    pub(crate) fn in_history(&self, hash: &B256) -> Result<Option<PastState>, PipelineError> {
         let chain = self.live.chain();
         if chain.state().backend().history().is_none() || !self.is_canonical(hash)? {
             return Ok(None);
@@ -542,7 +542,7 @@ impl View {
     }
 
     /// What the backend's history says of a block that it does not have.
-    fn why_not_in_history(&self, number: u64) -> Option<StateError> {
+    pub(crate) fn why_not_in_history(&self, number: u64) -> Option<StateError> {
         match self.live.chain().state().history(number) {
             Err(error @ StateError::NotInHistory { .. }) => Some(error),
             _ => None,

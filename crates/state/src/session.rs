@@ -110,6 +110,17 @@ pub struct StateView {
     pub(crate) cache: Cache,
 }
 
+impl StateView {
+    /// Entries in key order from `start` on, at most `limit`; fewer only if there are no more.
+    pub fn entries(
+        &self,
+        start: Option<&StateKey>,
+        limit: usize,
+    ) -> Result<Vec<(StateKey, Value)>, StateError> {
+        self.shared.backend.entries(&self.view, &self.cache, start, limit)
+    }
+}
+
 impl fmt::Debug for StateView {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("StateView").finish_non_exhaustive()
