@@ -1,5 +1,6 @@
-//! The EVM of this workspace: revm's, and two rules that revm does not have.
+//! The EVM of this workspace: revm's, and three rules that revm does not have.
 //!
+//! * EIP-8037: the gas limit of a transaction, state gas included, has a cap ([`max_tx_gas_limit`]).
 //! * EIP-7610: a creation collides with an account that has storage, though it has neither nonce nor
 //!   code. The rule is retroactive. Such accounts come from contracts that were created before
 //!   Spurious Dragon with empty code. revm's journal looks at nonce and code only, as it does not know
@@ -26,7 +27,10 @@ use revm::{
         BlockEnv, CfgEnv, Context, ContextSetters, ContextTr, FrameStack, JournalTr, TxEnv,
         result::{EVMError, ExecutionResult, HaltReason, ResultAndState},
     },
-    context_interface::{context::ContextError, journaled_state::account::JournaledAccountTr},
+    context_interface::{
+        Cfg, context::ContextError, journaled_state::account::JournaledAccountTr,
+        result::InvalidTransaction,
+    },
     handler::{
         EthFrame, EvmTr, FrameInitOrResult, FrameResult, Handler, ItemOrResult, MainnetHandler,
         PrecompileProvider, SystemCallTx, evm::FrameInitResult, instructions::EthInstructions,
@@ -74,6 +78,16 @@ type Revm<D, I> =
 /// How the EVM fails.
 pub(crate) type Error = EVMError<ReadFailed>;
 
+/// `TX_MAX_TOTAL_GAS_LIMIT` of EIP-8037: the most gas that a transaction may ask for from Amsterdam on.
+const MAX_TOTAL_GAS: u64 = u32::MAX as u64;
+
+/// The most gas that a transaction may ask for: a cap of EIP-7825 from Osaka on, one of EIP-8037 from
+/// Amsterdam on, when the former is one of execution gas alone. Who lifts the former lifts both.
+pub fn max_tx_gas_limit(cfg: &CfgEnv<SpecId>) -> u64 {
+    let cap = cfg.tx_gas_limit_cap();
+    if cfg.is_amsterdam_eip8037_enabled() { cap.max(MAX_TOTAL_GAS) } else { cap }
+}
+
 /// The EVM over the state of one block.
 pub(crate) struct BlockEvm<D: Database, I = NoOpInspector> {
     revm: Revm<D, I>,
@@ -115,13 +129,23 @@ impl<D: BlockDatabase, I: Inspector<EthEvmContext<D>>> BlockEvm<D, I> {
 
     /// Runs `tx` before the eyes of the inspector.
     pub(crate) fn inspect(&mut self, tx: TxEnv) -> Result<ResultAndState<HaltReason>, Error> {
-        self.revm.ctx.set_tx(tx);
+        self.begin(tx)?;
         let result = MainnetHandler::default().inspect_run(self);
         self.settle(result)
     }
 }
 
 impl<D: BlockDatabase, I> BlockEvm<D, I> {
+    /// Puts `tx` before the handler, unless it asks for too much gas.
+    fn begin(&mut self, tx: TxEnv) -> Result<(), Error> {
+        let (gas_limit, cap) = (tx.gas_limit, max_tx_gas_limit(&self.revm.ctx.cfg));
+        if gas_limit > cap {
+            return Err(InvalidTransaction::TxGasLimitGreaterThanCap { gas_limit, cap }.into());
+        }
+        self.revm.ctx.set_tx(tx);
+        Ok(())
+    }
+
     /// Ends what the handler has run: takes its changes out of the journal.
     fn settle(
         &mut self,
@@ -266,7 +290,7 @@ impl<D: BlockDatabase, I> Evm for BlockEvm<D, I> {
     }
 
     fn transact_raw(&mut self, tx: TxEnv) -> Result<ResultAndState<HaltReason>, Error> {
-        self.revm.ctx.set_tx(tx);
+        self.begin(tx)?;
         let result = MainnetHandler::default().run(self);
         self.settle(result)
     }

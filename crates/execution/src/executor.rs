@@ -9,7 +9,9 @@ use crate::{
 };
 use alloy_consensus::{BlockHeader, transaction::Recovered};
 use alloy_eips::{
-    eip7002::WITHDRAWAL_REQUEST_PREDEPLOY_ADDRESS, eip7251::CONSOLIDATION_REQUEST_PREDEPLOY_ADDRESS,
+    eip7002::WITHDRAWAL_REQUEST_PREDEPLOY_ADDRESS,
+    eip7251::CONSOLIDATION_REQUEST_PREDEPLOY_ADDRESS,
+    eip8282::{BUILDER_DEPOSIT_CONTRACT_ADDRESS, BUILDER_EXIT_CONTRACT_ADDRESS},
 };
 use alloy_evm::{
     Evm, EvmEnv,
@@ -224,9 +226,16 @@ fn run(
         let blob_limit = spec
             .blob_params_at_timestamp(header.timestamp)
             .map_or(0, |params| params.max_blob_gas_per_block());
+        let has_state_gas = executor.evm().cfg_env().enable_amsterdam_eip8037;
         loop {
+            // With EIP-8037 a block has its gas limit twice: for state gas and for all other gas.
+            let gas_used = if has_state_gas {
+                executor.max_block_gas_used()
+            } else {
+                executor.cumulative_tx_gas_used
+            };
             let room = Room {
-                gas: header.gas_limit.saturating_sub(executor.cumulative_tx_gas_used),
+                gas: header.gas_limit.saturating_sub(gas_used),
                 blob_gas: blob_limit.saturating_sub(executor.blob_gas_used),
             };
             let Some(transaction) = source.next(room) else { break };
@@ -245,9 +254,7 @@ fn run(
 
     let transactions = executor.receipts.len() as u64;
     executor.evm_mut().db_mut().set_access_index(transactions + 1);
-    if spec.is_prague_active_at_timestamp(header.timestamp) {
-        check_request_contracts(number, executor.evm_mut().db_mut())?;
-    }
+    check_request_contracts(spec, header, executor.evm_mut().db_mut())?;
     let outcome = executor.finish().map(|(_, result)| result);
     let result = settle(number, None, &mut state, outcome)?;
 
@@ -354,13 +361,20 @@ fn outcome_of(
 }
 
 /// A block is invalid if, after its transactions, a contract that requests are read from has no code
-/// (EIP-7002, EIP-7251).
+/// (EIP-7002 and EIP-7251, from Amsterdam on EIP-8282).
 pub(crate) fn check_request_contracts(
-    number: u64,
+    spec: &ChainSpec,
+    header: &Header,
     state: &mut BlockState<'_>,
 ) -> Result<(), ExecutionError> {
-    for contract in [WITHDRAWAL_REQUEST_PREDEPLOY_ADDRESS, CONSOLIDATION_REQUEST_PREDEPLOY_ADDRESS]
-    {
+    const PRAGUE: [Address; 2] =
+        [WITHDRAWAL_REQUEST_PREDEPLOY_ADDRESS, CONSOLIDATION_REQUEST_PREDEPLOY_ADDRESS];
+    const AMSTERDAM: [Address; 2] =
+        [BUILDER_DEPOSIT_CONTRACT_ADDRESS, BUILDER_EXIT_CONTRACT_ADDRESS];
+    let (number, time) = (header.number, header.timestamp);
+    let prague = spec.is_prague_active_at_timestamp(time).then_some(PRAGUE);
+    let amsterdam = spec.is_amsterdam_active_at_timestamp(time).then_some(AMSTERDAM);
+    for contract in prague.into_iter().chain(amsterdam).flatten() {
         let has_code = state.has_code(contract);
         if !has_code.map_err(|error| database_error(number, None, error))? {
             let reason = format!("the system contract {contract} has no code");

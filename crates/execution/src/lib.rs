@@ -32,8 +32,9 @@
 //! Which accounts exist after a transaction is a rule of the fork: before Spurious Dragon a touched
 //! empty account is a leaf of the state, from then on it is removed (EIP-161). The DAO's irregular
 //! transfer (EIP-779) happens before the first transaction of its block. Rewards, withdrawals and the
-//! system calls of EIP-2935, 4788, 7002 and 7251 are part of the delta. A creation over an account with
-//! storage collides (EIP-7610). Backends apply the delta and know none of this.
+//! system calls of EIP-2935, 4788, 7002, 7251 and 8282 are part of the delta; a block without the
+//! contracts that requests are read from is invalid. A creation over an account with storage collides
+//! (EIP-7610). Backends apply the delta and know none of this.
 //!
 //! [`StateReader`]: retrie_state::StateReader
 //! [`StateReader::slots_of`]: retrie_state::StateReader::slots_of
@@ -56,6 +57,7 @@ mod source;
 pub use block_state::{BlockState, ReadFailed};
 pub use database::{ReadCounts, StateDatabase};
 pub use error::{DatabaseError, ExecutionError, ObserverError};
+pub use evm::max_tx_gas_limit;
 pub use executor::{
     Room, TransactionObserver, TransactionSource, evm_env, execute_block,
     execute_block_with_observer, execute_transaction, fill_block, load_trusted_setup,

@@ -279,9 +279,7 @@ impl<'a> Simulation<'a> {
     ) -> Result<BlockEnd, ExecutionError> {
         let number = header.number;
         self.begin_transaction(receipts.len());
-        if self.spec.is_prague_active_at_timestamp(header.timestamp) {
-            check_request_contracts(number, &mut self.state)?;
-        }
+        check_request_contracts(self.spec, header, &mut self.state)?;
         let context = EthBlockExecutionCtx {
             withdrawals: withdrawals.map(Cow::Borrowed),
             ..context_of(header)

@@ -4,19 +4,14 @@ mod common;
 
 use alloy_consensus::{Signed, TxEip7702};
 use alloy_eips::{
-    BlobScheduleBlobParams,
     eip4895::{Withdrawal, Withdrawals},
-    eip7002::WITHDRAWAL_REQUEST_PREDEPLOY_ADDRESS,
-    eip7251::CONSOLIDATION_REQUEST_PREDEPLOY_ADDRESS,
     eip7702::{Authorization, SignedAuthorization},
 };
-use alloy_genesis::Genesis;
 use alloy_primitives::{Address, B256, U256, bytes, keccak256};
 use common::world::*;
 use retrie_chainspec::{
-    ChainSpec, ChainSpecParts,
+    ChainSpec,
     primitives::{Header, RecoveredBlock, Transaction},
-    test_networks::test_network,
 };
 use retrie_consensus::pre_byzantium_receipts_root;
 use retrie_execution::{
@@ -322,8 +317,7 @@ fn system_calls_write_the_parent_hash_and_beacon_root() {
 
 #[test]
 fn a_block_without_a_request_contract_is_invalid_from_prague_on() {
-    for contract in [WITHDRAWAL_REQUEST_PREDEPLOY_ADDRESS, CONSOLIDATION_REQUEST_PREDEPLOY_ADDRESS]
-    {
+    for contract in PRAGUE_REQUEST_CONTRACTS {
         for account in [None, Some(balance(1))] {
             let mut world = World::new();
             world.state.values.remove(&StateKey::Account(contract));
@@ -365,21 +359,6 @@ fn delegation_puts_code_on_a_plain_account() {
     assert_eq!(outcome.codes, [(account.code_hash, designator.into())]);
 }
 
-/// A chain that has the rules of one public test network.
-fn network(name: &str) -> ChainSpec {
-    let network = test_network(name).unwrap();
-    ChainSpec::new(ChainSpecParts {
-        name: name.into(),
-        chain_id: 1,
-        genesis: Genesis::default(),
-        genesis_header: None,
-        forks: network.forks,
-        blob_schedule: BlobScheduleBlobParams::mainnet(),
-        deposit_contract: None,
-        dao_fork: network.dao_fork,
-    })
-}
-
 #[test]
 fn constantinople_without_petersburg_meters_net_gas() {
     let constantinople = network("Constantinople");
@@ -406,39 +385,6 @@ fn constantinople_without_petersburg_meters_net_gas() {
         let petersburg = execute_block(&network("Petersburg"), &block, input).unwrap();
         assert_ne!(petersburg.gas_used, outcome.gas_used);
     }
-}
-
-#[test]
-fn amsterdam_yields_a_block_access_list() {
-    let mut header = header(At { number: 1, timestamp: 1 });
-    header.difficulty = U256::ZERO;
-    header.base_fee_per_gas = Some(0);
-    header.excess_blob_gas = Some(0);
-    header.parent_beacon_block_root = Some(B256::ZERO);
-    header.slot_number = Some(1);
-    let mut plain = block(header, vec![call(0, NOBODY, 5, [])]).into_block();
-    let paid = Withdrawal { address: NOBODY, amount: 1, ..Default::default() };
-    plain.body.withdrawals = Some(Withdrawals::new(vec![paid]));
-    let block = RecoveredBlock::new_unhashed(plain, vec![SENDER]);
-
-    let mut world = World::new();
-    world.state.set_account(SENDER, Account { balance: U256::MAX >> 1, ..Default::default() });
-    let input = ExecutionInput::new(&world.state, &world.codes, &());
-    let outcome = execute_block(&network("Amsterdam"), &block, input).unwrap();
-    let list = outcome.access_list.as_ref().unwrap();
-    assert!(list.is_sorted_by_key(|account| account.address));
-    let nobody = list.iter().find(|account| account.address == NOBODY).unwrap();
-    let balances: Vec<_> = nobody
-        .balance_changes
-        .iter()
-        .map(|change| (change.block_access_index.get(), change.post_balance))
-        .collect();
-    // In transaction 0, and after the transactions.
-    assert_eq!(balances, [(1, U256::from(5)), (2, U256::from(1_000_000_005))]);
-    assert_ne!(outcome.access_list_hash(), None);
-
-    let osaka = execute_block(&network("Osaka"), &block, input).unwrap();
-    assert_eq!(osaka.access_list_hash(), None);
 }
 
 #[test]

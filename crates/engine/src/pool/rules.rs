@@ -159,9 +159,7 @@ impl Rules {
 
     fn check_gas(&self, tx: &PoolTransaction, config: &PoolConfig) -> Result<(), PoolError> {
         let got = tx.transaction.gas_limit();
-        // With EIP-8037 the cap is one of regular gas, not of the gas limit.
-        let has_state_gas = self.cfg.is_amsterdam_eip8037_enabled();
-        let fork_cap = if has_state_gas { u64::MAX } else { self.cfg.tx_gas_limit_cap() };
+        let fork_cap = retrie_execution::max_tx_gas_limit(&self.cfg);
         let cap = config.max_tx_gas_limit.unwrap_or(u64::MAX).min(fork_cap);
         if got > cap {
             return Err(PoolError::GasLimitTooHigh { cap, got });
@@ -192,8 +190,9 @@ impl Rules {
         if self.is_active(SpecId::PRAGUE) && got < gas.floor_gas() {
             return Err(PoolError::FloorDataGas { got, needed: gas.floor_gas() });
         }
+        // With EIP-8037 the cap of EIP-7825 is one of regular gas.
         let regular = gas.initial_regular_gas().max(gas.floor_gas());
-        if has_state_gas && regular > self.cfg.tx_gas_limit_cap() {
+        if self.cfg.is_amsterdam_eip8037_enabled() && regular > self.cfg.tx_gas_limit_cap() {
             return Err(PoolError::GasLimitTooHigh {
                 cap: self.cfg.tx_gas_limit_cap(),
                 got: regular,

@@ -178,9 +178,16 @@ fn gas_limits_are_capped_from_osaka_on() {
     let pool = world.pool(PoolConfig { max_tx_gas_limit: Some(100_000), ..Default::default() });
     let message = refusal(&pool, &world, transfer(0, 0).gas(100_001).signed());
     assert_eq!(message, "transaction gas limit too high (cap: 100000, tx: 100001)");
-    // From Amsterdam on the cap is one of regular gas; state gas may come on top (EIP-8037).
-    let world = World::new("amsterdam");
+    // From Amsterdam on the cap is one of regular gas; state gas may come on top, up to a cap of its
+    // own (EIP-8037).
+    let mut world = World::new("amsterdam");
     world.pool(PoolConfig::default()).add(over.signed(), Origin::External, &world).unwrap();
+    world.next.gas_limit = 1 << 33;
+    let pool = world.pool(PoolConfig::default());
+    let cheap = |gas| transfer(1, 0).gas(gas).fee(7, 1).signed();
+    let message = refusal(&pool, &world, cheap(1 << 32));
+    assert_eq!(message, "transaction gas limit too high (cap: 4294967295, tx: 4294967296)");
+    pool.add(cheap((1 << 32) - 1), Origin::External, &world).unwrap();
 }
 
 #[test]

@@ -3,14 +3,19 @@
 use super::MapState;
 use alloy_consensus::{BlockBody, Signed, TxLegacy};
 use alloy_eips::{
-    eip7002::WITHDRAWAL_REQUEST_PREDEPLOY_ADDRESS, eip7251::CONSOLIDATION_REQUEST_PREDEPLOY_ADDRESS,
+    BlobScheduleBlobParams,
+    eip7002::WITHDRAWAL_REQUEST_PREDEPLOY_ADDRESS,
+    eip7251::CONSOLIDATION_REQUEST_PREDEPLOY_ADDRESS,
+    eip8282::{BUILDER_DEPOSIT_CONTRACT_ADDRESS, BUILDER_EXIT_CONTRACT_ADDRESS},
 };
+use alloy_genesis::Genesis;
 use alloy_primitives::{
     Address, B256, Bytes, Signature, TxKind, U256, address, keccak256, map::HashMap,
 };
 use retrie_chainspec::{
-    ChainSpec,
+    ChainSpec, ChainSpecParts,
     primitives::{Block, Header, RecoveredBlock, Transaction},
+    test_networks::test_network,
 };
 use retrie_execution::{
     ExecutionError, ExecutionInput, ExecutionOutcome, execute_block, execute_block_with_observer,
@@ -70,6 +75,21 @@ pub fn header(at: At) -> Header {
     header
 }
 
+/// A chain that has the rules of one public test network.
+pub fn network(name: &str) -> ChainSpec {
+    let network = test_network(name).unwrap();
+    ChainSpec::new(ChainSpecParts {
+        name: name.into(),
+        chain_id: 1,
+        genesis: Genesis::default(),
+        genesis_header: None,
+        forks: network.forks,
+        blob_schedule: BlobScheduleBlobParams::mainnet(),
+        deposit_contract: None,
+        dao_fork: network.dao_fork,
+    })
+}
+
 pub fn signature() -> Signature {
     Signature::test_signature()
 }
@@ -101,6 +121,13 @@ pub fn balance(wei: u64) -> Account {
     Account { balance: U256::from(wei), ..Default::default() }
 }
 
+/// The contracts that requests are read from since Prague.
+pub const PRAGUE_REQUEST_CONTRACTS: [Address; 2] =
+    [WITHDRAWAL_REQUEST_PREDEPLOY_ADDRESS, CONSOLIDATION_REQUEST_PREDEPLOY_ADDRESS];
+/// Those that came with Amsterdam.
+pub const BUILDER_CONTRACTS: [Address; 2] =
+    [BUILDER_DEPOSIT_CONTRACT_ADDRESS, BUILDER_EXIT_CONTRACT_ADDRESS];
+
 /// A state and its codes under construction.
 #[derive(Debug, Default)]
 pub struct World {
@@ -112,12 +139,9 @@ impl World {
     pub fn new() -> Self {
         let mut world = Self::default();
         world.state.set_account(SENDER, balance(1_000_000));
-        // Prague's blocks need the contracts that requests are read from; these have none.
-        world.contract(WITHDRAWAL_REQUEST_PREDEPLOY_ADDRESS, &[0x00], &[]).contract(
-            CONSOLIDATION_REQUEST_PREDEPLOY_ADDRESS,
-            &[0x00],
-            &[],
-        )
+        // Blocks from Prague on need the contracts that requests are read from; these have none.
+        let contracts = PRAGUE_REQUEST_CONTRACTS.into_iter().chain(BUILDER_CONTRACTS);
+        contracts.fold(world, |world, address| world.contract(address, &[0x00], &[]))
     }
 
     pub fn contract(mut self, address: Address, code: &[u8], slots: &[(u64, u64)]) -> Self {
