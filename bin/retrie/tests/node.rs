@@ -180,6 +180,49 @@ fn a_killed_node_keeps_what_was_durable_and_resumes() {
     }
 }
 
+#[test]
+fn accepted_transactions_outlive_kills_and_restarts() {
+    for backend in ["mpt", "lvmt", SMALL_COLE] {
+        let folder = TempDir::new().unwrap();
+        let flags = format!("--dev --chain {} --state-backend {backend}", genesis(&folder));
+        let slow = format!("{flags} --dev.block-time 1h");
+        let datadir = folder.path().join("data");
+        let to = TxKind::Call(Address::repeat_byte(0x77));
+        let mut sent = Vec::new();
+        let node = Node::start(&datadir, &slow);
+        for (from, nonce) in (0..4).flat_map(|from| (0..5).map(move |nonce| (from, nonce))) {
+            sent.push(node.send(&Wallet::new(from), nonce, to, Bytes::new()));
+        }
+        // Behind a gap.
+        let queued = node.send(&Wallet::new(5), 9, to, Bytes::new());
+        node.kill();
+        let node = Node::start(&datadir, &slow);
+        let status = node.call("txpool_status", &json!([]));
+        assert_eq!(status, json!({"pending": "0x14", "queued": "0x1"}), "{backend}");
+        node.interrupt();
+
+        let node = Node::start(&datadir, &flags);
+        for hash in &sent {
+            wait_for("a receipt", || {
+                let receipt = node.call("eth_getTransactionReceipt", &json!([hash]));
+                (!receipt.is_null()).then_some(())
+            });
+        }
+        // These blocks need not be durable.
+        node.kill();
+        let node = Node::start(&datadir, &flags);
+        for hash in &sent {
+            wait_for("a receipt after a kill", || {
+                let receipt = node.call("eth_getTransactionReceipt", &json!([hash]));
+                (!receipt.is_null()).then_some(())
+            });
+        }
+        let still = node.call("eth_getTransactionByHash", &json!([queued]));
+        assert!(still["blockHash"].is_null() && !still["hash"].is_null(), "{backend}: {still}");
+        node.interrupt();
+    }
+}
+
 /// Kills a node with blocks, state and old states being read, again and again.
 fn keeps_what_was_durable(backend: &str) {
     let folder = TempDir::new().unwrap();

@@ -77,7 +77,15 @@ impl<'a> Args<'a> {
     /// # Errors
     /// As [`optional`](Self::optional).
     pub fn block_or_latest(&mut self) -> RpcResult<BlockId> {
-        Ok(self.optional()?.map_or_else(BlockId::latest, |BlockName(id)| id))
+        Ok(self.optional_block()?.unwrap_or_default())
+    }
+
+    /// The next parameter, a block; `None` if it is missing or null.
+    ///
+    /// # Errors
+    /// As [`optional`](Self::optional).
+    pub fn optional_block(&mut self) -> RpcResult<Option<BlockId>> {
+        Ok(self.optional()?.map(|BlockName(id)| id))
     }
 
     /// The next parameter, a block by number or tag.

@@ -24,7 +24,7 @@ mod clock;
 mod patch;
 
 use crate::{
-    EngineError, EngineHandle, PayloadBuilder, PoolMaintainer,
+    BuiltPayload, EngineError, EngineHandle, PayloadBuilder, PoolMaintainer,
     maintain::undurable,
     pool::{Pool, PoolTransaction},
 };
@@ -34,7 +34,7 @@ use alloy_rpc_types_engine::{ForkchoiceState, PayloadAttributes, PayloadStatusEn
 use clock::Clock;
 use parking_lot::RwLock;
 use patch::Patch;
-use retrie_chainspec::primitives::SealedHeader;
+use retrie_chainspec::primitives::{RecoveredBlock, SealedHeader};
 use retrie_execution::AccountOverride;
 use retrie_state::Account;
 use std::{
@@ -108,7 +108,6 @@ struct Shared {
 
 /// What the sealing task and the methods share.
 struct Sealer {
-    beneficiary: Address,
     patch: Patch,
     snapshots: Vec<Snapshot>,
     snapshots_taken: u64,
@@ -119,6 +118,8 @@ struct Sealer {
 struct Seen {
     sealing: Sealing,
     clock: Clock,
+    /// Of all blocks from now on.
+    beneficiary: Address,
     /// Of the next block.
     base_fee: Option<u64>,
     /// Of the next block.
@@ -169,7 +170,6 @@ impl DevChain {
         beneficiary: Address,
     ) -> Self {
         let sealer = Sealer {
-            beneficiary,
             patch: Patch::default(),
             snapshots: Vec::new(),
             snapshots_taken: 0,
@@ -180,6 +180,7 @@ impl DevChain {
         let seen = Seen {
             sealing,
             clock,
+            beneficiary,
             base_fee: None,
             prev_randao: None,
             gas_limit: None,
@@ -294,22 +295,25 @@ impl DevChain {
         self.0.engine.live().head()
     }
 
-    /// Seals one block; without transactions only if it may be empty. Returns its hash.
-    async fn seal(
-        &self,
-        sealer: &mut Sealer,
-        may_be_empty: bool,
-    ) -> Result<Option<B256>, EngineError> {
-        let Shared { engine, payloads, maintainer, seen, .. } = &*self.0;
+    /// The next block as it would be now. May block for as long as that takes to build.
+    ///
+    /// # Errors
+    /// If it cannot be built.
+    pub fn pending_block(&self) -> Result<Arc<RecoveredBlock>> {
+        Ok(self.build()?.block.data.block.clone())
+    }
+
+    fn build(&self) -> Result<BuiltPayload, EngineError> {
+        let Shared { engine, payloads, seen, .. } = &*self.0;
         let parent = self.head();
-        let Seen { clock, base_fee, prev_randao, gas_limit, .. } = seen.read().clone();
+        let Seen { clock, beneficiary, base_fee, prev_randao, gas_limit, .. } = seen.read().clone();
         let timestamp = clock.of_child(parent.timestamp);
         let spec = engine.live().spec();
         let attributes = PayloadAttributes {
             timestamp,
             // As good as any number here, and the same in every run.
             prev_randao: prev_randao.unwrap_or_else(|| parent.hash()),
-            suggested_fee_recipient: sealer.beneficiary,
+            suggested_fee_recipient: beneficiary,
             withdrawals: spec.is_shanghai_active_at_timestamp(timestamp).then(Vec::new),
             parent_beacon_block_root: spec
                 .is_cancun_active_at_timestamp(timestamp)
@@ -319,10 +323,18 @@ impl DevChain {
                 .then_some(parent.number + 1),
             target_gas_limit: None,
         };
-        let payloads = payloads.clone();
-        let built = tokio::task::spawn_blocking(move || {
-            payloads.build_dev(&parent, &attributes, gas_limit, base_fee)
-        });
+        payloads.build_dev(&parent, &attributes, gas_limit, base_fee)
+    }
+
+    /// Seals one block; without transactions only if it may be empty. Returns its hash.
+    async fn seal(
+        &self,
+        sealer: &mut Sealer,
+        may_be_empty: bool,
+    ) -> Result<Option<B256>, EngineError> {
+        let Shared { engine, maintainer, seen, .. } = &*self.0;
+        let this = self.clone();
+        let built = tokio::task::spawn_blocking(move || this.build());
         let built = built.await.map_err(|_| EngineError::Panicked)??;
         let block = built.block.block();
         if block.body().transactions.is_empty() && !may_be_empty {
@@ -338,7 +350,7 @@ impl DevChain {
         sealer.patch = Patch::default();
         {
             let mut seen = seen.write();
-            seen.clock.sealed(timestamp);
+            seen.clock.sealed(block.timestamp);
             seen.base_fee = None;
             seen.prev_randao = None;
         }
@@ -358,8 +370,8 @@ impl DevChain {
     }
 
     /// Who gets the fees of the next blocks.
-    pub async fn set_beneficiary(&self, beneficiary: Address) {
-        self.0.sealer.lock().await.beneficiary = beneficiary;
+    pub fn set_beneficiary(&self, beneficiary: Address) {
+        self.0.seen.write().beneficiary = beneficiary;
     }
 
     /// Base fee per gas of the next block, in wei.
@@ -477,6 +489,7 @@ impl DevChain {
             *seen = Seen {
                 sealing: seen.sealing,
                 clock: Clock::default(),
+                beneficiary: seen.beneficiary,
                 base_fee: None,
                 prev_randao: None,
                 gas_limit: None,

@@ -1,6 +1,7 @@
 //! The journal: what was accepted outlives the process.
 
 use crate::world::*;
+use alloy_eips::eip2718::Encodable2718;
 use retrie_engine::pool::{JournalError, Origin, Pool, PoolConfig};
 use std::{io::Write, path::Path};
 
@@ -124,4 +125,32 @@ fn another_file_is_left_alone() {
     let refused = pool.keep_journal(&file, &world).unwrap_err();
     assert!(matches!(refused, JournalError::Foreign { .. }), "{refused}");
     assert!(std::fs::read(&file).unwrap().starts_with(b"Dear all"));
+}
+
+/// docs/formats/txpool-journal.md.
+#[test]
+fn the_file_is_as_documented() {
+    let (folder, world) = (tempfile::tempdir().unwrap(), World::new("prague"));
+    let journal = folder.path().join("txpool.journal");
+    let (pool, _) = restarted(&world, &journal);
+    let (local, remote) = (transfer(0, 0).signed(), transfer(1, 0).signed());
+    let unsigned = transfer(2, 0).signed();
+    pool.add(local.clone(), Origin::Local, &world).unwrap();
+    pool.add(remote.clone(), Origin::External, &world).unwrap();
+    pool.add_unsigned(unsigned.clone(), address(9), &world).unwrap();
+    let mut expected = b"retrie-txpool-1\n".to_vec();
+    let sender = address(9);
+    for (kind, sender, tx) in
+        [(0, &[][..], local), (1, &[][..], remote), (0x80, &sender[..], unsigned)]
+    {
+        let payload = [&[kind][..], sender, &tx.encoded_2718()].concat();
+        expected.extend((payload.len() as u32).to_le_bytes());
+        expected.extend(crc32fast::hash(&payload).to_le_bytes());
+        expected.extend(payload);
+    }
+    assert_eq!(std::fs::read(&journal).unwrap(), expected);
+    drop(pool);
+    let (pool, restored) = restarted(&world, &journal);
+    assert_eq!((restored, status(&pool)), (3, (3, 0)));
+    assert_eq!(pool.nonce(&sender), Some(1), "it is still that account's");
 }

@@ -26,7 +26,11 @@ const ERROR_RATIO: f64 = 0.015;
 /// `eth_estimateGas(call, block, stateOverrides, blockOverrides)`.
 pub(super) fn estimate_gas(rpc: &RpcContext, view: &View, args: &mut Args<'_>) -> RpcResult<U64> {
     let request: TransactionRequest = args.object()?;
-    let block = args.block_or_latest()?;
+    // The transaction is to stand in the next block, whose number and time may matter.
+    let block = match args.optional_block()? {
+        None if rpc.dev.is_some() => BlockId::pending(),
+        block => block.unwrap_or_default(),
+    };
     let accounts: Option<StateOverride> = args.optional_object()?;
     let overrides: Option<BlockOverrides> = args.optional_object()?;
     estimate(rpc, view, request, block, accounts, overrides.as_ref()).map(U64::from)

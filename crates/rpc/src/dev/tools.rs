@@ -249,15 +249,10 @@ macro_rules! register_twins {
                 Ok(true)
             },
         );
-        method(
-            module,
-            concat!($prefix, "_setCoinbase"),
-            |args| args.required::<Address>(),
-            |chain, address| async move {
-                chain.set_beneficiary(address).await;
-                Ok(true)
-            },
-        );
+        quick(module, concat!($prefix, "_setCoinbase"), |tools, args| {
+            tools.dev.chain.set_beneficiary(args.required()?);
+            Ok(true)
+        });
         quick(module, concat!($prefix, "_setNextBlockBaseFeePerGas"), |tools, args| {
             tools.dev.chain.set_next_base_fee(number(args)?);
             Ok(true)

@@ -19,22 +19,24 @@ pub(super) fn register(module: &mut RpcModule<RpcContext>) {
     quick(module, "eth_blockNumber", |rpc, _| Ok(U64::from(rpc.live.head().number)));
     quick(module, "eth_syncing", |rpc, _| Ok(syncing(rpc)));
 
-    read(module, "eth_getBlockByHash", |_, view, args| block(&view, by_hash(args)?, args));
-    read(module, "eth_getBlockByNumber", |_, view, args| block(&view, by_number(args)?, args));
+    read(module, "eth_getBlockByHash", |rpc, view, args| block(rpc, &view, by_hash(args)?, args));
+    read(module, "eth_getBlockByNumber", |rpc, view, args| {
+        block(rpc, &view, by_number(args)?, args)
+    });
     at_block(module, "eth_getHeaderByHash", 0, |_, view, args| header(&view, by_hash(args)?));
     at_block(module, "eth_getHeaderByNumber", 0, |_, view, args| header(&view, by_number(args)?));
 
-    read(module, "eth_getBlockTransactionCountByHash", |_, view, args| {
-        count(&view, by_hash(args)?, |block| block.body().transactions.len())
+    read(module, "eth_getBlockTransactionCountByHash", |rpc, view, args| {
+        count(rpc, &view, by_hash(args)?, |block| block.body().transactions.len())
     });
-    read(module, "eth_getBlockTransactionCountByNumber", |_, view, args| {
-        count(&view, by_number(args)?, |block| block.body().transactions.len())
+    read(module, "eth_getBlockTransactionCountByNumber", |rpc, view, args| {
+        count(rpc, &view, by_number(args)?, |block| block.body().transactions.len())
     });
-    read(module, "eth_getUncleCountByBlockHash", |_, view, args| {
-        count(&view, by_hash(args)?, |block| block.body().ommers.len())
+    read(module, "eth_getUncleCountByBlockHash", |rpc, view, args| {
+        count(rpc, &view, by_hash(args)?, |block| block.body().ommers.len())
     });
-    read(module, "eth_getUncleCountByBlockNumber", |_, view, args| {
-        count(&view, by_number(args)?, |block| block.body().ommers.len())
+    read(module, "eth_getUncleCountByBlockNumber", |rpc, view, args| {
+        count(rpc, &view, by_number(args)?, |block| block.body().ommers.len())
     });
     read(module, "eth_getUncleByBlockHashAndIndex", |_, view, args| {
         ommer(&view, by_hash(args)?, args)
@@ -89,9 +91,26 @@ pub(super) fn find_header(view: &View, id: BlockId) -> RpcResult<Option<SealedHe
     }
 }
 
-fn block(view: &View, id: BlockId, args: &mut Args<'_>) -> RpcResult<Option<RpcBlock>> {
+/// The same; the pending one of a dev chain is the next one, as it would be now.
+fn find_or_build(
+    rpc: &RpcContext,
+    view: &View,
+    id: BlockId,
+) -> RpcResult<Option<Arc<RecoveredBlock>>> {
+    match &rpc.dev {
+        Some(dev) if id.is_pending() => Ok(Some(dev.chain.pending_block()?)),
+        _ => find(view, id),
+    }
+}
+
+fn block(
+    rpc: &RpcContext,
+    view: &View,
+    id: BlockId,
+    args: &mut Args<'_>,
+) -> RpcResult<Option<RpcBlock>> {
     let is_full = args.optional()?.unwrap_or(false);
-    Ok(find(view, id)?.map(|block| convert::block(&block, is_full)))
+    Ok(find_or_build(rpc, view, id)?.map(|block| convert::block(&block, is_full)))
 }
 
 fn header(view: &View, id: BlockId) -> RpcResult<Option<Header>> {
@@ -99,11 +118,12 @@ fn header(view: &View, id: BlockId) -> RpcResult<Option<Header>> {
 }
 
 fn count(
+    rpc: &RpcContext,
     view: &View,
     id: BlockId,
     of: impl FnOnce(&RecoveredBlock) -> usize,
 ) -> RpcResult<Option<U64>> {
-    Ok(find(view, id)?.map(|block| U64::from(of(&block))))
+    Ok(find_or_build(rpc, view, id)?.map(|block| U64::from(of(&block))))
 }
 
 fn ommer(view: &View, id: BlockId, args: &mut Args<'_>) -> RpcResult<Option<RpcBlock>> {
