@@ -234,7 +234,8 @@ class Node:
         self.extra = [str(flag) for flag in extra]
         self.process = None
 
-    def start(self):
+    def launch(self):
+        """Starts the process, and does not wait until it answers."""
         command = [str(part) for part in self.command()]
         with open(self.log, "ab") as log:
             log.write(f"$ {shlex.join(command)}\n".encode())
@@ -243,6 +244,9 @@ class Node:
             self.process = subprocess.Popen(
                 command, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
             )
+
+    def start(self):
+        self.launch()
         deadline = time.monotonic() + START_LIMIT
         while True:
             if self.process.poll() is not None:
