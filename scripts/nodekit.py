@@ -130,6 +130,27 @@ def with_packages(packages):
     os.execv(python, [str(python), *sys.argv])
 
 
+def with_npm(folder, packages):
+    """Installs these packages of npm, by name and version, into a folder unless they are there."""
+    for program in ("node", "npm"):
+        if not shutil.which(program):
+            fail(f"there is no {program}: install Node.js, or leave out what needs it with --only")
+    wanted = {"name": folder.name, "private": True, "dependencies": packages}
+    package = folder / "package.json"
+    if package.exists() and json.loads(package.read_text()) == wanted:
+        return
+    names = ", ".join(f"{name} {version}" for name, version in packages.items())
+    print(f"installing {names} into {folder}", flush=True)
+    package.write_text(json.dumps(wanted))
+    done = subprocess.run(
+        ["npm", "install", "--no-audit", "--no-fund", "--ignore-scripts"],
+        cwd=folder, capture_output=True, text=True,
+    )  # fmt: skip
+    if done.returncode != 0:
+        package.unlink()
+        fail(f"npm cannot install them: {done.stderr.strip()}")
+
+
 def free_ports(count):
     """Ports of loopback that nobody listens on now."""
     sockets = [socket.socket() for _ in range(count)]
@@ -234,7 +255,8 @@ class Node:
         self.extra = [str(flag) for flag in extra]
         self.process = None
 
-    def start(self):
+    def launch(self):
+        """Starts the process, and does not wait until it answers."""
         command = [str(part) for part in self.command()]
         with open(self.log, "ab") as log:
             log.write(f"$ {shlex.join(command)}\n".encode())
@@ -243,6 +265,9 @@ class Node:
             self.process = subprocess.Popen(
                 command, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
             )
+
+    def start(self):
+        self.launch()
         deadline = time.monotonic() + START_LIMIT
         while True:
             if self.process.poll() is not None:
