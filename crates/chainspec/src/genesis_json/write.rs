@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use alloy_eips::{BlobScheduleBlobParams, eip7840::BlobParams};
+use alloy_eips::{BlobScheduleBlobParams, eip1559::INITIAL_BASE_FEE, eip7840::BlobParams};
 use alloy_genesis::GenesisAccount;
 use alloy_hardforks::{EthereumHardfork, EthereumHardforks, ForkCondition};
 use alloy_primitives::{Address, B256, Bytes, U64, U256};
@@ -26,14 +26,21 @@ pub(crate) fn write(spec: &ChainSpec) -> Result<String, ChainSpecError> {
         mix_hash: genesis.mix_hash,
         coinbase: genesis.coinbase,
         parent_hash: genesis.parent_hash.filter(|parent| !parent.is_zero()),
-        base_fee_per_gas: genesis.base_fee_per_gas.map(U256::from),
-        excess_blob_gas: genesis.excess_blob_gas.map(U64::from),
-        blob_gas_used: genesis.blob_gas_used.map(U64::from),
-        slot_number: genesis.slot_number.map(U64::from),
+        base_fee_per_gas: genesis
+            .base_fee_per_gas
+            .filter(|fee| *fee != u128::from(INITIAL_BASE_FEE))
+            .map(U256::from),
+        excess_blob_gas: genesis.excess_blob_gas.and_then(unless_zero),
+        blob_gas_used: genesis.blob_gas_used.and_then(unless_zero),
+        slot_number: genesis.slot_number.and_then(unless_zero),
         alloc: &genesis.alloc,
     };
     serde_json::to_string_pretty(&file)
         .map_err(|error| inexpressible(spec, format!("it does not encode ({error})")))
+}
+
+fn unless_zero(number: u64) -> Option<U64> {
+    (number != 0).then(|| U64::from(number))
 }
 
 #[derive(Serialize)]
