@@ -18,7 +18,6 @@ use alloy_evm::{
     eth::{EthBlockExecutionCtx, EthEvmContext},
     precompiles::PrecompilesMap,
 };
-use alloy_hardforks::EthereumHardforks;
 use alloy_primitives::{Address, B256, Bytes, KECCAK256_EMPTY, U256, keccak256};
 use core::fmt;
 use retrie_chainspec::{
