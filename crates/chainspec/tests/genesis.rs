@@ -82,6 +82,21 @@ fn mainnet_forks_activate_at_their_blocks_and_times() {
 }
 
 #[test]
+fn amsterdam_has_come_to_sepolia_alone() {
+    // EIP-7773. With the blob parameters of the fork before it.
+    const SEPOLIA: u64 = 1_791_294_816;
+    let sepolia = ChainSpec::sepolia();
+    assert_eq!(sepolia.fork_at(11_856_336, SEPOLIA - 1), EthereumHardfork::Bpo2);
+    assert_eq!(sepolia.fork_at(11_856_337, SEPOLIA), EthereumHardfork::Amsterdam);
+    assert_eq!(sepolia.fork_at(u64::MAX, u64::MAX), EthereumHardfork::Amsterdam);
+    assert_eq!(sepolia.blob_params_at_timestamp(SEPOLIA), Some(BlobParams::bpo2()));
+    for other in [ChainSpec::mainnet(), ChainSpec::holesky(), ChainSpec::hoodi()] {
+        let amsterdam = other.ethereum_fork_activation(EthereumHardfork::Amsterdam);
+        assert_eq!(amsterdam, ForkCondition::Never, "{}", other.name());
+    }
+}
+
+#[test]
 fn dev_chain_is_proof_of_stake_with_checked_accounts() {
     let spec = ChainSpec::dev();
     assert_eq!(spec.chain_id(), 1337);

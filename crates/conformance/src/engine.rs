@@ -1,38 +1,49 @@
 //! The suites through the Engine API: blocks as payloads, in the version of their fork.
 //!
 //! ```text
-//!  RLP -> block -> payload, V1 to V4 by its time -> newPayload -> VALID   -> forkchoiceUpdated
+//!  RLP -> block -> payload, V1 to V5 by its time -> newPayload -> VALID   -> forkchoiceUpdated
 //!                                                              -> INVALID -> the head stays
 //! ```
 //!
 //! A payload says less than a block: ommers, nonce, difficulty and roots of lists are not in it, and
 //! the block that it stands for has the right ones. A bad block that is bad in these alone is another
-//! block than its hash says, and refused for that. One thing a payload says that the block does not:
-//! the requests (EIP-7685), of which the header has the hash. They are what execution gives, as they
-//! would be on the side of its proposer; a bad block whose hash is of other requests is refused, as
-//! nobody can say which.
+//! block than its hash says, and refused for that.
+//!
+//! Two things a payload says that the block does not, as the header has their hashes alone: requests
+//! (EIP-7685) and, from Amsterdam on, the access list (EIP-7928), which tests give of valid blocks. They
+//! are what execution gives, as on the side of its proposer. A bad block whose hashes are of others is
+//! sent with these all the same, and is another block than its hash says. One that cannot be executed
+//! is bad for a reason that has nothing to do with them; so that it is refused for that reason, it is
+//! sent with what its valid transactions give, under the hash that goes with these.
 
 use crate::{
-    blockchain::{BadBlocks, End, GenesisHeader, Test, block_of, expected_refusal, genesis_spec},
+    blockchain::{
+        BadBlocks, End, Entry, GenesisHeader, Test, block_of, expected_refusal, genesis_spec,
+    },
     format::{Alloc, Config, Verdict, parse},
     worker::Worker,
 };
-use alloy_consensus::Transaction as _;
-use alloy_eips::eip7685::EMPTY_REQUESTS_HASH;
+use alloy_consensus::{Transaction as _, transaction::Recovered};
+use alloy_eips::eip7685::{EMPTY_REQUESTS_HASH, Requests};
 use alloy_hardforks::EthereumHardforks;
-use alloy_primitives::{B256, Bytes, hex};
+use alloy_primitives::{B256, Bytes, hex, keccak256};
 use alloy_rpc_types_engine::{
     ExecutionPayloadInputV2, ExecutionPayloadV1, ExecutionPayloadV3, ExecutionPayloadV4,
     ForkchoiceState, PayloadStatus, PayloadStatusEnum,
 };
 use base64::prelude::{BASE64_STANDARD, Engine as _};
-use retrie_chainspec::{ChainSpec, primitives::Block};
+use retrie_chainspec::{
+    ChainSpec,
+    primitives::{Block, RecoveredBlock, Transaction},
+};
 use retrie_engine::{
     BuilderConfig, Engine, EngineApi, EngineApiError, EngineConfig, LiveChain, PayloadBuilder,
     pool::{Pool, PoolConfig},
 };
-use retrie_execution::execute_block;
-use retrie_pipeline::{Chain, prepare};
+use retrie_execution::{
+    ExecutionError, ExecutionOutcome, Room, TransactionSource, execute_block, fill_block,
+};
+use retrie_pipeline::{Chain, recover_senders};
 use serde::Deserialize;
 use serde_json::{Value, value::RawValue};
 use std::sync::Arc;
@@ -56,7 +67,10 @@ pub(crate) fn run(json: &RawValue, bad_blocks: BadBlocks, worker: &Worker) -> Op
                 let named = |error: String| format!("entry {index}: {error}");
                 let expected = expected_refusal(entry, bad_blocks).map_err(named)?;
                 let sent = match block_of(entry).map_err(named)? {
-                    Ok(block) => driver.send_block(&block).map_err(named)?,
+                    Ok(block) => {
+                        let access_list = access_list_of(entry).map_err(named)?;
+                        driver.send_block(block, access_list).map_err(named)?
+                    }
                     Err(refusal) => Sent::Refused(refusal),
                 };
                 compare(expected, sent).map_err(named)?;
@@ -64,6 +78,12 @@ pub(crate) fn run(json: &RawValue, bad_blocks: BadBlocks, worker: &Worker) -> Op
             Ok(())
         })
     })
+}
+
+/// The access list that a test gives of a block.
+fn access_list_of(entry: &Entry<'_>) -> Result<Option<Bytes>, String> {
+    let Some(rlp) = entry.get("blockAccessListRLP") else { return Ok(None) };
+    serde_json::from_str(rlp.get()).map_err(|error| format!("blockAccessListRLP: {error}"))
 }
 
 /// Whether all blocks of a chain are of proof of stake.
@@ -232,6 +252,34 @@ fn compare(expected: Option<&str>, sent: Sent) -> Verdict {
     }
 }
 
+/// A block, and what its payload says beside it.
+struct Told {
+    block: Block,
+    requests: Vec<Bytes>,
+    access_list: Bytes,
+}
+
+/// What execution gives of a block.
+enum Executed {
+    /// Of all its transactions.
+    Whole(Box<ExecutionOutcome>),
+    /// Of those that may be included, which are not all.
+    Without(Box<ExecutionOutcome>),
+    /// Nothing: it is invalid without its transactions, too, or stands on nothing.
+    Nothing,
+}
+
+/// Offers transactions, whatever becomes of them.
+struct Valid(std::vec::IntoIter<Recovered<Transaction>>);
+
+impl TransactionSource for Valid {
+    fn next(&mut self, _: Room) -> Option<Recovered<Transaction>> {
+        self.0.next()
+    }
+
+    fn refused(&mut self, _: &ExecutionError) {}
+}
+
 /// A consensus client of one test.
 struct Driver<'a> {
     api: EngineApi,
@@ -260,71 +308,104 @@ fn drive(
 }
 
 impl Driver<'_> {
-    /// Sends a block as its proposer would.
-    fn send_block(&self, block: &Block) -> Result<Sent, String> {
-        match self.call_of(block)? {
-            Ok(call) => self.send(call),
-            Err(refusal) => Ok(Sent::Refused(refusal)),
-        }
+    /// Sends a block as its proposer would, with its access list where that is known.
+    fn send_block(&self, block: Block, access_list: Option<Bytes>) -> Result<Sent, String> {
+        self.send(self.call_of(block, access_list)?)
     }
 
-    /// The call for a block; the inner error says why there is none.
-    fn call_of(&self, block: &Block) -> Result<Result<Call, String>, String> {
+    /// The call for a block.
+    fn call_of(&self, block: Block, access_list: Option<Bytes>) -> Result<Call, String> {
         let spec = self.live.spec();
-        let hash = block.header.hash_slow();
         let time = block.header.timestamp;
-        if spec.is_amsterdam_active_at_timestamp(time) {
-            return Err("payloads of Amsterdam need an access list, which blocks lack".into());
-        }
         if !spec.is_cancun_active_at_timestamp(time) {
-            let payload = ExecutionPayloadV1::from_block_unchecked(hash, block);
-            let withdrawals = block.body.withdrawals.clone().map(|list| list.into_inner());
+            let hash = block.header.hash_slow();
+            let payload = ExecutionPayloadV1::from_block_unchecked(hash, &block);
+            let withdrawals = block.body.withdrawals.map(|list| list.into_inner());
             let is_v1 = !spec.is_shanghai_active_at_timestamp(time) && withdrawals.is_none();
-            return Ok(Ok(if is_v1 {
+            return Ok(if is_v1 {
                 Call::V1(payload)
             } else {
                 Call::V2(ExecutionPayloadInputV2 { execution_payload: payload, withdrawals })
-            }));
+            });
         }
-        let payload = ExecutionPayloadV3::from_block_unchecked(hash, block);
+        let is_amsterdam = spec.is_amsterdam_active_at_timestamp(time);
+        let Told { block, requests, access_list } = self.told(block, access_list, is_amsterdam)?;
+        let payload = ExecutionPayloadV3::from_block_unchecked(block.header.hash_slow(), &block);
         let transactions = block.body.transactions.iter();
         let hashes = transactions.flat_map(|tx| tx.blob_versioned_hashes().unwrap_or_default());
         let hashes = hashes.copied().collect();
         let root = block.header.parent_beacon_block_root.unwrap_or_default();
-        if !spec.is_prague_active_at_timestamp(time) {
-            return Ok(Ok(Call::V3(payload, hashes, root)));
-        }
-        let requests = self.requests(block)?;
-        Ok(requests.map(|requests| Call::V4(payload, hashes, root, requests)))
+        Ok(if is_amsterdam {
+            let slot_number = block.header.slot_number.unwrap_or_default();
+            let payload = ExecutionPayloadV4 {
+                payload_inner: payload,
+                block_access_list: access_list,
+                slot_number,
+            };
+            Call::V5(payload, hashes, root, requests)
+        } else if spec.is_prague_active_at_timestamp(time) {
+            Call::V4(payload, hashes, root, requests)
+        } else {
+            Call::V3(payload, hashes, root)
+        })
     }
 
-    /// The requests of a block, where execution gives those of its header.
-    fn requests(&self, block: &Block) -> Result<Result<Vec<Bytes>, String>, String> {
-        let expected = block.header.requests_hash.unwrap_or(EMPTY_REQUESTS_HASH);
-        if expected == EMPTY_REQUESTS_HASH {
-            return Ok(Ok(Vec::new()));
+    /// What a payload says of a block: see the top of this module.
+    fn told(
+        &self,
+        mut block: Block,
+        access_list: Option<Bytes>,
+        is_amsterdam: bool,
+    ) -> Result<Told, String> {
+        let has_requests = !matches!(block.header.requests_hash, None | Some(EMPTY_REQUESTS_HASH));
+        if !has_requests && (access_list.is_some() || !is_amsterdam) {
+            let access_list = access_list.unwrap_or_default();
+            return Ok(Told { block, requests: Vec::new(), access_list });
         }
-        let unknown = |why: String| Ok(Err(format!("its requests are not known: {why}")));
+        let (outcome, is_whole) = match self.execute(&block)? {
+            Executed::Whole(outcome) => (Some(outcome), true),
+            Executed::Without(outcome) => (Some(outcome), false),
+            Executed::Nothing => (None, false),
+        };
+        let (requests, computed) = match outcome {
+            Some(outcome) => (outcome.requests, outcome.access_list.unwrap_or_default()),
+            None => (Requests::default(), Vec::new()),
+        };
+        let access_list = access_list.unwrap_or_else(|| alloy_rlp::encode(&computed).into());
+        if !is_whole {
+            let header = &mut block.header;
+            header.requests_hash = header.requests_hash.map(|_| requests.requests_hash());
+            let hash = keccak256(&access_list);
+            header.block_access_list_hash = header.block_access_list_hash.map(|_| hash);
+        }
+        Ok(Told { block, requests: requests.take(), access_list })
+    }
+
+    /// What execution gives of a block, valid or not.
+    fn execute(&self, block: &Block) -> Result<Executed, String> {
         let spec = self.live.spec();
-        let block = match prepare(spec, block.clone()) {
-            Ok(block) => block,
-            Err(error) => return unknown(error.to_string()),
-        };
+        let Ok(block) = recover_senders(spec, block.clone()) else { return Ok(Executed::Nothing) };
         let view = self.live.view().map_err(|error| error.to_string())?;
-        let parent = match view.state(&block.parent_hash()) {
-            Ok(parent) => parent,
-            Err(error) => return unknown(error.to_string()),
+        let Ok(parent) = view.state(&block.header().parent_hash) else {
+            return Ok(Executed::Nothing);
         };
-        let block = block.block();
-        match execute_block(&spec.for_header(block.header()), block, parent.input()) {
-            Ok(outcome) if outcome.requests.requests_hash() == expected => {
-                Ok(Ok(outcome.requests.take()))
-            }
-            Ok(outcome) => unknown(format!(
-                "its execution gives those of {}",
-                outcome.requests.requests_hash()
-            )),
-            Err(error) => unknown(error.to_string()),
+        let spec = spec.for_header(block.header());
+        match execute_block(&spec, &block, parent.input()) {
+            Ok(outcome) => return Ok(Executed::Whole(Box::new(outcome))),
+            Err(ExecutionError::InvalidTransaction { .. }) => {}
+            Err(error) if error.is_invalid_block() => return Ok(Executed::Nothing),
+            Err(error) => return Err(error.to_string()),
+        }
+        let transactions: Vec<_> =
+            block.transactions_recovered().map(|transaction| transaction.cloned()).collect();
+        let mut template = block.into_block();
+        template.body.transactions.clear();
+        let template = RecoveredBlock::new_unhashed(template, Vec::new());
+        let mut valid = Valid(transactions.into_iter());
+        match fill_block(&spec, &template, parent.input(), &mut valid) {
+            Ok((_, outcome)) => Ok(Executed::Without(Box::new(outcome))),
+            Err(error) if error.is_invalid_block() => Ok(Executed::Nothing),
+            Err(error) => Err(error.to_string()),
         }
     }
 

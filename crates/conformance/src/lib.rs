@@ -10,8 +10,7 @@
 //!                              exceptions.toml --> counts: passed, failed, expected failures
 //! ```
 //!
-//! * **suite** ([`Suite`]): an archive of the conformance data. Its [`Gate`] says whether a failure
-//!   counts.
+//! * **suite** ([`Suite`]): an archive of the conformance data. Its [`Gate`] says whether it is run.
 //! * **case**: a member of a JSON file, named `FILE: MEMBER`.
 //! * **exception** ([`Exceptions`]): a case that is known to fail, with the reason. One that passes is
 //!   a failure.

@@ -26,7 +26,7 @@ struct Args {
     /// Tests at a time; as many as there are cores if not given.
     #[arg(long)]
     threads: Option<usize>,
-    /// List all failures, those of suites that are only reported too.
+    /// List all failures.
     #[arg(short, long)]
     verbose: bool,
 }
@@ -66,21 +66,16 @@ fn run(args: &Args) -> eyre::Result<bool> {
             }
         };
         clear_progress();
-        let is_gate = suite.gate == Gate::Enforced;
-        if is_gate || args.verbose {
-            let limit = if args.verbose { usize::MAX } else { LISTED };
-            for failure in report.failures.iter().take(limit) {
-                eprintln!("FAILED {}: {}: {}", suite.name, failure.case, failure.reason);
-            }
-            if report.failures.len() > limit {
-                eprintln!("... and {} more; -v lists all", report.failures.len() - limit);
-            }
+        let limit = if args.verbose { usize::MAX } else { LISTED };
+        for failure in report.failures.iter().take(limit) {
+            eprintln!("FAILED {}: {}: {}", suite.name, failure.case, failure.reason);
+        }
+        if report.failures.len() > limit {
+            eprintln!("... and {} more; -v lists all", report.failures.len() - limit);
         }
         println!("{}", report.line(suite));
-        if is_gate {
-            passed += report.passed;
-            failed += report.failures.len();
-        }
+        passed += report.passed;
+        failed += report.failures.len();
     }
     println!("{passed} passed, {failed} failed");
     Ok(failed == 0)

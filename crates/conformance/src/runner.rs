@@ -8,7 +8,7 @@ use crate::{
     exceptions::Exceptions,
     format::{Members, Verdict},
     seal::Ethash,
-    suite::{Gate, Suite},
+    suite::Suite,
     worker::Worker,
 };
 use alloy_primitives::keccak256;
@@ -133,13 +133,9 @@ impl Report {
     pub fn line(&self, suite: &Suite) -> String {
         let (passed, failed, expected) = (self.passed, self.failures.len(), self.expected);
         let seconds = self.time.as_secs_f64();
-        let note = match suite.gate {
-            Gate::Reported(why) => format!(" (reported only: {why})"),
-            _ => String::new(),
-        };
         format!(
             "{:<38} {passed:>6} passed, {failed:>5} failed, {expected:>3} expected failures, \
-             {seconds:>7.1} s{note}",
+             {seconds:>7.1} s",
             suite.name
         )
     }

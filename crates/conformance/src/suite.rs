@@ -28,8 +28,6 @@ pub struct Suite {
 pub enum Gate {
     /// Every case must pass.
     Enforced,
-    /// Cases are run and counted, and nothing follows.
-    Reported(&'static str),
     /// Not run here, for this reason.
     NotRun(&'static str),
 }
@@ -58,7 +56,7 @@ const fn suite(name: &'static str, kind: Kind, gate: Gate) -> Suite {
 const BLOCKS: Kind = Kind::Blockchain(BadBlocks::Named);
 const OLD_BLOCKS: Kind = Kind::Blockchain(BadBlocks::MaybeSilent);
 const PAYLOADS: Kind = Kind::Engine(BadBlocks::Named);
-const DEVNET: Gate = Gate::Reported("Amsterdam as of a devnet");
+const DEVNET: Gate = Gate::NotRun("Amsterdam as of a devnet that no release follows");
 
 /// All suites.
 pub const SUITES: &[Suite] = &[
@@ -68,9 +66,6 @@ pub const SUITES: &[Suite] = &[
     suite("eest-v5.4.0-state-static", Kind::State, Gate::Enforced),
     suite("eest-bal-v5.7.0-osaka", BLOCKS, Gate::Enforced),
     suite("eest-bal-v5.7.0-oldforks", BLOCKS, Gate::Enforced),
-    suite("eest-bal-v5.7.0-amsterdam", BLOCKS, DEVNET),
-    suite("eest-bal-v5.7.0-amsterdam-ported", BLOCKS, DEVNET),
-    suite("eest-zkevm-v0.3.3-witness", BLOCKS, DEVNET),
     suite("ethereum-tests-blockchain", BLOCKS, Gate::Enforced),
     suite("ethereum-tests-basics", Kind::Basics, Gate::Enforced),
     suite("legacytests-cancun-blockchain", BLOCKS, Gate::Enforced),
@@ -78,6 +73,9 @@ pub const SUITES: &[Suite] = &[
     suite("legacytests-constantinople-state", Kind::State, Gate::Enforced),
     suite("geth-precompiles", Kind::Precompiles, Gate::Enforced),
     suite("p2p", Kind::Chain, Gate::Enforced),
+    suite("eest-amsterdam-refilled", BLOCKS, Gate::Enforced),
+    suite("eest-amsterdam-refilled-ported", BLOCKS, Gate::Enforced),
+    suite("gen-amsterdam", BLOCKS, Gate::Enforced),
     suite("eest-benchmark-engine", Kind::Payloads, Gate::Enforced),
     suite("engine:eest-v5.4.0-blockchain", PAYLOADS, Gate::Enforced),
     suite("engine:eest-v5.4.0-blockchain-static", PAYLOADS, Gate::Enforced),
@@ -86,6 +84,12 @@ pub const SUITES: &[Suite] = &[
     suite("engine:ethereum-tests-blockchain", PAYLOADS, Gate::Enforced),
     suite("engine:legacytests-cancun-blockchain", PAYLOADS, Gate::Enforced),
     suite("engine:p2p", Kind::Calls, Gate::Enforced),
+    suite("engine:eest-amsterdam-refilled", PAYLOADS, Gate::Enforced),
+    suite("engine:eest-amsterdam-refilled-ported", PAYLOADS, Gate::Enforced),
+    suite("engine:gen-amsterdam", PAYLOADS, Gate::Enforced),
+    suite("eest-bal-v5.7.0-amsterdam", Kind::Other, DEVNET),
+    suite("eest-bal-v5.7.0-amsterdam-ported", Kind::Other, DEVNET),
+    suite("eest-zkevm-v0.3.3-witness", Kind::Other, DEVNET),
     suite(
         "legacytests-vm",
         Kind::Other,

@@ -14,6 +14,8 @@ use tempfile::TempDir;
 const SUITE: &str = "ethereum-tests-blockchain";
 /// The same through the Engine API.
 const ENGINE: &str = "engine:ethereum-tests-blockchain";
+/// Amsterdam through the Engine API.
+const AMSTERDAM: &str = "engine:gen-amsterdam";
 /// Payloads as they stand.
 const PAYLOADS: &str = "eest-benchmark-engine";
 
@@ -44,18 +46,32 @@ fn header_json(header: &Header, hash: impl ToString) -> Value {
         "blobGasUsed": "0x00",
         "excessBlobGas": "0x00",
         "parentBeaconBlockRoot": header.parent_beacon_block_root,
+        "requestsHash": header.requests_hash,
+        "blockAccessListHash": header.block_access_list_hash,
+        "slotNumber": header.slot_number.map(|slot| format!("{slot:#x}")),
     })
 }
 
 /// A blockchain test of two valid blocks, and one between them whose state root is wrong.
 fn chain_test() -> Value {
-    let mut chain = TestChain::new(Rules::Cancun, Arc::new(Mpt::default()));
+    chain_test_of("Cancun", Rules::Cancun)
+}
+
+fn chain_test_of(network: &str, rules: Rules) -> Value {
+    let mut chain = TestChain::new(rules, Arc::new(Mpt::default()));
     let genesis = chain.genesis();
     let transfer = || Plan::new([Call::transfer(0, Address::repeat_byte(0x77), 5)]);
     let first = chain.extend(genesis, transfer());
     let last = chain.extend(first, transfer());
     let mut bad = chain.block(last).clone();
     bad.header.state_root.0[0] ^= 1;
+    let good = |hash| {
+        let mut entry = json!({ "rlp": rlp(chain.block(hash)), "blockHeader": {} });
+        if let Some(list) = chain.access_list(hash) {
+            entry["blockAccessListRLP"] = json!(hex::encode_prefixed(alloy_rlp::encode(list)));
+        }
+        entry
+    };
     let pre: serde_json::Map<_, _> = chain
         .spec
         .genesis_accounts()
@@ -76,15 +92,15 @@ fn chain_test() -> Value {
         })
         .collect();
     json!({
-        "network": "Cancun",
+        "network": network,
         "config": { "chainid": format!("{CHAIN_ID:#x}") },
         "pre": pre,
         "genesisBlockHeader": header_json(chain.spec.genesis_header(), genesis),
         "genesisRLP": rlp(chain.block(genesis)),
         "blocks": [
-            { "rlp": rlp(chain.block(first)), "blockHeader": {} },
+            good(first),
             { "rlp": rlp(&bad), "expectException": "BlockException.INVALID_STATE_ROOT" },
-            { "rlp": rlp(chain.block(last)), "blockHeader": {} },
+            good(last),
         ],
         "lastblockhash": last,
         "postStateHash": chain.block(last).header.state_root,
@@ -199,6 +215,28 @@ fn a_test_through_the_engine_that_is_made_wrong_fails() {
         let mut test = chain_test();
         change(&mut test);
         let reason = failure_in(ENGINE, &test).unwrap_or_else(|| panic!("{expected}: passes"));
+        assert!(reason.contains(expected), "{expected}: {reason}");
+    }
+}
+
+#[test]
+fn an_access_list_that_is_made_wrong_fails() {
+    let test = || chain_test_of("Amsterdam", Rules::Amsterdam);
+    assert_eq!(failure_in("gen-amsterdam", &test()), None);
+    assert_eq!(failure_in(AMSTERDAM, &test()), None);
+    let wrong: [(&str, Spoil); 3] = [
+        ("entry 0: a valid block is refused: block hash mismatch", |t| {
+            t["blocks"][0]["blockAccessListRLP"] = json!("0xc0");
+        }),
+        ("entry 2: blockAccessListRLP", |t| {
+            t["blocks"][2]["blockAccessListRLP"] = json!("0xzz");
+        }),
+        ("entry 2: it is accepted", |t| t["blocks"][2]["expectException"] = json!("X")),
+    ];
+    for (expected, change) in wrong {
+        let mut test = test();
+        change(&mut test);
+        let reason = failure_in(AMSTERDAM, &test).unwrap_or_else(|| panic!("{expected}: passes"));
         assert!(reason.contains(expected), "{expected}: {reason}");
     }
 }

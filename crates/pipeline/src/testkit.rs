@@ -12,14 +12,14 @@ use crate::{
     chain::{genesis_delta, native_spec},
 };
 use alloy_consensus::{SignableTransaction, TxEip1559, TxLegacy};
-use alloy_eips::{eip2935, eip4788, eip7002, eip7251};
+use alloy_eips::{eip2935, eip4788, eip7002, eip7251, eip8282};
 use alloy_primitives::{Address, B256, Bytes, Signature, TxKind, U256, address, map::HashMap};
 use k256::ecdsa::SigningKey;
 use retrie_chainspec::{
     ChainSpec,
     primitives::{Block, BlockBody, Header, SealedHeader, Transaction},
 };
-use retrie_execution::CodeCache;
+use retrie_execution::{BlockAccessList, CodeCache};
 use retrie_sources::BlockWriter;
 use retrie_state::{
     Account, At, Backend, MemoryStore, Proposal, StateKey, StateReader, StateStore, StoreOptions,
@@ -65,6 +65,8 @@ pub enum Rules {
     Cancun,
     /// Proof of stake with requests and stored block hashes.
     Prague,
+    /// The same with block access lists, state gas and requests of builders.
+    Amsterdam,
 }
 
 impl Rules {
@@ -87,12 +89,15 @@ impl Rules {
         match self {
             Self::Merge(difficulty) => set(&["terminalTotalDifficulty"], difficulty),
             Self::Cancun => set(&["terminalTotalDifficulty", "shanghaiTime", "cancunTime"], 0),
-            Self::Prague => {
+            Self::Prague | Self::Amsterdam => {
                 set(&["terminalTotalDifficulty", "shanghaiTime", "cancunTime", "pragueTime"], 0)
             }
             Self::Frontier | Self::Byzantium => {}
         }
-        let is_pos = matches!(self, Self::Cancun | Self::Prague);
+        if self == Self::Amsterdam {
+            set(&["osakaTime", "amsterdamTime"], 0);
+        }
+        let is_pos = matches!(self, Self::Cancun | Self::Prague | Self::Amsterdam);
         let mut alloc = json!({});
         for wallet in 0..WALLETS {
             alloc[Wallet::new(wallet).address.to_string()] =
@@ -110,7 +115,7 @@ impl Rules {
         if is_pos {
             contract(eip4788::BEACON_ROOTS_ADDRESS, &eip4788::BEACON_ROOTS_CODE);
         }
-        if self == Self::Prague {
+        if matches!(self, Self::Prague | Self::Amsterdam) {
             contract(eip2935::HISTORY_STORAGE_ADDRESS, &eip2935::HISTORY_STORAGE_CODE);
             contract(
                 eip7002::WITHDRAWAL_REQUEST_PREDEPLOY_ADDRESS,
@@ -120,6 +125,13 @@ impl Rules {
                 eip7251::CONSOLIDATION_REQUEST_PREDEPLOY_ADDRESS,
                 &eip7251::CONSOLIDATION_REQUEST_PREDEPLOY_CODE,
             );
+        }
+        if self == Self::Amsterdam {
+            contract(
+                eip8282::BUILDER_DEPOSIT_CONTRACT_ADDRESS,
+                &eip8282::BUILDER_DEPOSIT_CONTRACT_CODE,
+            );
+            contract(eip8282::BUILDER_EXIT_CONTRACT_ADDRESS, &eip8282::BUILDER_EXIT_CONTRACT_CODE);
         }
         let genesis = json!({
             "config": config,
@@ -253,6 +265,7 @@ struct Built {
     block: Block,
     total_difficulty: U256,
     state: Proposal,
+    access_list: Option<BlockAccessList>,
 }
 
 impl std::fmt::Debug for TestChain {
@@ -291,6 +304,7 @@ impl TestChain {
             block: Block { header: header.header().clone(), body: BlockBody::default() },
             total_difficulty: header.difficulty,
             state: genesis.expect("a state in memory"),
+            access_list: None,
         };
         assert_eq!(built.state.root(), header.state_root);
         Self {
@@ -312,6 +326,11 @@ impl TestChain {
     /// A block that was built.
     pub fn block(&self, hash: B256) -> &Block {
         &self.blocks[&hash].block
+    }
+
+    /// Accesses of a block (EIP-7928), from Amsterdam on.
+    pub fn access_list(&self, hash: B256) -> Option<&BlockAccessList> {
+        self.blocks[&hash].access_list.as_ref()
     }
 
     /// Sum of the difficulties up to and with a block.
@@ -347,7 +366,7 @@ impl TestChain {
 
     /// Builds the child of `parent` that `plan` asks for; returns its hash.
     pub fn extend(&mut self, parent: B256, plan: Plan) -> B256 {
-        let Built { block: parent_block, total_difficulty, state: parent_state } =
+        let Built { block: parent_block, total_difficulty, state: parent_state, .. } =
             &self.blocks[&parent];
         let before = SealedHeader::new(parent_block.header.clone(), parent);
         let number = before.number + 1;
@@ -360,6 +379,7 @@ impl TestChain {
             gas_limit: before.gas_limit,
             parent_beacon_block_root: B256::with_last_byte(number as u8),
             ommers: plan.ommers,
+            slot_number: Some(number),
             ..Default::default()
         };
         let hashes = self.ancestors(parent);
@@ -381,7 +401,12 @@ impl TestChain {
         let hash = block.hash();
         let total_difficulty = *total_difficulty + block.header().difficulty;
         self.codes.extend(outcome.codes);
-        let built = Built { block: block.into_block(), total_difficulty, state: proposal };
+        let built = Built {
+            block: block.into_block(),
+            total_difficulty,
+            state: proposal,
+            access_list: outcome.access_list,
+        };
         self.blocks.insert(hash, built);
         hash
     }

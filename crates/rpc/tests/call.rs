@@ -250,6 +250,28 @@ async fn gas_is_estimated_within_the_margin_and_reverts_are_told() {
 }
 
 #[tokio::test]
+async fn state_gas_is_estimated_beyond_the_cap_of_other_gas() {
+    let (_, _, node) = node_with(Rules::Amsterdam, mpt());
+    // Returns a code of 12,000 zeros, each of which takes state gas (EIP-8037).
+    let creation = json!({ "from": wallet(0), "input": "0x612ee05ff3" });
+    let estimate = node.call("eth_estimateGas", json!([creation])).await;
+    let gas = u64::from_str_radix(&estimate.as_str().unwrap()[2..], 16).unwrap();
+    assert!(gas > 1 << 24, "{gas}");
+    let with = |gas: u64| {
+        let mut call = creation.clone();
+        call["gas"] = json!(format!("{gas:#x}"));
+        json!([call, "latest"])
+    };
+    node.call("eth_call", with(gas)).await;
+    node.fail("eth_call", with(gas * 97 / 100)).await;
+    // All other gas has its cap.
+    let looping =
+        json!([{ "to": address(0x77) }, "latest", { address(0x77).to_string(): { "code": LOOP } }]);
+    let (code, message) = node.fail("eth_estimateGas", looping).await;
+    assert_eq!((code, message.as_str()), (-32000, "gas required exceeds allowance (30000000)"));
+}
+
+#[tokio::test]
 async fn an_access_list_names_what_a_call_touches() {
     let (_, _, node) = node();
     let input = [B256::from(U256::from(77)), B256::from(U256::from(1))].concat();

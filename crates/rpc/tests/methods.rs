@@ -256,7 +256,7 @@ async fn blocks_are_built_as_a_test_wants_them() {
 
 #[tokio::test]
 async fn accesses_of_a_block_are_shown_from_amsterdam_on() {
-    let mut node = Node::new(&spec_with(&[("osakaTime", 0), ("amsterdamTime", 0)]), mpt());
+    let mut node = Node::new(&test_chain(Rules::Amsterdam).spec, mpt());
     // To somebody who is there: to make an account takes more gas from then on (EIP-8037).
     let payment = Call::transfer(1, Wallet::new(2).address, 1000);
     let payment = signed(&Wallet::new(1), &payment, 0, Some(1_000_000_000));

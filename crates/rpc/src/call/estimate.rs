@@ -2,17 +2,14 @@
 
 use super::{CallRules, Ground, TransactFailure, prepare, request::allowance, words};
 use crate::{Args, RpcContext, RpcError, RpcResult};
-use alloy_eips::eip7825::MAX_TX_GAS_LIMIT_OSAKA;
+use alloy_eips::BlockId;
 use alloy_primitives::{KECCAK256_EMPTY, TxKind, U64};
 use alloy_rpc_types_eth::{BlockOverrides, TransactionRequest, state::StateOverride};
 use retrie_engine::View;
-use retrie_execution::Simulation;
-use revm::{
-    context::{
-        TxEnv,
-        result::{ExecutionResult, HaltReason},
-    },
-    primitives::hardfork::SpecId,
+use retrie_execution::{Simulation, max_tx_gas_limit};
+use revm::context::{
+    TxEnv,
+    result::{ExecutionResult, HaltReason},
 };
 use std::time::Duration;
 
@@ -49,11 +46,11 @@ pub(crate) fn estimate(
     let mut simulation = ground.simulation(rpc, overrides, accounts)?;
     let asked = request.gas.filter(|gas| *gas >= PLAIN_TRANSFER);
     let base_fee = simulation.env().block_env.basefee;
+    let cap = max_tx_gas_limit(&simulation.env().cfg_env);
     let tx = prepare(&mut simulation, request, CallRules::Call, rpc.limits.gas_cap)?;
-    let mut most = asked.unwrap_or_else(|| ground.header().gas_limit);
-    if simulation.env().cfg_env.spec.is_enabled_in(SpecId::OSAKA) {
-        most = most.min(MAX_TX_GAS_LIMIT_OSAKA);
-    }
+    // With state gas (EIP-8037) the cap of EIP-7825 still holds for all other gas.
+    simulation.env_mut().cfg_env.tx_gas_limit_cap = None;
+    let mut most = asked.unwrap_or_else(|| ground.header().gas_limit).min(cap);
     if let Some(allowance) = allowance(&mut simulation, &tx)? {
         most = most.min(allowance);
     }
