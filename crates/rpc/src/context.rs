@@ -2,10 +2,10 @@
 
 use crate::{RpcError, RpcResult, eth::Shared};
 use alloy_eips::{BlockId, BlockNumberOrTag};
-use alloy_primitives::B256;
+use alloy_primitives::{Address, B256};
 use retrie_chainspec::primitives::{RecoveredBlock, SealedHeader};
 use retrie_db::ChainRead;
-use retrie_engine::{BlockState, LiveChain, View, pool::Pool};
+use retrie_engine::{BlockState, EngineHandle, LiveChain, View, pool::Pool};
 use retrie_sources::RpcClient;
 use retrie_telemetry::rpc::RpcMetrics;
 use std::{fmt, path::PathBuf, sync::Arc, time::Duration};
@@ -96,6 +96,45 @@ pub trait NodeStatus: Send + Sync {
     fn bad_blocks(&self) -> Vec<Arc<RecoveredBlock>> {
         Vec::new()
     }
+
+    /// What the allocator says of the heap, for `debug_memStats`; `None` if nobody counts.
+    fn heap(&self) -> Option<HeapStats> {
+        None
+    }
+}
+
+/// The heap of the process, in bytes where nothing else is said.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HeapStats {
+    /// In use by the program.
+    pub allocated: u64,
+    /// In pages of which some part is in use.
+    pub active: u64,
+    /// In pages that the allocator holds.
+    pub mapped: u64,
+    /// In addresses that the allocator keeps, and whose pages it has given back.
+    pub retained: u64,
+    /// What the allocator needs for itself.
+    pub metadata: u64,
+    /// All that was ever allocated, freed or not.
+    pub total: u64,
+    /// How often something was allocated.
+    pub allocations: u64,
+    /// How often something was freed.
+    pub deallocations: u64,
+    /// The same by size, of what is small.
+    pub classes: Vec<SizeClass>,
+}
+
+/// Small allocations of one size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SizeClass {
+    /// Bytes of each.
+    pub size: u64,
+    /// How many were made.
+    pub allocations: u64,
+    /// How many were freed.
+    pub deallocations: u64,
 }
 
 /// A node of which nothing is known but its chain.
@@ -114,6 +153,10 @@ pub struct RpcContext {
     pub limits: Limits,
     /// The node around it.
     pub node: Arc<dyn NodeStatus>,
+    /// Accounts whose keys this node holds and signs with.
+    pub accounts: Arc<[Address]>,
+    /// What moves the chain, if methods may.
+    pub(crate) engine: Option<EngineHandle>,
     /// Nodes that are asked for the parts of proofs that this one does not keep.
     pub(crate) proof_peers: Arc<[RpcClient]>,
     /// What methods of `eth` keep between requests.
@@ -149,6 +192,8 @@ impl RpcContext {
             pool: None,
             limits: Limits::default(),
             node: Arc::new(Alone),
+            accounts: Arc::new([]),
+            engine: None,
             proof_peers: Arc::new([]),
             shared: Arc::default(),
             metrics: RpcMetrics::default(),
@@ -173,6 +218,18 @@ impl RpcContext {
     #[must_use]
     pub fn with_node(self, node: Arc<dyn NodeStatus>) -> Self {
         Self { node, ..self }
+    }
+
+    /// The same with accounts whose keys this node holds and signs with.
+    #[must_use]
+    pub fn with_accounts(self, accounts: Vec<Address>) -> Self {
+        Self { accounts: accounts.into(), ..self }
+    }
+
+    /// The same, in which `debug_setHead` moves the chain.
+    #[must_use]
+    pub fn with_engine(self, engine: EngineHandle) -> Self {
+        Self { engine: Some(engine), ..self }
     }
 
     /// The same with nodes that keep other parts of proofs (`--proof-peers`).

@@ -36,7 +36,7 @@ mod txpool;
 mod web3;
 
 pub use args::Args;
-pub use context::{Limits, NodeStatus, RpcContext, SyncProgress};
+pub use context::{HeapStats, Limits, NodeStatus, RpcContext, SizeClass, SyncProgress};
 pub use engine::engine_methods;
 pub use error::{RpcError, RpcResult};
 pub use namespace::{Namespace, UnknownNamespace, build_methods};

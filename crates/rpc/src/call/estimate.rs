@@ -29,9 +29,20 @@ pub(super) fn estimate_gas(rpc: &RpcContext, view: &View, args: &mut Args<'_>) -
     let block: BlockId = args.optional()?.unwrap_or_default();
     let accounts: Option<StateOverride> = args.optional()?;
     let overrides: Option<BlockOverrides> = args.optional()?;
+    estimate(rpc, view, request, block, accounts, overrides.as_ref()).map(U64::from)
+}
 
-    let ground = Ground::after(rpc, view, block, overrides.as_ref())?;
-    let mut simulation = ground.simulation(rpc, overrides.as_ref(), accounts)?;
+/// The least gas with which `request` succeeds after the block, or slightly more.
+pub(crate) fn estimate(
+    rpc: &RpcContext,
+    view: &View,
+    request: TransactionRequest,
+    block: BlockId,
+    accounts: Option<StateOverride>,
+    overrides: Option<&BlockOverrides>,
+) -> RpcResult<u64> {
+    let ground = Ground::after(rpc, view, block, overrides)?;
+    let mut simulation = ground.simulation(rpc, overrides, accounts)?;
     let asked = request.gas.filter(|gas| *gas >= PLAIN_TRANSFER);
     let base_fee = simulation.env().block_env.basefee;
     let tx = prepare(&mut simulation, request, CallRules::Call, rpc.limits.gas_cap)?;
@@ -46,7 +57,7 @@ pub(super) fn estimate_gas(rpc: &RpcContext, view: &View, args: &mut Args<'_>) -
         most = most.min(rpc.limits.gas_cap);
     }
     let time = rpc.limits.evm_timeout;
-    Estimate { simulation, tx, base_fee, time }.least(most).map(U64::from)
+    Estimate { simulation, tx, base_fee, time }.least(most)
 }
 
 struct Estimate<'a> {

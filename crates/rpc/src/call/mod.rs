@@ -24,6 +24,7 @@ mod simulate;
 mod transfers;
 mod words;
 
+pub(crate) use estimate::estimate;
 pub(crate) use ground::{Ground, call_bundles};
 pub(crate) use halt::stack_words;
 use halt::words_of_halt;

@@ -74,7 +74,7 @@ pub(super) struct Tips(Mutex<Option<(B256, u128)>>);
 
 /// A tip in wei with which a transaction will probably be included soon: a percentile of the lowest
 /// tips that recent blocks took.
-fn tip(rpc: &RpcContext, view: &View) -> RpcResult<u128> {
+pub(super) fn tip(rpc: &RpcContext, view: &View) -> RpcResult<u128> {
     let head = view.head().hash();
     let mut last = rpc.shared.tips.0.lock();
     if let Some((block, tip)) = *last

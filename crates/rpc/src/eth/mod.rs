@@ -9,6 +9,7 @@ mod capabilities;
 mod config;
 pub(crate) mod convert;
 mod fee;
+mod fill;
 mod filters;
 mod interests;
 mod logs;
@@ -43,6 +44,7 @@ pub(crate) fn methods(context: &RpcContext) -> Methods {
     capabilities::register(&mut module);
     config::register(&mut module);
     fee::register(&mut module);
+    fill::register(&mut module);
     filters::register(&mut module);
     logs::register(&mut module);
     proof::register(&mut module);

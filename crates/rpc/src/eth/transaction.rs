@@ -20,6 +20,7 @@ pub(super) fn register(module: &mut RpcModule<RpcContext>) {
     read(module, "eth_getTransactionByBlockNumberAndIndex", |_, view, args| {
         by_index(&view, by_number(args)?, args)
     });
+    read(module, "eth_pendingTransactions", |rpc, _, _| own_pending(rpc));
     read(module, "eth_getRawTransactionByHash", |rpc, view, args| raw(rpc, &view, &args.hash()?));
     read(module, "eth_getRawTransactionByBlockHashAndIndex", |_, view, args| {
         raw_by_index(&view, by_hash(args)?, args)
@@ -45,6 +46,13 @@ fn by_index(view: &View, id: BlockId, args: &mut Args<'_>) -> RpcResult<Option<R
     let index: U64 = args.required()?;
     let block = find(view, id)?;
     Ok(block.and_then(|block| convert::transaction(&block, index.to())))
+}
+
+/// What could be in the next block and comes from accounts that this node holds the keys of.
+fn own_pending(rpc: &RpcContext) -> RpcResult<Vec<RpcTransaction>> {
+    let pool = rpc.pool()?;
+    let own = rpc.accounts.iter().flat_map(|account| pool.content_from(account).pending);
+    Ok(own.map(|(_, waiting)| convert::pool_transaction(&waiting)).collect())
 }
 
 /// The EIP-2718 encoding; with its sidecar if it waits and has blobs, as it was sent.
