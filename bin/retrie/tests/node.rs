@@ -43,7 +43,7 @@ impl Node {
     /// Starts a node with HTTP on a free port.
     fn start(datadir: &Path, flags: &str) -> Self {
         let line = format!(
-            "node --datadir {} --http --http.port 0 --http.api eth,net,web3,state,txpool \
+            "node --datadir {} --http --http.port 0 --http.api eth,net,web3,state,txpool,debug \
              --authrpc.port 0 {flags}",
             datadir.display()
         );
@@ -169,6 +169,16 @@ fn dev_chain_seals_what_is_sent_on_every_backend_and_goes_on_after_a_restart() {
         assert_eq!(node.head(), (number, hash), "{backend}");
         node.send(&wallet, 3, to.into(), Bytes::new());
         wait_for("the next block", || (node.head().0 > number).then_some(()));
+        let heap = node.call("debug_memStats", &json!([]));
+        assert!(heap["HeapAlloc"].as_u64().unwrap() > 1 << 20, "{backend}: {heap}");
+        // A whole chain goes back, and grows again with what was in it.
+        let genesis = node.hash(0);
+        assert_eq!(node.call("debug_setHead", &json!(["0x0"])), Value::Null, "{backend}");
+        assert_eq!(node.hash(0), genesis);
+        node.send(&wallet, 4, to.into(), Bytes::new());
+        wait_for("all transactions", || {
+            (node.call("eth_getBalance", &json!([to, "latest"])) == "0x23").then_some(())
+        });
         node.interrupt();
     }
 }

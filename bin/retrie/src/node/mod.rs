@@ -8,6 +8,7 @@
 
 mod args;
 pub(crate) mod config;
+mod heap;
 mod servers;
 
 use crate::commands::{ChainArgs, DEFAULT_CHAIN, DbArgs, StateArgs};

@@ -1,13 +1,13 @@
 //! JSON-RPC of a node: flags, and the servers they ask for.
 
-use super::args::AuthArgs;
+use super::{args::AuthArgs, heap};
 use alloy_rpc_types_engine::JwtSecret;
 use clap::{ArgAction, Args};
 use eyre::Context;
 use retrie_chainspec::primitives::RecoveredBlock;
 use retrie_engine::{EngineApi, EngineHandle, pool::Pool};
 use retrie_rpc::{
-    DevNode, Limits, Namespace, NodeStatus, RpcContext, SyncProgress, engine_methods,
+    DevNode, HeapStats, Limits, Namespace, NodeStatus, RpcContext, SyncProgress, engine_methods,
     server::{
         AuthConfig, ConnectionLimits, HttpConfig, IpcConfig, ServerConfig, Servers, WsConfig,
     },
@@ -212,6 +212,10 @@ impl NodeStatus for Status {
     fn bad_blocks(&self) -> Vec<Arc<RecoveredBlock>> {
         self.engine.bad_blocks()
     }
+
+    fn heap(&self) -> Option<HeapStats> {
+        heap::stats()
+    }
 }
 
 /// Starts the servers; `auth` are the flags, the secret and the methods of the Engine API.
@@ -233,6 +237,7 @@ pub(super) async fn start(
     };
     let context = RpcContext::new(live.clone(), args.threads.unwrap_or(cores))
         .with_pool(pool.clone())
+        .with_engine(handle.clone())
         .with_limits(args.limits())
         .with_proof_peers(args.proof_peers())
         .with_metrics(metrics.rpc.clone())

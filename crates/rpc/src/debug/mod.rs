@@ -1,4 +1,5 @@
-//! The namespace `debug`: raw chain data, and traces of past and hypothetical transactions.
+//! The namespace `debug`: raw chain data, whole states, the process, and traces of past and
+//! hypothetical transactions.
 //!
 //! Traces are those of the standard tracers (struct logger, `callTracer`, `prestateTracer`,
 //! `4byteTracer`, `flatCallTracer`, `muxTracer`, `noopTracer` and more), through revm-inspectors.
@@ -6,11 +7,14 @@
 //! after everything that came before them in it.
 
 mod clock;
+mod dump;
 mod duration;
 mod form;
+mod process;
 mod raw;
 mod recording;
 pub(crate) mod replay;
+mod set_head;
 mod state_range;
 mod trace_call;
 mod trace_past;
@@ -28,7 +32,10 @@ use jsonrpsee::{Methods, RpcModule};
 pub(crate) fn methods(context: &RpcContext) -> Methods {
     let mut module = RpcModule::new(context.clone());
     quick(&mut module, "debug_chainConfig", |rpc, _| Ok(rpc.live.spec().genesis().config.clone()));
+    dump::register(&mut module);
+    process::register(&mut module);
     raw::register(&mut module);
+    set_head::register(&mut module);
     state_range::register(&mut module);
     trace_past::register(&mut module);
     trace_call::register(&mut module);

@@ -3,8 +3,8 @@
 use super::fee;
 use crate::{Args, RpcContext, RpcError, RpcResult, args::heavy, call::estimate};
 use alloy_consensus::{
-    BlockHeader, SignableTransaction, TxEip1559, TxEip2930, TxEip4844, TxEip4844WithSidecar,
-    TxEip7702, TxLegacy, transaction::RlpEcdsaEncodableTx,
+    SignableTransaction, TxEip1559, TxEip2930, TxEip4844, TxEip4844WithSidecar, TxEip7702,
+    TxLegacy, transaction::RlpEcdsaEncodableTx,
 };
 use alloy_eips::{
     BlockId, Typed2718,

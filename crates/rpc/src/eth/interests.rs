@@ -39,7 +39,12 @@ impl Interests {
 
     /// Leave for one more, which has this filter if any.
     pub(super) fn admit(self: &Arc<Self>, filter: Option<&Filter>) -> RpcResult<Interest> {
-        let bytes = OVERHEAD + filter.map_or(0, size);
+        self.admit_bytes(filter.map_or(0, size))
+    }
+
+    /// Leave for one more, whose filter takes `bytes`.
+    pub(super) fn admit_bytes(self: &Arc<Self>, bytes: usize) -> RpcResult<Interest> {
+        let bytes = OVERHEAD + bytes;
         let mut kept = self.kept.lock();
         if kept.count >= self.most || kept.bytes + bytes > MAX_BYTES {
             return Err(RpcError::Rejected(format!(

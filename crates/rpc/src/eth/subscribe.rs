@@ -2,12 +2,13 @@
 
 use super::{
     block::syncing,
-    convert,
+    convert::{self, RpcReceipt},
     interests::{Interest, Interests},
     log_filter::LogFilter,
     logs,
 };
 use crate::{Args, RpcContext, RpcError, RpcResult};
+use alloy_primitives::{B256, map::HashSet};
 use alloy_rpc_types_eth::{
     Filter, SyncStatus,
     pubsub::{PubSubSyncStatus, SyncStatusMetadata},
@@ -18,8 +19,8 @@ use jsonrpsee::{
     types::Params,
 };
 use retrie_engine::pool::PoolTransaction;
-use retrie_pipeline::HeadChange;
-use serde::Serialize;
+use retrie_pipeline::{BlockWithReceipts, HeadChange};
+use serde::{Deserialize, Serialize};
 use std::{sync::Arc, time::Duration};
 use tokio::sync::broadcast::{Receiver, error::RecvError};
 
@@ -30,6 +31,9 @@ const SYNCING_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Most subscriptions at once, of all clients.
 const MAX_SUBSCRIPTIONS: usize = 50_000;
+
+/// Most transactions whose receipts one subscription waits for.
+const MAX_HASHES: usize = 200;
 
 /// The subscriptions of all clients.
 #[derive(Debug)]
@@ -55,8 +59,20 @@ pub(super) fn register(module: &mut RpcModule<RpcContext>) {
 enum Topic {
     NewHeads(Receiver<Arc<HeadChange>>),
     Logs(Receiver<Arc<HeadChange>>, Box<Filter>),
-    Transactions { incoming: Receiver<Arc<PoolTransaction>>, is_full: bool },
+    Transactions {
+        incoming: Receiver<Arc<PoolTransaction>>,
+        is_full: bool,
+    },
+    /// Of these transactions; of all if there are none.
+    Receipts(Receiver<Arc<HeadChange>>, HashSet<B256>),
     Syncing,
+}
+
+/// Which receipts a client wants.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct WantedReceipts {
+    transaction_hashes: Option<Vec<B256>>,
 }
 
 impl Topic {
@@ -74,6 +90,18 @@ impl Topic {
                 let is_full = args.optional()?.unwrap_or(false);
                 Self::Transactions { incoming: rpc.pool()?.subscribe(), is_full }
             }
+            "transactionReceipts" => {
+                let wanted: WantedReceipts = args.optional()?.unwrap_or_default();
+                let hashes = wanted.transaction_hashes.unwrap_or_default();
+                if hashes.len() > MAX_HASHES {
+                    return Err(RpcError::Rejected(
+                        "exceed max number of transaction hashes allowed per transactionReceipts \
+                         subscription"
+                            .into(),
+                    ));
+                }
+                Self::Receipts(rpc.live.subscribe(), hashes.into_iter().collect())
+            }
             "syncing" => Self::Syncing,
             _ => {
                 let message = format!("no {kind:?} subscription in eth namespace");
@@ -85,11 +113,13 @@ impl Topic {
 
     /// Leave for one more subscription, to this.
     fn admit(&self, rpc: &RpcContext) -> RpcResult<Interest> {
-        let filter = match self {
-            Self::Logs(_, filter) => Some(&**filter),
-            Self::NewHeads(_) | Self::Transactions { .. } | Self::Syncing => None,
-        };
-        rpc.shared.subscriptions.0.admit(filter)
+        let all = &rpc.shared.subscriptions.0;
+        match self {
+            Self::Logs(_, filter) => all.admit(Some(filter)),
+            // Half of a hash set is empty.
+            Self::Receipts(_, hashes) => all.admit_bytes(2 * B256::len_bytes() * hashes.len()),
+            Self::NewHeads(_) | Self::Transactions { .. } | Self::Syncing => all.admit(None),
+        }
     }
 }
 
@@ -136,6 +166,16 @@ async fn serve(
                 }
             }
         }
+        Topic::Receipts(mut changes, hashes) => {
+            while let Some(change) = next(&sink, &mut changes).await? {
+                for block in &change.committed {
+                    let receipts = receipts_of(rpc, block, &hashes);
+                    if !receipts.is_empty() {
+                        send(&sink, &receipts).await?;
+                    }
+                }
+            }
+        }
         Topic::Syncing => tell_syncing(rpc, &sink).await?,
     }
     Ok(())
@@ -175,6 +215,22 @@ fn logs_of(change: &HeadChange, filter: &Filter) -> Vec<alloy_rpc_types_eth::Log
         logs::matching(block, filter, false, |log| found.push(log));
     }
     found
+}
+
+/// The receipts of these transactions in a block; of all if `hashes` is empty.
+fn receipts_of(
+    rpc: &RpcContext,
+    block: &BlockWithReceipts,
+    hashes: &HashSet<B256>,
+) -> Vec<RpcReceipt> {
+    let is_wanted = |hash: &B256| hashes.is_empty() || hashes.contains(hash);
+    let transactions = &block.block.body().transactions;
+    if !transactions.iter().any(|transaction| is_wanted(transaction.tx_hash())) {
+        return Vec::new();
+    }
+    let mut receipts = convert::receipts(rpc.live.spec(), &block.block, &block.receipts, None);
+    receipts.retain(|receipt| is_wanted(&receipt.transaction_hash));
+    receipts
 }
 
 /// Tells when the node falls behind, how it comes on, and when it is in sync.

@@ -1,0 +1,256 @@
+//! `debug_accountRange` and `debug_dumpBlock`: accounts in the order of their hashed addresses.
+//!
+//! No backend keeps a state in that order. Each request walks over all accounts once, in whatever
+//! order they have, and remembers the least hashes: little memory, and time that the clock bounds.
+
+use super::Clock;
+use crate::{Args, RpcContext, RpcError, RpcResult, args::heavy, context::ResolveBlock};
+use alloy_eips::{BlockId, BlockNumberOrTag};
+use alloy_primitives::{Address, B256, Bytes, KECCAK256_EMPTY, U256, hex, keccak256};
+use jsonrpsee::RpcModule;
+use retrie_chainspec::primitives::SealedHeader;
+use retrie_engine::{ListedState, View};
+use retrie_state::{Account, StateError, StateKey, Value, decode_slot};
+use serde::{Deserialize, Serialize};
+use std::{
+    collections::{BTreeMap, BinaryHeap},
+    time::{Duration, Instant},
+};
+
+/// Most accounts of one answer, as in geth.
+const MAX_ACCOUNTS: usize = 256;
+/// Entries of the state that are read at a time.
+const PAGE: usize = 1 << 14;
+/// What a slot takes in an answer, about, in bytes.
+const SLOT_BYTES: usize = 140;
+
+pub(super) fn register(module: &mut RpcModule<RpcContext>) {
+    heavy(module, "debug_accountRange", |rpc, view, args| account_range(rpc, &view, args));
+    heavy(module, "debug_dumpBlock", |rpc, view, args| {
+        let block: BlockNumberOrTag = args.required()?;
+        dump(rpc, &view, block.into(), &Wanted::default())
+    });
+}
+
+/// Accounts of a state, in geth's form.
+#[derive(Clone, Debug, Serialize)]
+struct Dump {
+    /// State root of the block's header, without `0x`.
+    root: String,
+    accounts: BTreeMap<String, DumpedAccount>,
+    /// Hash of the address with which the rest begins, if there is more.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next: Option<B256>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct DumpedAccount {
+    /// In decimal.
+    balance: String,
+    nonce: u64,
+    /// Of the storage, where the backend has one trie an account.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    root: Option<B256>,
+    code_hash: B256,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    code: Option<Bytes>,
+    /// Values in hexadecimal without `0x` and leading zeros.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    storage: BTreeMap<B256, String>,
+    address: Address,
+    /// Hash of the address.
+    key: B256,
+}
+
+/// What a dump has.
+struct Wanted {
+    /// The least hash.
+    start: B256,
+    count: usize,
+    skips_code: bool,
+    skips_storage: bool,
+}
+
+impl Default for Wanted {
+    fn default() -> Self {
+        Self { start: B256::ZERO, count: MAX_ACCOUNTS, skips_code: false, skips_storage: false }
+    }
+}
+
+/// A number of accounts, as `-1`, `16` or `"0x10"`.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Count {
+    Number(i64),
+    Hex(alloy_primitives::U64),
+}
+
+impl Count {
+    /// What is not positive is as much as may be, as in geth.
+    fn get(&self) -> usize {
+        let count = match self {
+            Self::Number(number) => usize::try_from(*number).unwrap_or_default(),
+            Self::Hex(number) => number.saturating_to(),
+        };
+        if count == 0 { MAX_ACCOUNTS } else { count.min(MAX_ACCOUNTS) }
+    }
+}
+
+/// `debug_accountRange(block, start, maxResults, nocode, nostorage, incompletes)`. Every account has
+/// its address here, so none is incomplete.
+fn account_range(rpc: &RpcContext, view: &View, args: &mut Args<'_>) -> RpcResult<Dump> {
+    let (id, start): (BlockId, Bytes) = (args.required()?, args.required()?);
+    let count = args.required::<Count>()?.get();
+    let (skips_code, skips_storage) = (args.required()?, args.required()?);
+    let _incompletes: bool = args.required()?;
+    if start.len() > B256::len_bytes() {
+        let message = format!("start has {} bytes, at most 32", start.len());
+        return Err(RpcError::InvalidParams(message));
+    }
+    let start = B256::left_padding_from(&start);
+    dump(rpc, view, id, &Wanted { start, count, skips_code, skips_storage })
+}
+
+fn dump(rpc: &RpcContext, view: &View, id: BlockId, wanted: &Wanted) -> RpcResult<Dump> {
+    let header = view.find(id)?.ok_or_else(|| {
+        RpcError::Rejected(match id {
+            BlockId::Number(BlockNumberOrTag::Number(number)) => {
+                format!("block #{number} not found")
+            }
+            BlockId::Number(tag) => format!("{tag} block not found"),
+            BlockId::Hash(hash) => format!("block {} not found", hash.block_hash),
+        })
+    })?;
+    let state = view.list(&header.hash())?;
+    let clock = Clock::new(Duration::MAX);
+    let mut found = least(&state, &header, wanted.start, wanted.count + 1, clock.deadline())?;
+    let next = (found.len() > wanted.count).then(|| found.remove(wanted.count).0);
+    let mut room = rpc.limits.max_response_size;
+    let mut accounts = BTreeMap::new();
+    for (key, address, value) in found {
+        let account = decode(&address, &value)?;
+        let shown = Shown { view, header: &header, state: &state, wanted, room: &mut room };
+        accounts.insert(address.to_checksum(None), shown.account(key, address, &account)?);
+    }
+    let root = hex::encode(header.state_root);
+    Ok(Dump { root, accounts, next })
+}
+
+/// The `count` accounts with the least hashes from `start` on, in that order.
+fn least(
+    state: &ListedState,
+    header: &SealedHeader,
+    start: B256,
+    count: usize,
+    deadline: Instant,
+) -> RpcResult<Vec<(B256, Address, Value)>> {
+    let mut kept = BinaryHeap::with_capacity(count + 1);
+    let mut from = Some(Address::ZERO);
+    while let Some(first) = from {
+        if Instant::now() >= deadline {
+            return Err(RpcError::Rejected(format!(
+                "the state of block {} has more accounts than can be sorted by their hashes in \
+                 one request; retrie dump-state writes all of them",
+                header.number
+            )));
+        }
+        let page = state.entries(Some(&StateKey::Account(first)), PAGE)?;
+        from = match page.last() {
+            Some((StateKey::Account(last), _)) if page.len() == PAGE => after(last),
+            _ => None,
+        };
+        for (key, value) in page {
+            // After the accounts come the slots.
+            let StateKey::Account(address) = key else { break };
+            let hash = keccak256(address);
+            let is_less = kept.len() < count
+                || kept.peek().is_some_and(|(most, ..): &(B256, _, _)| hash < *most);
+            if hash >= start && is_less {
+                kept.push((hash, address, value));
+                if kept.len() > count {
+                    kept.pop();
+                }
+            }
+        }
+    }
+    Ok(kept.into_sorted_vec())
+}
+
+/// The address that follows, unless it is the last.
+fn after(address: &Address) -> Option<Address> {
+    let word = U256::from_be_bytes(address.into_word().0) + U256::ONE;
+    let bytes = word.to_be_bytes::<32>();
+    (bytes[..12] == [0; 12]).then(|| Address::from_slice(&bytes[12..]))
+}
+
+fn decode(address: &Address, value: &Value) -> RpcResult<Account> {
+    let damaged =
+        || StateError::corrupt("state", format!("account {address} is not canonical")).into();
+    Account::decode(value).ok_or_else(damaged)
+}
+
+/// Where an account is shown.
+struct Shown<'a> {
+    view: &'a View,
+    header: &'a SealedHeader,
+    state: &'a ListedState,
+    wanted: &'a Wanted,
+    /// Bytes that the answer may still take.
+    room: &'a mut usize,
+}
+
+impl Shown<'_> {
+    fn account(self, key: B256, address: Address, account: &Account) -> RpcResult<DumpedAccount> {
+        let Self { view, header, state, wanted, room } = self;
+        let has_tries = view.live().chain().state().backend().account_proofs().is_some();
+        let root = match has_tries {
+            true => Some(view.account_nodes(&header.hash(), &address, &[])?.storage_root),
+            false => None,
+        };
+        let mut code = None;
+        if !wanted.skips_code && account.code_hash != KECCAK256_EMPTY {
+            let lost = || {
+                RpcError::Internal(format!(
+                    "the code {} of {address} is missing",
+                    account.code_hash
+                ))
+            };
+            let found = view.code(&account.code_hash)?.ok_or_else(lost)?;
+            *room = room.saturating_sub(2 * found.len());
+            code = Some(found);
+        }
+        let mut storage = BTreeMap::new();
+        if !wanted.skips_storage {
+            let most = *room / SLOT_BYTES;
+            let slots = state.some_slots(&address, most + 1)?;
+            if slots.len() > most {
+                return Err(RpcError::Rejected(format!(
+                    "with the storage of {address} the answer is larger than \
+                     --rpc.max-response-size; ask for fewer accounts, or without storage"
+                )));
+            }
+            *room -= slots.len() * SLOT_BYTES;
+            for (slot, value) in slots {
+                let damaged = || {
+                    StateError::corrupt(
+                        "state",
+                        format!("slot {slot} of {address} is not canonical"),
+                    )
+                };
+                let value = decode_slot(&value).ok_or_else(damaged)?;
+                storage.insert(slot, hex::encode(value.to_be_bytes_trimmed_vec()));
+            }
+        }
+        Ok(DumpedAccount {
+            balance: account.balance.to_string(),
+            nonce: account.nonce,
+            root,
+            code_hash: account.code_hash,
+            code,
+            storage,
+            address,
+            key,
+        })
+    }
+}

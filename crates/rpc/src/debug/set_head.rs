@@ -1,0 +1,43 @@
+//! `debug_setHead`: the chain goes back.
+
+use crate::{Args, RpcContext, RpcError, RpcResult};
+use alloy_primitives::U64;
+use jsonrpsee::RpcModule;
+use retrie_engine::EngineError;
+use std::sync::Arc;
+
+pub(super) fn register(module: &mut RpcModule<RpcContext>) {
+    let registered = module.register_async_method(
+        "debug_setHead",
+        |params, rpc: Arc<RpcContext>, _| async move {
+            let mut args = Args::new(&params)?;
+            let number: U64 = args.required()?;
+            args.end()?;
+            set_head(&rpc, number.to()).await
+        },
+    );
+    registered.expect("a namespace names each of its methods once");
+}
+
+/// Makes block `number` the head, whatever is safe or final.
+async fn set_head(rpc: &RpcContext, number: u64) -> RpcResult<()> {
+    let engine = rpc.engine.as_ref();
+    let engine = engine.ok_or_else(|| rejected("the chain of this node cannot be taken back"))?;
+    let hash = rpc
+        .read(move |view| {
+            if number >= view.head().number {
+                return Err(rejected("not allowed to rewind to a future block"));
+            }
+            view.canonical_hash(number)?
+                .ok_or_else(|| rejected(format!("block #{number} not found")))
+        })
+        .await?;
+    engine.set_head(hash).await.map_err(|error| match error {
+        EngineError::Pipeline(error) => error.into(),
+        error => rejected(error.to_string()),
+    })
+}
+
+fn rejected(message: impl Into<String>) -> RpcError {
+    RpcError::Rejected(message.into())
+}
