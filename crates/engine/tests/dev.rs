@@ -16,13 +16,8 @@ use retrie_state::{Account, StateReader};
 use std::time::{Duration, Instant};
 
 /// Every backend, with its own roots in the headers.
-const ALL: [Setup; 5] = [
-    Setup::Mpt,
-    Setup::ArchiveNative,
-    Setup::RawNative,
-    Setup::LvmtNative,
-    Setup::ColeNative,
-];
+const ALL: [Setup; 5] =
+    [Setup::Mpt, Setup::ArchiveNative, Setup::RawNative, Setup::LvmtNative, Setup::ColeNative];
 const GWEI: u128 = 1_000_000_000;
 
 struct Dev {
@@ -241,8 +236,7 @@ fn an_impersonated_contract_sends_transactions() {
         dev.chain.impersonate(contract, true);
         assert!(dev.chain.is_impersonated(&contract));
         let unsigned = transfer(0, 0, Address::repeat_byte(1), 5);
-        let hash =
-            dev.running.pool.add_unsigned(unsigned, contract, &dev.running.live).unwrap();
+        let hash = dev.running.pool.add_unsigned(unsigned, contract, &dev.running.live).unwrap();
         let deadline = Instant::now() + Duration::from_secs(10);
         while dev.account(&contract).nonce == 0 {
             assert!(Instant::now() < deadline, "{setup:?}: it is not mined");
@@ -263,8 +257,7 @@ fn going_back_further_than_the_retention_is_refused() {
     let snapshot = dev.wait(dev.chain.snapshot());
     dev.mine(20);
     let refused = dev.wait(dev.chain.revert(snapshot));
-    let is_too_deep =
-        matches!(refused, Err(DevError::Engine(EngineError::TooDeepReorg { .. })));
+    let is_too_deep = matches!(refused, Err(DevError::Engine(EngineError::TooDeepReorg { .. })));
     assert!(is_too_deep, "{refused:?}");
     assert_eq!(dev.head().0, 20, "nothing has changed");
 }

@@ -25,11 +25,7 @@ impl<S> LayeredState<S> {
     }
 
     /// Lays a block's delta and its new codes above.
-    pub fn apply(
-        &mut self,
-        delta: &StateDelta,
-        codes: impl IntoIterator<Item = (B256, Bytes)>,
-    ) {
+    pub fn apply(&mut self, delta: &StateDelta, codes: impl IntoIterator<Item = (B256, Bytes)>) {
         let changes = delta.changes().iter();
         self.changes.extend(changes.map(|change| (change.key, change.next.clone())));
         self.codes.extend(codes);

@@ -34,9 +34,7 @@ mod unwind;
 pub mod verify;
 
 pub use anchor::{Anchor, AnchorError, LoadedState};
-pub use build::{
-    BlockAttributes, BlockBuilder, BuildParent, BuiltBlock, Liberties, StatePatch,
-};
+pub use build::{BlockAttributes, BlockBuilder, BuildParent, BuiltBlock, Liberties, StatePatch};
 pub use chain::{Chain, ChainOptions, genesis_delta, native_spec, state_folder};
 pub use dump::{Dumped, dump_state};
 pub use error::{PipelineError, RootMismatch};

@@ -237,8 +237,7 @@ async fn strangers_get_neither_tools_nor_accounts() {
     assert_eq!(ask(addr, "evm_snapshot").await["result"], "0x0");
     assert_eq!(ask(addr, "web3_clientVersion").await["result"], "HardhatNetwork/test");
     servers.stop().await;
-    config.http =
-        config.http.map(|http| HttpConfig { addr: "0.0.0.0:0".parse().unwrap(), ..http });
+    config.http = config.http.map(|http| HttpConfig { addr: "0.0.0.0:0".parse().unwrap(), ..http });
     let servers = node.serve(&config).await;
     let addr = servers.http_addr().unwrap();
     assert_eq!(ask(addr, "evm_snapshot").await["error"]["code"], -32601);

@@ -147,8 +147,7 @@ mod tests {
         };
         let (one, two) = (Some(bytes!("01")), Some(bytes!("02")));
         let first = delta(&[(1, None, one.clone()), (2, one.clone(), two.clone())]);
-        let second =
-            delta(&[(1, one.clone(), None), (2, two, None), (3, None, one.clone())]);
+        let second = delta(&[(1, one.clone(), None), (2, two, None), (3, None, one.clone())]);
         assert_eq!(first.then(&second), delta(&[(2, one.clone(), None), (3, None, one)]));
     }
 

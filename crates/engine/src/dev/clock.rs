@@ -41,8 +41,7 @@ impl Clock {
     /// Makes it `timestamp` now.
     pub(super) fn set(&mut self, timestamp: u64) {
         let (timestamp, now) = (i64::try_from(timestamp), i64::try_from(machine_time()));
-        self.offset =
-            timestamp.unwrap_or(i64::MAX).saturating_sub(now.unwrap_or_default());
+        self.offset = timestamp.unwrap_or(i64::MAX).saturating_sub(now.unwrap_or_default());
     }
 
     /// Moves it on. Returns how far it is ahead of the machine's clock, in seconds.

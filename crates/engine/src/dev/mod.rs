@@ -169,11 +169,7 @@ impl DevChain {
         sealing: Sealing,
         beneficiary: Address,
     ) -> Self {
-        let sealer = Sealer {
-            patch: Patch::default(),
-            snapshots: Vec::new(),
-            snapshots_taken: 0,
-        };
+        let sealer = Sealer { patch: Patch::default(), snapshots: Vec::new(), snapshots_taken: 0 };
         let mut clock = Clock::default();
         // A chain that was ahead of the machine's clock when it was left goes on from there.
         clock.sealed(engine.live().head().timestamp);

@@ -41,7 +41,10 @@ impl Patch {
         let head = view.head();
         let state = view.state(&head.hash())?;
         let failed = |error: &dyn std::fmt::Display| {
-            PipelineError::from(StoreError::new("changing the state of the head", error.to_string()))
+            PipelineError::from(StoreError::new(
+                "changing the state of the head",
+                error.to_string(),
+            ))
         };
         let mut simulation = Simulation::new(live.spec(), head, state.input());
         for (address, changed) in &self.accounts {

@@ -144,9 +144,8 @@ impl Journal {
     /// Opens the journal, which is made if it is not there, and reads what it holds. What a crash has
     /// left unfinished at its end is cut off.
     pub(super) fn open(path: &Path) -> Result<(Self, Vec<Entry>), JournalError> {
-        let failed = |action| {
-            move |source| JournalError::Io { action, path: path.to_owned(), source }
-        };
+        let failed =
+            |action| move |source| JournalError::Io { action, path: path.to_owned(), source };
         if let Some(folder) = path.parent() {
             std::fs::create_dir_all(folder).map_err(failed("making the folder of"))?;
         }
@@ -232,9 +231,8 @@ impl Journal {
         &self,
         entries: impl FnOnce() -> I,
     ) -> Result<(), JournalError> {
-        let failed = |action| {
-            move |source| JournalError::Io { action, path: self.path.clone(), source }
-        };
+        let failed =
+            |action| move |source| JournalError::Io { action, path: self.path.clone(), source };
         let mut name = self.path.clone().into_os_string();
         name.push(".next");
         let next_path = PathBuf::from(name);
@@ -253,13 +251,8 @@ impl Journal {
         let Some((file, bytes)) = files.next.take() else { return Ok(()) };
         written.and_then(|()| file.sync_all()).map_err(failed("writing anew"))?;
         std::fs::rename(&next_path, &self.path).map_err(failed("replacing"))?;
-        *files = Files {
-            current: file,
-            bytes,
-            bytes_at_rewrite: bytes,
-            next: None,
-            is_failing: false,
-        };
+        *files =
+            Files { current: file, bytes, bytes_at_rewrite: bytes, next: None, is_failing: false };
         Ok(())
     }
 }
@@ -273,11 +266,7 @@ fn write_at(file: &mut File, bytes: &mut u64, record: &[u8]) -> io::Result<()> {
 }
 
 /// Reads records up to the first that is not whole. Returns the length of those that are.
-fn read_records(
-    reader: &mut impl Read,
-    length: u64,
-    entries: &mut Vec<Entry>,
-) -> io::Result<u64> {
+fn read_records(reader: &mut impl Read, length: u64, entries: &mut Vec<Entry>) -> io::Result<u64> {
     let mut whole = 0;
     let mut payload = Vec::new();
     loop {

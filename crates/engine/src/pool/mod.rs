@@ -398,8 +398,7 @@ impl Pool {
             let Some(JournalEntry { transaction, origin, sender }) = JournalEntry::of(tx) else {
                 continue;
             };
-            let incoming =
-                Incoming { transaction, origin, unsigned_by: sender, is_restored: true };
+            let incoming = Incoming { transaction, origin, unsigned_by: sender, is_restored: true };
             match self.try_add(incoming, heads) {
                 Ok(_) | Err(PoolError::AlreadyKnown) => {}
                 Err(error) => tracing::debug!(hash = %tx.hash(), %error, "not taken back"),
@@ -419,8 +418,7 @@ impl Pool {
         let mut restored = 0;
         for JournalEntry { transaction, origin, sender } in entries {
             let hash = *transaction.tx_hash();
-            let incoming =
-                Incoming { transaction, origin, unsigned_by: sender, is_restored: true };
+            let incoming = Incoming { transaction, origin, unsigned_by: sender, is_restored: true };
             match self.try_add(incoming, heads) {
                 Ok(_) => restored += 1,
                 Err(error) => tracing::debug!(%hash, %error, "not taken from the journal"),

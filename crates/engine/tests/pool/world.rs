@@ -15,8 +15,8 @@ use retrie_chainspec::{
     primitives::{Header, SealedHeader, Transaction},
 };
 use retrie_engine::pool::{
-    HeadState, Heads, NextBlock, Origin, Pool, PoolConfig, PoolStatus, PoolTransaction, PooledTransaction,
-    Sidecar,
+    HeadState, Heads, NextBlock, Origin, Pool, PoolConfig, PoolStatus, PoolTransaction,
+    PooledTransaction, Sidecar,
 };
 use retrie_pipeline::testkit::{CHAIN_ID, Wallet};
 use retrie_state::{Account, StateError};

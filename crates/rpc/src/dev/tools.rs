@@ -113,9 +113,12 @@ struct Names {
 }
 
 fn register_common(module: &mut Module, names: &Names) {
-    method(module, names.snapshot, |_| Ok(()), |chain, ()| async move {
-        Ok(hex(chain.snapshot().await))
-    });
+    method(
+        module,
+        names.snapshot,
+        |_| Ok(()),
+        |chain, ()| async move { Ok(hex(chain.snapshot().await)) },
+    );
     method(module, names.revert, number, |chain, id| async move { Ok(chain.revert(id).await?) });
     quick(module, names.increase_time, |tools, args| {
         Ok(tools.dev.chain.increase_time(number(args)?))
