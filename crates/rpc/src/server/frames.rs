@@ -69,6 +69,10 @@ impl Frames {
     fn word(&mut self, most: usize) -> Frame {
         match self.buffer.iter().position(|byte| !is_of_word(*byte)) {
             Some(end) => self.taken(end),
+            // No other word begins with one of these; numbers may go on.
+            None if matches!(&*self.buffer, b"null" | b"true" | b"false") => {
+                self.taken(self.buffer.len())
+            }
             None if self.buffer.len() > most => Frame::TooLong,
             None => Frame::Incomplete,
         }

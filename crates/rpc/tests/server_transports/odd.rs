@@ -98,9 +98,9 @@ fn cases() -> Vec<(Vec<u8>, Vec<Said>)> {
         r#"["2.0",1,"eth_chainId",[]]"#,
     ] {
         let count = if request.starts_with("[\"") { 4 } else { 1 };
-        cases.push((request.into(), error("null", -32600).repeat(count)));
+        cases.push((request.into(), vec![error("null", -32600)[0].clone(); count]));
     }
-    cases.push((b"[null,1,\"x\",[]]".into(), error("null", -32600).repeat(4)));
+    cases.push((b"[null,1,\"x\",[]]".into(), vec![error("null", -32600)[0].clone(); 4]));
     for wrong in [r#""jsonrpc":"1.0""#, r#""jsonrpc":2"#, r#""more":1"#] {
         let message = format!(r#"{{{wrong},"id":1.5,"method":"eth_chainId"}}"#);
         cases.push((message.into_bytes(), error("1.5", -32600)));
