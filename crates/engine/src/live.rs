@@ -431,7 +431,21 @@ impl View {
     /// [`PipelineError::State`] if the block is not known, or its state is not kept; it then says
     /// what is.
     pub fn state(&self, hash: &B256) -> Result<BlockState, PipelineError> {
-        self.patched(hash, self.patch(hash))
+        match self.patch(hash) {
+            Some(patch) => self.patched(hash, Some(patch)),
+            None => self.patched(hash, self.patch_after(hash)?.as_ref()),
+        }
+    }
+
+    /// What the user of a dev chain changed of the state after a canonical block below the head: it
+    /// went into the next block, and is still read of this one, as long as this run remembers it.
+    fn patch_after(&self, hash: &B256) -> Result<Option<Arc<StatePatch>>, PipelineError> {
+        if self.live.0.patches.is_empty() || !self.is_canonical(hash)? {
+            return Ok(None);
+        }
+        let Some(number) = self.block_number(hash)? else { return Ok(None) };
+        let child = self.canonical_hash(number.saturating_add(1))?;
+        Ok(child.and_then(|child| self.live.0.patches.get(&child)))
     }
 
     /// The state that the transactions of a known block begin on: that after its parent, and on a dev

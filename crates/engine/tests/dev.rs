@@ -151,6 +151,12 @@ fn changes_of_the_state_show_at_once_and_are_part_of_the_next_block() {
         }
         dev.mine(3);
         has_changed(&dev);
+        // What was changed of a block's state is read of it still, and not of the one before.
+        let view = dev.running.live.view().unwrap();
+        let genesis = view.canonical_hash(0).unwrap().unwrap();
+        let at_genesis = view.state(&genesis).unwrap().account(&someone).unwrap();
+        assert_eq!(at_genesis.map(|account| account.nonce), Some(9), "{setup:?}");
+        drop(view);
         let lower = AccountOverride { nonce: Some(8), ..Default::default() };
         let refused = dev.wait(dev.chain.set_account(someone, lower));
         assert!(matches!(refused, Err(DevError::NonceGoesBack { have: 9, .. })));

@@ -12,7 +12,7 @@ mod heap;
 mod servers;
 
 use crate::commands::{ChainArgs, DEFAULT_CHAIN, DbArgs, StateArgs};
-use alloy_primitives::hex;
+use alloy_primitives::{Address, hex};
 use alloy_rpc_types_engine::JwtSecret;
 use args::{AuthArgs, BuilderArgs, DevArgs, EngineArgs, FollowArgs, LogArgs, TxPoolArgs};
 use eyre::{Context, bail, eyre};
@@ -170,7 +170,8 @@ impl Command {
                 pool.clone(),
                 maintainer,
                 sealing,
-                DEV_ACCOUNTS[0],
+                // Nobody: fees shall not come back to whoever paid them.
+                Address::ZERO,
             );
             let client_version = self.dev.client_version();
             dev = Some(DevNode { chain, client_version, waits: self.dev.wait });

@@ -85,7 +85,7 @@ mod tests {
         for address in &DEV_ACCOUNTS {
             let wallet = Wallet::of(address).expect("a dev account");
             let tx = wallet.sign_transaction(TxEip1559::default().into()).expect("signed");
-            assert_eq!(tx.recover_signer().as_ref(), Ok(address));
+            assert_eq!(tx.recover_signer().unwrap(), *address);
         }
         assert!(Wallet::of(&Address::ZERO).is_none());
     }
