@@ -502,6 +502,7 @@ KNOWN = [
     ("eth_sendRawTransactionSync", r"error\.code \(invalid argument N: json: cannot unmarshal string.*",
      "the time may be hexadecimal; then the transaction is no transaction"),
     ("debug_traceBadBlock", r"error\.code \(invalid argument N: json.*", "that there is no such block is told first"),
+    ("debug_traceBlock", r"error\.code \(invalid argument N: json.*", "that it is no block is told first"),
     (CALLS, r"error.* \(invalid argument N: (json: cannot unmarshal (number|bool|object) into Go st.*|hex string has length N.*)",
      "blobs and withdrawals of a call, which nothing is done with, are not read"),
     (CALLS, r"error of retrie alone \(invalid argument N: invalid type: .*",

@@ -1,5 +1,5 @@
 // Hardhat for OpenZeppelin's tests; scripts/dev-clients puts it in place of OpenZeppelin's own.
-// The network is `node`, at $URL, or Hardhat's own. $SOLC is the version of the compiler, whose
+// The network is `localhost`, at $URL, or Hardhat's own. $SOLC is the version of the compiler, whose
 // JavaScript build comes from npm as solc-VERSION: Hardhat would download it from elsewhere.
 const fs = require("node:fs");
 const path = require("node:path");
@@ -47,7 +47,7 @@ module.exports = {
   warnings: { "*": { default: "off" } },
   networks: {
     hardhat: { hardfork: "prague" },
-    node: { url: URL || "http://127.0.0.1:8545", timeout: 60_000 },
+    localhost: { url: URL || "http://127.0.0.1:8545", timeout: 60_000 },
   },
   exposed: { imports: true, initializers: true, exclude: ["vendor/**/*", "**/*WithInit.sol"] },
   mocha: { timeout: 120_000, reporter: path.join(__dirname, "reporter.js") },

@@ -157,7 +157,7 @@ class Hardhat:
     def on_node(self, url):
         """Runs the tests on a node: whether all is well, and what differs."""
         report = self.folder / "node.json"
-        said = self.run("node", url, report)
+        said = self.run("localhost", url, report)
         results = read(report)
         lines = [said] if said else []
         for (file, name, number), _ in self.expected.items():

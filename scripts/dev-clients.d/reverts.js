@@ -54,4 +54,4 @@ class Reverts extends ProviderWrapper {
 }
 
 module.exports = async (provider, _config, network) =>
-  network === "node" ? new Reverts(provider) : provider;
+  network === "localhost" ? new Reverts(provider) : provider;
