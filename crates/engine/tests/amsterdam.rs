@@ -139,8 +139,7 @@ fn payloads_are_built_with_what_others_need_to_check_them() {
     };
     let signature = Wallet::new(2).sign(tx.signature_hash());
     let exit: PooledTransaction = tx.into_signed(signature).into();
-    let state = maker.live.view().unwrap().state(&maker.head()).unwrap();
-    maker.pool.add(exit, Origin::External, &state).unwrap();
+    maker.pool.add(exit, Origin::External, &maker.live).unwrap();
 
     for round in 1..=2 {
         let attributes = attributes(&maker.live, 12 * round);

@@ -17,7 +17,7 @@ use alloy_rpc_types_engine::{ExecutionPayload, ForkchoiceState, PayloadAttribute
 use common::{Node, Running, Setup, attributes, code, only_head, valid};
 use retrie_chainspec::{ChainSpec, primitives::Transaction};
 use retrie_engine::{
-    DevMiner, PoolMaintainer, Sealing,
+    DevChain, PoolMaintainer, Sealing,
     pool::{Origin, PooledTransaction, Sidecar},
 };
 use retrie_pipeline::testkit::{CHAIN_ID, Rules, Wallet};
@@ -391,8 +391,8 @@ fn referee_and_native_roots_make_payloads_of_every_backend() {
     }
 }
 
-fn miner(running: &Running, maintainer: &PoolMaintainer, sealing: Sealing) -> DevMiner {
-    DevMiner::new(
+fn miner(running: &Running, maintainer: &PoolMaintainer, sealing: Sealing) -> DevChain {
+    DevChain::new(
         running.engine.handle().clone(),
         running.payloads.clone(),
         running.pool.clone(),
