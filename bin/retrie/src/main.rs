@@ -91,7 +91,6 @@ impl Command {
                 | Self::Proof(_)
                 | Self::ReExecute(_)
                 | Self::Replay(_)
-                | Self::Bench(_)
         )
     }
 }

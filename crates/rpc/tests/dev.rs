@@ -183,6 +183,22 @@ async fn blocks_come_when_they_are_asked_for() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn transactions_that_are_sent_at_once_get_nonces_of_their_own() {
+    let node = Node::dev(mpt());
+    node.call("evm_setAutomine", json!([false])).await;
+    let request = json!([{"from": DEV_ACCOUNTS[0], "to": SOMEONE, "gas": "0x5208"}]);
+    let sent = (0..20).map(|_| node.call("eth_sendTransaction", request.clone()));
+    let hashes = futures::future::join_all(sent).await;
+    let pending = json!(["pending"]);
+    let count = node.call("eth_getBlockTransactionCountByNumber", pending.clone()).await;
+    assert_eq!(count, "0x14");
+    node.call("evm_mine", json!([])).await;
+    let block = node.call("eth_getBlockByNumber", json!(["latest", false])).await;
+    assert_eq!(block["transactions"].as_array().unwrap().len(), hashes.len());
+    assert_eq!(node.call("eth_getBlockTransactionCountByNumber", pending).await, "0x0");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_transaction_that_fails_is_mined_and_an_error() {
     let node = Node::dev(mpt());
     node.call("hardhat_setCode", json!([SOMEONE, REVERTS])).await;

@@ -216,7 +216,6 @@ pub(crate) struct DevArgs {
     #[arg(
         long = "dev.wait",
         value_name = "BOOL",
-        requires = "dev",
         default_value_t = true,
         action = ArgAction::Set,
         num_args = 0..=1,

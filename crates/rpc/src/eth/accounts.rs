@@ -128,6 +128,8 @@ async fn send(rpc: &RpcContext, request: TransactionRequest) -> RpcResult<B256> 
     let context = rpc.clone();
     let hash = rpc
         .run(move |view| {
+            // Two transactions that leave their nonce open must not be given the same one.
+            let _one_by_one = context.shared.sending.lock();
             let tx = typed(&context, &view, request)?;
             let pool = context.pool()?;
             match signer {

@@ -36,6 +36,8 @@ pub(crate) struct Shared {
     pub(crate) proofs: proof::Permits,
     roots: receipt::IntermediateRoots,
     subscriptions: subscribe::Subscriptions,
+    /// Held while a transaction of this node's accounts gets its nonce and goes into the pool.
+    sending: parking_lot::Mutex<()>,
 }
 
 /// The methods of this namespace.
