@@ -93,8 +93,10 @@ impl PoolMaintainer {
                 if let Err(error) = advanced {
                     tracing::error!(%error, "the pool cannot follow the head");
                 }
-                // Blocks that are durable need no journal any more.
-                pool.tidy_journal(false, || undurable(&live));
+                // Blocks that are durable need no journal any more, and what was dropped by hand must
+                // not come back with a restart.
+                let is_dropped = batch.iter().any(|change| change.is_dropped);
+                pool.tidy_journal(is_dropped, || undurable(&live));
                 // Also after an error, as somebody may wait.
                 tell.send_replace(live.head().hash());
             }

@@ -471,6 +471,15 @@ impl DevChain {
         Ok(true)
     }
 
+    /// Goes back to a canonical block, as `debug_setHead` does. Snapshots stay.
+    ///
+    /// # Errors
+    /// As [`EngineHandle::set_head`].
+    pub async fn set_head(&self, hash: B256) -> Result<()> {
+        let mut sealer = self.0.sealer.lock().await;
+        self.go_back(&mut sealer, hash, Patch::default()).await
+    }
+
     /// Goes back to the genesis block, with an empty pool.
     ///
     /// # Errors

@@ -3,7 +3,7 @@
 use crate::{Args, RpcContext, RpcError, RpcResult};
 use alloy_primitives::U64;
 use jsonrpsee::RpcModule;
-use retrie_engine::EngineError;
+use retrie_engine::{DevError, EngineError};
 use std::sync::Arc;
 
 pub(super) fn register(module: &mut RpcModule<RpcContext>) {
@@ -32,8 +32,13 @@ async fn set_head(rpc: &RpcContext, number: u64) -> RpcResult<()> {
                 .ok_or_else(|| rejected(format!("block #{number} not found")))
         })
         .await?;
-    engine.set_head(hash).await.map_err(|error| match error {
-        EngineError::Pipeline(error) => error.into(),
+    // A dev chain must not seal a block on the old head meanwhile.
+    let moved = match &rpc.dev {
+        Some(dev) => dev.chain.set_head(hash).await,
+        None => engine.set_head(hash).await.map_err(DevError::from),
+    };
+    moved.map_err(|error| match error {
+        DevError::Engine(EngineError::Pipeline(error)) => error.into(),
         error => rejected(error.to_string()),
     })
 }
