@@ -192,6 +192,14 @@ impl ChainSpec {
     pub fn to_genesis_json(&self) -> Result<String, ChainSpecError> {
         genesis_json::write(self)
     }
+
+    /// The member `config` of [`Self::to_genesis_json`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn config_json(&self) -> Result<serde_json::Value, ChainSpecError> {
+        genesis_json::write_config(self)
+    }
 }
 
 /// The embedded allocation of a public network. A test checks each against its genesis hash.

@@ -155,6 +155,8 @@ impl<'a> Simulation<'a> {
         let mut simulation = Self::new(spec, block.header(), input);
         simulation.state.hashes = None;
         simulation.state.most_cleared = None;
+        // Whoever may be in a block was decided when it was made: on dev chains contracts, too.
+        simulation.env.cfg_env.disable_eip3607 = true;
         simulation.before_transactions(block.header())?;
         Ok(simulation)
     }

@@ -194,7 +194,8 @@ fn rows_that_contradict_each_other_are_found() {
             let copy = node.dir.path().join("copy.dat");
             let file = data(&node).join("db/mdbx.dat");
             std::fs::copy(&file, &copy).unwrap();
-            remove(&node, &name, rows / 2);
+            // Of metadata the identity: datadirs of before lack the note of their chain.
+            remove(&node, &name, if table == "Metadata" { 0 } else { rows / 2 });
             let report = check(&node);
             assert!(report.count > 0, "{name}: a row that is gone is not missed");
             std::fs::rename(&copy, &file).unwrap();

@@ -1,6 +1,6 @@
 //! The namespace `admin`: the node itself.
 
-use crate::{RpcContext, RpcError, args::quick, web3::client_version};
+use crate::{RpcContext, RpcError, args::quick, debug::chain_config, web3::client_version};
 use alloy_primitives::B256;
 use jsonrpsee::{Methods, RpcModule};
 use serde::Serialize;
@@ -22,7 +22,7 @@ struct EthInfo {
     network: u64,
     genesis: B256,
     head: B256,
-    config: alloy_genesis::ChainConfig,
+    config: serde_json::Value,
 }
 
 /// The methods of this namespace.
@@ -34,7 +34,7 @@ pub(crate) fn methods(context: &RpcContext) -> Methods {
             network: spec.chain_id(),
             genesis: spec.genesis_hash(),
             head: rpc.live.head().hash(),
-            config: spec.genesis().config.clone(),
+            config: chain_config(rpc)?,
         };
         Ok(NodeInfo { name: client_version(), protocols: Protocols { eth } })
     });

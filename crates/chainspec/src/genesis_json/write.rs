@@ -39,6 +39,12 @@ pub(crate) fn write(spec: &ChainSpec) -> Result<String, ChainSpecError> {
         .map_err(|error| inexpressible(spec, format!("it does not encode ({error})")))
 }
 
+/// The member `config` of the genesis file.
+pub(crate) fn write_config(spec: &ChainSpec) -> Result<Value, ChainSpecError> {
+    serde_json::to_value(config(spec)?)
+        .map_err(|error| inexpressible(spec, format!("it does not encode ({error})")))
+}
+
 fn unless_zero(number: u64) -> Option<U64> {
     (number != 0).then(|| U64::from(number))
 }

@@ -32,7 +32,10 @@ impl Clock {
     /// Takes note that a block has this time. After one whose time was set, or that had to be later
     /// than the clock says, the clock goes on from there.
     pub(super) fn sealed(&mut self, timestamp: u64) {
-        let was_set = self.next.take().is_some();
+        let was_set = self.next == Some(timestamp);
+        if was_set {
+            self.next = None;
+        }
         if was_set || timestamp > machine_time().saturating_add_signed(self.offset) {
             self.set(timestamp);
         }

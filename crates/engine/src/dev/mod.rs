@@ -337,6 +337,13 @@ impl DevChain {
             return Ok(None);
         }
         let hash = block.hash();
+        {
+            // Before anybody hears of the block: what is set from then on is for the next one.
+            let mut seen = seen.write();
+            seen.clock.sealed(block.timestamp);
+            seen.base_fee = None;
+            seen.prev_randao = None;
+        }
         engine.built(built.block.clone());
         let outcome = engine.forkchoice(ForkchoiceState::same_hash(hash)).await?;
         if outcome.status.status != PayloadStatusEnum::Valid {
@@ -344,12 +351,6 @@ impl DevChain {
             return Err(EngineError::Build { reason });
         }
         sealer.patch = Patch::default();
-        {
-            let mut seen = seen.write();
-            seen.clock.sealed(block.timestamp);
-            seen.base_fee = None;
-            seen.prev_randao = None;
-        }
         maintainer.clone().wait_for(hash).await;
         Ok(Some(hash))
     }

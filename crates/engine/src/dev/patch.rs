@@ -20,7 +20,7 @@ impl Patch {
         let AccountOverride { balance, nonce, code, clears_storage, slots } = changed;
         account.balance = balance.or(account.balance);
         account.nonce = nonce.or(account.nonce);
-        account.code = code.or(account.code.take());
+        account.code = code.or_else(|| account.code.take());
         if clears_storage {
             account.clears_storage = true;
             account.slots.clear();

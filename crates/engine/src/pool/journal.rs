@@ -203,7 +203,8 @@ impl Journal {
         let Files { current, bytes, next, is_failing, .. } = &mut *files;
         let mut written = write_at(current, bytes, &record);
         if let Some((next, bytes)) = next {
-            written = written.and(write_at(next, bytes, &record));
+            let also = write_at(next, bytes, &record);
+            written = written.and(also);
         }
         match written {
             Ok(()) => *is_failing = false,

@@ -25,13 +25,18 @@ pub(crate) use clock::Clock;
 pub(crate) use raw::access_list;
 pub(crate) use recording::Recording;
 
-use crate::{RpcContext, args::quick};
+use crate::{RpcContext, RpcError, RpcResult, args::quick};
 use jsonrpsee::{Methods, RpcModule};
+
+/// The chain's forks and parameters, as genesis files have them.
+pub(crate) fn chain_config(rpc: &RpcContext) -> RpcResult<serde_json::Value> {
+    rpc.live.spec().config_json().map_err(|error| RpcError::Rejected(error.to_string()))
+}
 
 /// The methods of this namespace.
 pub(crate) fn methods(context: &RpcContext) -> Methods {
     let mut module = RpcModule::new(context.clone());
-    quick(&mut module, "debug_chainConfig", |rpc, _| Ok(rpc.live.spec().genesis().config.clone()));
+    quick(&mut module, "debug_chainConfig", |rpc, _| chain_config(rpc));
     dump::register(&mut module);
     process::register(&mut module);
     raw::register(&mut module);

@@ -65,11 +65,7 @@ fn with_signature(tx: TypedTransaction, signature: Signature) -> RpcResult<Poole
         TypedTransaction::Eip1559(tx) => tx.into_signed(signature).into(),
         TypedTransaction::Eip7702(tx) => tx.into_signed(signature).into(),
         TypedTransaction::Eip4844(_) => {
-            return Err(RpcError::Rejected(
-                "blob transactions have to be signed and sent with their sidecar: use \
-                 eth_sendRawTransaction"
-                    .into(),
-            ));
+            return Err(RpcError::Internal("a blob transaction without its sidecar".into()));
         }
     })
 }

@@ -108,6 +108,13 @@ fn typed(
     view: &View,
     mut request: TransactionRequest,
 ) -> RpcResult<TypedTransaction> {
+    if request.blob_versioned_hashes.is_some() {
+        return Err(RpcError::Rejected(
+            "blob transactions have to be signed and sent with their sidecar: use \
+             eth_sendRawTransaction"
+                .into(),
+        ));
+    }
     // What has a type of its own follows from the other fields.
     request.transaction_type = None;
     fill::complete(rpc, view, &mut request)?;
