@@ -18,7 +18,7 @@ use serde_json::value::RawValue;
 
 use crate::{ChainSpec, ChainSpecError, ChainSpecParts, DaoFork, blobs};
 
-pub(crate) use write::write;
+pub(crate) use write::{write, write_config};
 
 /// A fork field of `config`: its name, the fork, and whether chains may leave it out.
 type ForkField = (&'static str, EthereumHardfork, bool);
