@@ -165,7 +165,7 @@ async fn blocks_come_when_they_are_asked_for() {
     assert_eq!(block["timestamp"], hex(eta));
     let (code, message) = node.fail("evm_setNextBlockTimestamp", json!([hex(eta)])).await;
     assert_eq!(code, -32602, "{message}");
-    assert_eq!(node.call("evm_increaseTime", json!(["0xE10"])).await.as_i64().is_some(), true);
+    assert!(node.call("evm_increaseTime", json!(["0xE10"])).await.is_i64());
     node.call("anvil_mine", json!([])).await;
     let block = node.call("eth_getBlockByNumber", json!(["latest", false])).await;
     assert!(number(&block["timestamp"]) >= eta + 3600);

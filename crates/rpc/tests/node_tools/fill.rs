@@ -152,7 +152,7 @@ async fn blobs_get_their_proofs_and_hashes() {
     let mut osaka: Value = serde_json::from_str(&Rules::Prague.genesis_json()).unwrap();
     osaka["config"]["osakaTime"] = json!(0);
     let osaka = Arc::new(ChainSpec::from_genesis_json(&osaka.to_string()).unwrap());
-    let cases = [(test_chain(Rules::Cancun).spec.clone(), 1), (osaka, 128)];
+    let cases = [(test_chain(Rules::Cancun).spec, 1), (osaka, 128)];
     for (spec, proofs) in cases {
         let node = Node::new(&spec, raw());
         let request = json!({ "blobs": [blob, blob] });
