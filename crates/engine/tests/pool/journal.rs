@@ -110,7 +110,7 @@ fn a_torn_or_damaged_end_costs_only_itself() {
         drop(pool);
         assert_eq!(restarted(&world, &journal).1, expected + 1, "cut at {end}");
     }
-    let mut flipped = whole.clone();
+    let mut flipped = whole;
     flipped[lengths[3] as usize + 20] ^= 1;
     std::fs::write(&journal, &flipped).unwrap();
     assert_eq!(restarted(&world, &journal).1, 3);
