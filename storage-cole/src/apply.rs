@@ -2,21 +2,21 @@
 
 use crate::{
     Params,
-    backend::State,
     hash::{self, Batch},
     levels::{Levels, Stored, no_dir},
-    row::{BLOCKS, MANIFEST, MEMORY, META, blocks_row, memory_key, memory_rows},
+    row::{BLOCKS, MANIFEST, MEMORY, META, blocks_row, memory_key, memory_rows, parse_memory_key},
     run::{RunBuilder, RunInfo},
+    state::State,
 };
 use alloy_primitives::B256;
 use retrie_state::{
-    Applied, ApplyContext, BulkSink, NodeWrite, StateDelta, StateError, StateKey, Value,
+    Applied, ApplyContext, BulkSink, Direction, KeyRange, NodeWrite, Row, StateDelta, StateError,
+    StateKey, Value,
 };
-use std::{path::Path, sync::Arc};
-
-/// How many blocks' rows one block removes that have left the memory level. Two keeps pace with any
-/// number of blocks.
-const CLEANED: u64 = 2;
+use std::{
+    path::Path,
+    sync::{Arc, atomic::Ordering},
+};
 
 pub(crate) fn apply(
     params: &Params,
@@ -24,7 +24,7 @@ pub(crate) fn apply(
     view: &mut dyn NodeWrite,
     parent: &State,
     delta: &StateDelta,
-) -> Result<Applied, StateError> {
+) -> Result<Applied<State>, StateError> {
     let (number, jobs) = (context.number, context.jobs);
     let mut levels = parent.levels.clone();
     levels.resume(params, jobs);
@@ -32,7 +32,7 @@ pub(crate) fn apply(
         levels.horizon = number;
     }
     let pairs = delta.changes().iter().map(|change| (change.key, &change.next));
-    let mut changed = false;
+    let mut at_checkpoint = false;
     if parent.blocks.is_none() && is_large(delta.len(), params) {
         let dir = jobs.dir().ok_or_else(no_dir)?;
         let stored = first_run(params, dir, number, pairs)?;
@@ -41,7 +41,7 @@ pub(crate) fn apply(
         }
         levels.place_first(stored, params);
         (levels.merging_from, levels.writing_from) = (number + 1, number + 1);
-        changed = true;
+        at_checkpoint = true;
     } else {
         for (piece, row) in memory_rows(pairs.clone()).into_iter().enumerate() {
             let key = memory_key(number, piece_number(piece)?);
@@ -49,18 +49,19 @@ pub(crate) fn apply(
         }
         levels.writing.add_block(number, pairs);
     }
-    changed |= levels.checkpoint(number, params, jobs, view)?;
-    if changed {
+    at_checkpoint |= levels.checkpoint(number, params, jobs, view)?;
+    let mut checkpoints = parent.checkpoints.clone();
+    if at_checkpoint {
         view.put(META, MANIFEST, levels.manifest().encode(RunInfo::encode))?;
+        checkpoints.push(number, &levels);
     }
-    let rows_from = parent.blocks.map_or(number, |_| parent.rows_from);
-    let rows_from = clean(view, rows_from, levels.merging_from)?;
     let old = parent.blocks.map(|(first, last)| blocks_row(first, last));
     let first = parent.blocks.map_or(number, |(first, _)| first);
     view.replace(META, BLOCKS, old, Some(blocks_row(first, number)))?;
     let root = levels.root();
-    let state = State { levels, rows_from, blocks: Some((first, number)), as_of: u64::MAX };
-    Ok(Applied { root, cache: Arc::new(state) })
+    let (rows_from, blocks) = (parent.rows_from.clone(), Some((first, number)));
+    let state = State { levels, checkpoints, rows_from, blocks, as_of: u64::MAX };
+    Ok(Applied { root, cache: state })
 }
 
 /// Whether the first block of a store is a run of its own.
@@ -102,20 +103,26 @@ fn first_run<'a>(
     Stored::open(dir, builder.finish()?)
 }
 
-/// Removes rows of blocks from `from` on that have left the memory level; says from where on there
-/// may be rows.
-fn clean(view: &mut dyn NodeWrite, from: u64, memory_from: u64) -> Result<u64, StateError> {
-    let to = memory_from.min(from.saturating_add(CLEANED));
-    for block in from..to {
-        for piece in 0..=u16::MAX {
-            let key = memory_key(block, piece);
-            match view.get(MEMORY, &key)? {
-                Some(row) => view.replace(MEMORY, &key, Some(row), None)?,
-                None => break,
-            }
-        }
-    }
-    Ok(to.max(from))
+/// Removes rows of pairs, some `budget` of them, that no state from block `first_retained` on reads: the
+/// memory level of all of these begins at a later block.
+pub(crate) fn settle(
+    view: &mut dyn NodeWrite,
+    state: &State,
+    first_retained: u64,
+    budget: usize,
+) -> Result<(), StateError> {
+    let from = state.rows_from.load(Ordering::Relaxed);
+    let Some(to) = state.checkpoints.seen_from(first_retained).filter(|to| from < *to) else {
+        return Ok(());
+    };
+    let (start, end) = (memory_key(from, 0), memory_key(to, 0));
+    let rows = view.scan(MEMORY, KeyRange::new(&start, &end), Direction::Forward)?;
+    let rows = rows.take(budget).collect::<Result<Vec<Row>, _>>()?;
+    // Whether the commit comes about is not known yet: the hint follows with the next one.
+    let gone =
+        rows.first().map_or(Ok(to), |(key, _)| parse_memory_key(key).map(|(block, _)| block));
+    state.rows_from.fetch_max(gone?, Ordering::Relaxed);
+    rows.into_iter().try_for_each(|(key, row)| view.replace(MEMORY, &key, Some(row), None))
 }
 
 /// As [`apply`] of the same entries as the first block, straight into the tables.

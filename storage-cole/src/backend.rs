@@ -4,21 +4,19 @@ use crate::{
     Params, ParamsError, apply, check,
     levels::{Levels, Work},
     proof,
-    row::{
-        BLOCKS, MANIFEST, MEMORY, META, Manifest, memory_key, parse_blocks, parse_memory_key,
-        read_memory_row,
-    },
+    row::{BLOCKS, MANIFEST, MEMORY, META, Manifest, parse_blocks},
     run::{self, RunInfo},
     scan::Keys,
+    state::State,
     verify,
 };
 use alloy_primitives::{Address, B256, Bytes};
 use retrie_state::{
-    Applied, ApplyContext, Backend, BackendStats, BulkSink, Cache, Capabilities, Direction, HashId,
-    History, Identity, Jobs, KeyRange, NodeRead, NodeWrite, ProofError, Provenance, StateDelta,
+    Applied, ApplyContext, Backend, BackendStats, BulkSink, Capabilities, Direction, HashId,
+    History, Identity, KeyRange, NodeRead, NodeWrite, ProofError, Provenance, StateDelta,
     StateError, StateKey, Table, Value, Version,
 };
-use std::{ops::RangeInclusive, sync::Arc};
+use std::{ops::RangeInclusive, path::Path, sync::Arc};
 
 /// COLE, or COLE* with asynchronous merges, under given [`Params`].
 #[derive(Debug)]
@@ -27,76 +25,9 @@ pub struct Cole {
     params: Params,
 }
 
-/// The structure of one block's state, or of an older block's within it.
-#[derive(Clone, Debug)]
-pub(crate) struct State {
-    pub(crate) levels: Levels,
-    /// Blocks before this one have no rows in [`MEMORY`].
-    pub(crate) rows_from: u64,
-    /// First and last block; `None` on the empty state.
-    pub(crate) blocks: Option<(u64, u64)>,
-    /// The block whose state is read: `u64::MAX` for the last one.
-    pub(crate) as_of: u64,
-}
-
-impl State {
-    pub(crate) fn of(cache: &Cache) -> Result<&Self, StateError> {
-        // Caches come from `open` and `apply` alone.
-        cache
-            .downcast_ref()
-            .ok_or_else(|| StateError::corrupt("cole", "a cache of another backend"))
-    }
-
-    fn open(view: &dyn NodeRead, jobs: &Jobs) -> Result<Self, StateError> {
-        let mut levels = match view.get(META, MANIFEST)? {
-            None => Levels::default(),
-            Some(row) => Levels::opened(Manifest::decode(&row, RunInfo::decode)?, jobs.dir())?,
-        };
-        let mut rows_from = None;
-        if let Some(row) = view.scan(MEMORY, KeyRange::ALL, Direction::Forward)?.next() {
-            rows_from = Some(parse_memory_key(&row?.0)?.0);
-        }
-        let blocks = view.get(META, BLOCKS)?.map(|row| parse_blocks(&row)).transpose()?;
-        let mut pairs: Vec<(StateKey, Option<Value>)> = Vec::new();
-        let mut current = None;
-        let mut add = |block: u64, pairs: &mut Vec<(StateKey, Option<Value>)>| {
-            let group = match block < levels.writing_from {
-                true => &mut levels.merging,
-                false => &mut levels.writing,
-            };
-            group.add_block(block, pairs.iter().map(|(key, value)| (*key, value)));
-            pairs.clear();
-        };
-        let first = memory_key(levels.merging_from, 0);
-        for row in view.scan(MEMORY, KeyRange::from(&first), Direction::Forward)? {
-            let (key, row) = row?;
-            let (block, piece) = parse_memory_key(&key)?;
-            match &mut current {
-                Some((of, last)) if *of == block && u32::from(piece) == *last + 1 => *last += 1,
-                Some((of, _)) if *of == block => return Err(lost(block)),
-                _ if piece > 0 => return Err(lost(block)),
-                _ => {
-                    if let Some((of, _)) = current.replace((block, 0u32)) {
-                        add(of, &mut pairs);
-                    }
-                }
-            }
-            read_memory_row(&key, &row, &mut pairs)?;
-        }
-        if let Some((of, _)) = current {
-            add(of, &mut pairs);
-        }
-        // The root says that nothing is known of the blocks before the first one.
-        levels.horizon = levels.horizon.max(blocks.map_or(0, |(first, _)| first));
-        let next = blocks.map_or(0, |(_, last)| last.saturating_add(1));
-        let rows_from = rows_from.unwrap_or(next);
-        Ok(Self { levels, rows_from, blocks, as_of: u64::MAX })
-    }
-}
-
-fn lost(block: u64) -> StateError {
-    StateError::corrupt(MEMORY.name, format!("a row of block {block} is missing"))
-}
+/// Structures of blocks that are kept: those of the last sixteen. One shares with its parent's what the
+/// block did not change; of blocks that change thousands of keys each is some megabytes.
+const KEPT: usize = 16;
 
 impl Cole {
     /// Format version of rows, files and proofs.
@@ -124,6 +55,8 @@ impl Cole {
 }
 
 impl Backend for Cole {
+    type Cache = State;
+
     fn identity(&self) -> &Identity {
         &self.identity
     }
@@ -134,7 +67,6 @@ impl Backend for Cole {
             absence_proofs: true,
             state_determined_root: false,
             ethereum_root: false,
-            history: true,
         }
     }
 
@@ -146,37 +78,49 @@ impl Backend for Cole {
         Levels::default().root()
     }
 
-    fn open(&self, view: &dyn NodeRead, jobs: &Jobs) -> Result<Cache, StateError> {
-        Ok(Arc::new(State::open(view, jobs)?))
+    fn open(&self, view: &dyn NodeRead, dir: Option<&Path>) -> Result<State, StateError> {
+        State::open(view, dir)
+    }
+
+    fn caches_kept(&self) -> usize {
+        KEPT
     }
 
     fn apply(
         &self,
         context: &ApplyContext<'_>,
         view: &mut dyn NodeWrite,
-        cache: &Cache,
+        state: &State,
         delta: &StateDelta,
-    ) -> Result<Applied, StateError> {
-        apply::apply(&self.params, context, view, State::of(cache)?, delta)
+    ) -> Result<Applied<State>, StateError> {
+        apply::apply(&self.params, context, view, state, delta)
+    }
+
+    fn settle(
+        &self,
+        view: &mut dyn NodeWrite,
+        state: &State,
+        first_retained: u64,
+        budget: usize,
+    ) -> Result<(), StateError> {
+        apply::settle(view, state, first_retained, budget)
     }
 
     fn read(
         &self,
         _: &dyn NodeRead,
-        cache: &Cache,
+        state: &State,
         key: &StateKey,
     ) -> Result<Option<Value>, StateError> {
-        let state = State::of(cache)?;
         Ok(state.levels.get(key, state.as_of)?.and_then(|(_, value)| value))
     }
 
     fn slots_of(
         &self,
         _: &dyn NodeRead,
-        cache: &Cache,
+        state: &State,
         address: &Address,
     ) -> Result<Vec<(B256, Value)>, StateError> {
-        let state = State::of(cache)?;
         let start = StateKey::Slot(*address, B256::ZERO);
         let mut keys = Keys::new(&state.levels, start, state.as_of)?;
         let mut slots = Vec::new();
@@ -191,11 +135,10 @@ impl Backend for Cole {
     fn entries(
         &self,
         _: &dyn NodeRead,
-        cache: &Cache,
+        state: &State,
         start: Option<&StateKey>,
         limit: usize,
     ) -> Result<Vec<(StateKey, Value)>, StateError> {
-        let state = State::of(cache)?;
         let start = start.copied().unwrap_or(StateKey::Account(Address::ZERO));
         let mut keys = Keys::new(&state.levels, start, state.as_of)?;
         let mut entries = Vec::new();
@@ -219,10 +162,9 @@ impl Backend for Cole {
     fn prove(
         &self,
         _: &dyn NodeRead,
-        cache: &Cache,
+        state: &State,
         keys: &[StateKey],
     ) -> Result<Bytes, StateError> {
-        let state = State::of(cache)?;
         Ok(proof::prove(&state.levels, keys, state.as_of..=state.as_of)?.1)
     }
 
@@ -235,8 +177,7 @@ impl Backend for Cole {
         verify::verify(&self.params, root, keys, proof)
     }
 
-    fn stats(&self, view: &dyn NodeRead, cache: &Cache) -> Result<BackendStats, StateError> {
-        let state = State::of(cache)?;
+    fn stats(&self, view: &dyn NodeRead, state: &State) -> Result<BackendStats, StateError> {
         let count = |table| -> Result<u64, StateError> {
             view.scan(table, KeyRange::ALL, Direction::Forward)?
                 .try_fold(0, |count, row| row.map(|_| count + 1))
@@ -256,23 +197,23 @@ impl Backend for Cole {
         Ok(stats)
     }
 
-    fn history(&self) -> Option<&dyn History> {
+    fn history(&self) -> Option<&dyn History<State>> {
         Some(self)
     }
 
-    fn provenance(&self) -> Option<&dyn Provenance> {
+    fn provenance(&self) -> Option<&dyn Provenance<State>> {
         Some(self)
     }
 
     fn check(
         &self,
         view: &dyn NodeRead,
-        cache: &Cache,
+        state: &State,
         root: B256,
         _: Option<&dyn NodeRead>,
         report: &mut dyn FnMut(StateError),
     ) -> Result<(), StateError> {
-        check::check(view, State::of(cache)?, root, report)
+        check::check(view, state, root, report)
     }
 
     fn files_under_way(&self, view: &dyn NodeRead) -> Result<Vec<String>, StateError> {
@@ -290,7 +231,7 @@ impl Backend for Cole {
     }
 }
 
-impl History for Cole {
+impl History<State> for Cole {
     fn kept(&self, view: &dyn NodeRead) -> Result<Option<RangeInclusive<u64>>, StateError> {
         let Some(row) = view.get(META, BLOCKS)? else { return Ok(None) };
         let (first, last) = parse_blocks(&row)?;
@@ -304,10 +245,9 @@ impl History for Cole {
     fn open_at(
         &self,
         _: &dyn NodeRead,
-        cache: &Cache,
+        state: &State,
         number: u64,
-    ) -> Result<(B256, Cache), StateError> {
-        let state = State::of(cache)?;
+    ) -> Result<(B256, Arc<State>), StateError> {
         let past = State { as_of: number, ..state.clone() };
         Ok((past.levels.root(), Arc::new(past)))
     }
@@ -321,15 +261,15 @@ impl History for Cole {
     }
 }
 
-impl Provenance for Cole {
+impl Provenance<State> for Cole {
     fn versions(
         &self,
         _: &dyn NodeRead,
-        cache: &Cache,
+        state: &State,
         keys: &[StateKey],
         blocks: RangeInclusive<u64>,
     ) -> Result<(Vec<Vec<Version>>, Bytes), StateError> {
-        proof::prove(&State::of(cache)?.levels, keys, blocks)
+        proof::prove(&state.levels, keys, blocks)
     }
 
     fn verify_versions(

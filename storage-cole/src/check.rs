@@ -1,10 +1,10 @@
 //! The check of a store: every file, every row, and that they fit together.
 
 use crate::{
-    backend::State,
     levels::Levels,
     row::{MANIFEST, META, Manifest},
     run::RunInfo,
+    state::State,
 };
 use alloy_primitives::B256;
 use retrie_state::{NodeRead, StateError};

@@ -5,7 +5,7 @@
 
 use alloc::vec::Vec;
 use alloy_primitives::B256;
-use blake2b_simd::Params;
+use retrie_state::blake2b::{Hasher, hash as parts};
 
 /// The leaf of a tree: `key` (an encoded state key) had `value` (`None`: deleted) from `block` on.
 pub(crate) fn pair(key: &[u8], block: u64, value: Option<&[u8]>) -> B256 {
@@ -19,12 +19,12 @@ pub(crate) fn pair(key: &[u8], block: u64, value: Option<&[u8]>) -> B256 {
 
 /// A node of any tree, over the digests of its children.
 pub(crate) fn node<'a>(children: impl IntoIterator<Item = &'a B256>) -> B256 {
-    let mut state = params().to_state();
+    let mut state = Hasher::default();
     state.update(&[0x01]);
     for child in children {
         state.update(&child[..]);
     }
-    B256::from_slice(state.finalize().as_bytes())
+    state.finish()
 }
 
 /// What a filter looks for: the numbers `a` (which block) and `b` (which bits) of a key.
@@ -85,7 +85,7 @@ pub(crate) struct LevelDigests {
 pub(crate) fn root(horizon: u64, memory: [B256; 2], levels: &[LevelDigests]) -> B256 {
     let is_empty = |level: &LevelDigests| level.writing.is_empty() && level.merging.is_empty();
     let used = levels.iter().rposition(|level| !is_empty(level)).map_or(0, |last| last + 1);
-    let mut state = params().to_state();
+    let mut state = Hasher::default();
     state.update(&[0x07]).update(&horizon.to_be_bytes());
     state.update(&memory[0][..]).update(&memory[1][..]);
     state.update(&(used as u16).to_be_bytes());
@@ -95,7 +95,7 @@ pub(crate) fn root(horizon: u64, memory: [B256; 2], levels: &[LevelDigests]) -> 
             state.update(&digest[..]);
         }
     }
-    B256::from_slice(state.finalize().as_bytes())
+    state.finish()
 }
 
 /// Identity of the work that makes a run: not under the root, but the run's files are named by it.
@@ -105,99 +105,70 @@ pub(crate) fn work<'a>(
     cutoff: &[u8],
     inputs: impl IntoIterator<Item = &'a B256>,
 ) -> B256 {
-    let mut state = self::params().to_state();
+    let mut state = Hasher::default();
     state.update(&[0x08]).update(&params[..]);
     // At most nine bytes.
     state.update(&[cutoff.len() as u8]).update(cutoff);
     for input in inputs {
         state.update(&input[..]);
     }
-    B256::from_slice(state.finalize().as_bytes())
+    state.finish()
 }
 
-fn params() -> Params {
-    let mut params = Params::new();
-    params.hash_length(32);
-    params
-}
-
-fn parts(parts: &[&[u8]]) -> B256 {
-    let mut state = params().to_state();
-    for part in parts {
-        state.update(part);
-    }
-    B256::from_slice(state.finalize().as_bytes())
-}
-
-/// Many inputs hashed together: four at a time where the CPU can, which is more than twice as fast
-/// as one by one.
+/// Many inputs hashed together, which is more than twice as fast as one by one. The digests are those
+/// of the functions of the same names.
 #[cfg(feature = "std")]
 #[derive(Debug, Default)]
-pub(crate) struct Batch {
-    inputs: Vec<u8>,
-    ends: Vec<usize>,
-}
+pub(crate) struct Batch(retrie_state::blake2b::Batch);
 
 #[cfg(feature = "std")]
 impl Batch {
     /// Adds a [`pair`].
     pub(crate) fn pair(&mut self, key: &[u8], block: u64, value: Option<&[u8]>) {
         debug_assert!(key.len() < 256);
-        self.inputs.extend_from_slice(&[0x00, key.len() as u8]);
-        self.inputs.extend_from_slice(key);
-        self.inputs.extend_from_slice(&block.to_be_bytes());
-        self.inputs.push(u8::from(value.is_some()));
-        self.inputs.extend_from_slice(value.unwrap_or_default());
-        self.ends.push(self.inputs.len());
+        self.0.push(|input| {
+            input.extend_from_slice(&[0x00, key.len() as u8]);
+            input.extend_from_slice(key);
+            input.extend_from_slice(&block.to_be_bytes());
+            input.push(u8::from(value.is_some()));
+            input.extend_from_slice(value.unwrap_or_default());
+        });
     }
 
     /// Adds a [`node`].
     pub(crate) fn node<'a>(&mut self, children: impl IntoIterator<Item = &'a B256>) {
-        self.inputs.push(0x01);
-        for child in children {
-            self.inputs.extend_from_slice(&child[..]);
-        }
-        self.ends.push(self.inputs.len());
+        self.0.push(|input| {
+            input.push(0x01);
+            for child in children {
+                input.extend_from_slice(&child[..]);
+            }
+        });
     }
 
     /// Adds the hash behind a [`filter_key`], which its first 16 bytes are.
     pub(crate) fn filter_key(&mut self, key: &[u8]) {
-        self.inputs.push(0x02);
-        self.inputs.extend_from_slice(key);
-        self.ends.push(self.inputs.len());
+        self.0.push(|input| {
+            input.push(0x02);
+            input.extend_from_slice(key);
+        });
     }
 
     /// Adds a [`filter_block`].
     pub(crate) fn filter_block(&mut self, block: &[u8; 64]) {
-        self.inputs.push(0x03);
-        self.inputs.extend_from_slice(block);
-        self.ends.push(self.inputs.len());
+        self.0.push(|input| {
+            input.push(0x03);
+            input.extend_from_slice(block);
+        });
     }
 
     /// Number of inputs.
     pub(crate) const fn len(&self) -> usize {
-        self.ends.len()
+        self.0.len()
     }
 
     /// The digests, in the order of adding, appended to `digests`; the batch is empty afterwards.
     pub(crate) fn finish_into(&mut self, digests: &mut Vec<B256>) {
-        use blake2b_simd::many::HashManyJob;
-        let params = params();
-        // Jobs are large: a few at a time stay in the nearest cache.
-        let mut jobs = Vec::with_capacity(self.ends.len().min(16));
-        digests.reserve(self.ends.len());
-        let mut start = 0;
-        for ends in self.ends.chunks(16) {
-            jobs.clear();
-            for end in ends {
-                jobs.push(HashManyJob::new(&params, &self.inputs[start..*end]));
-                start = *end;
-            }
-            blake2b_simd::many::hash_many(&mut jobs);
-            digests.extend(jobs.iter().map(|job| B256::from_slice(job.to_hash().as_bytes())));
-        }
-        self.inputs.clear();
-        self.ends.clear();
+        self.0.finish_into(digests);
     }
 }
 

@@ -37,10 +37,11 @@
 //! | module | what |
 //! |---|---|
 //! | `hash`, `tree`, `filter`, `multi` | hashes under the root; parts of trees; where filters look; multi-proofs |
-//! | `params` | parameters |
+//! | `params`, `descriptor` | parameters; flags, and what lists of backends have of it |
 //! | `memory` | the memory level |
 //! | `run` | runs: files, models, trees, merging |
-//! | `levels` | the structure of a state; checkpoints and jobs |
+//! | `levels` | the memory level and the runs; checkpoints and jobs |
+//! | `state` | the structure of a block's state: levels, and which blocks there are |
 //! | `row` | rows: pairs in memory, manifest |
 //! | `backend`, `apply`, `scan`, `check` | the backend; one block; keys in order; the check of everything |
 //! | `proof`, `wire`, [`verify()`] | building proofs; their bytes; checking them: pure, `no_std` |
@@ -48,6 +49,7 @@
 #![cfg_attr(not(feature = "std"), no_std)]
 extern crate alloc;
 
+mod descriptor;
 mod filter;
 mod hash;
 mod multi;
@@ -74,9 +76,16 @@ mod row;
 mod run;
 #[cfg(feature = "std")]
 mod scan;
+#[cfg(feature = "std")]
+mod state;
 
 #[cfg(feature = "std")]
 pub use backend::Cole;
+#[cfg(feature = "std")]
+pub use state::State;
 
+#[cfg(feature = "std")]
+pub use descriptor::BACKENDS;
+pub use descriptor::PROOF_FORMATS;
 pub use params::{Params, ParamsError};
 pub use verify::{verify, verify_versions};

@@ -1,8 +1,11 @@
 //! The rows of a store: pairs of the memory level by block, the manifest, the blocks there are.
 
 use crate::{levels::Work, run::Cutoff};
-use alloy_primitives::{B256, Bytes};
-use retrie_state::{StateError, StateKey, Table, Value};
+use alloy_primitives::Bytes;
+use retrie_state::{
+    StateError, StateKey, Table, Value,
+    wire::{WireReader, put_varint},
+};
 
 /// Pairs of the memory level: block (8 bytes, BE), piece (2, BE) to pairs.
 pub(crate) const MEMORY: Table = Table::new(0x40, "ColeMemory");
@@ -53,7 +56,7 @@ pub(crate) fn memory_rows<'a>(
         match value {
             None => row.push(0),
             Some(value) => {
-                put_number(&mut row, value.len() as u64 + 1);
+                put_varint(&mut row, value.len() as u64 + 1);
                 row.extend_from_slice(value);
             }
         }
@@ -71,27 +74,31 @@ pub(crate) fn read_memory_row(
     row: &Bytes,
     pairs: &mut Vec<(StateKey, Option<Value>)>,
 ) -> Result<(), StateError> {
-    let bad = || StateError::corrupt(MEMORY.name, format!("row {} is malformed", hex(key)));
-    let mut reader = Reader(row);
+    read_pairs(row, pairs)
+        .ok_or_else(|| StateError::corrupt(MEMORY.name, format!("row {} is malformed", hex(key))))
+}
+
+fn read_pairs(row: &Bytes, pairs: &mut Vec<(StateKey, Option<Value>)>) -> Option<()> {
+    let mut reader = WireReader::new(row);
     let mut last: Vec<u8> = Vec::new();
-    while !reader.0.is_empty() {
-        let (shared, rest) = (reader.byte().ok_or_else(bad)?, reader.byte().ok_or_else(bad)?);
+    while !reader.is_empty() {
+        let [shared, rest] = *reader.array().ok()?;
         if usize::from(shared) > last.len() {
-            return Err(bad());
+            return None;
         }
         last.truncate(shared.into());
-        last.extend_from_slice(reader.take(rest.into()).ok_or_else(bad)?);
-        let key = StateKey::decode(&last).ok_or_else(bad)?;
-        let value = match reader.number().ok_or_else(bad)? {
+        last.extend_from_slice(reader.take(rest.into()).ok()?);
+        let key = StateKey::decode(&last)?;
+        let value = match reader.varint().ok()? {
             0 => None,
             len => {
-                let len = usize::try_from(len - 1).map_err(|_| bad())?;
-                Some(row.slice_ref(reader.take(len).ok_or_else(bad)?))
+                let len = usize::try_from(len - 1).ok()?;
+                Some(row.slice_ref(reader.take(len).ok()?))
             }
         };
         pairs.push((key, value));
     }
-    Ok(())
+    Some(())
 }
 
 /// The row [`BLOCKS`].
@@ -102,12 +109,11 @@ pub(crate) fn blocks_row(first: u64, last: u64) -> Bytes {
 /// First and last block.
 pub(crate) fn parse_blocks(row: &[u8]) -> Result<(u64, u64), StateError> {
     let bad = || StateError::corrupt(META.name, "the row `blocks` is malformed");
-    let mut reader = Reader(row);
-    let (first, last) = (reader.word().ok_or_else(bad)?, reader.word().ok_or_else(bad)?);
-    if first > last || !reader.0.is_empty() {
-        return Err(bad());
+    let mut reader = WireReader::new(row);
+    match (reader.u64(), reader.u64(), reader.finish()) {
+        (Ok(first), Ok(last), Ok(())) if first <= last => Ok((first, last)),
+        _ => Err(bad()),
     }
-    Ok((first, last))
 }
 
 /// Version of the manifest.
@@ -157,7 +163,7 @@ impl<R> Manifest<R> {
     /// Reads the row; `take` reads a run.
     pub(crate) fn decode(
         row: &[u8],
-        take: impl Fn(&mut &[u8]) -> Option<R>,
+        take: impl Fn(&mut WireReader<'_>) -> Option<R>,
     ) -> Result<Self, StateError> {
         match row.first() {
             Some(&VERSION) => {}
@@ -174,20 +180,20 @@ impl<R> Manifest<R> {
             .ok_or_else(|| StateError::corrupt(META.name, "the manifest is malformed"))
     }
 
-    fn decode_rest(row: &[u8], take: impl Fn(&mut &[u8]) -> Option<R>) -> Option<Self> {
-        let mut reader = Reader(row);
-        let (horizon, merging_from, writing_from) =
-            (reader.word()?, reader.word()?, reader.word()?);
+    fn decode_rest(row: &[u8], take: impl Fn(&mut WireReader<'_>) -> Option<R>) -> Option<Self> {
+        let mut reader = WireReader::new(row);
+        let horizon = reader.u64().ok()?;
+        let (merging_from, writing_from) = (reader.u64().ok()?, reader.u64().ok()?);
         let flush = take_work(&mut reader)?;
         let mut levels = Vec::new();
-        for _ in 0..reader.byte()? {
-            let counts = [reader.byte()?, reader.byte()?];
+        for _ in 0..reader.u8().ok()? {
+            let [writing, merging] = *reader.array().ok()?;
             let mut group =
-                |count| -> Option<Vec<R>> { (0..count).map(|_| take(&mut reader.0)).collect() };
-            let (writing, merging) = (group(counts[0])?, group(counts[1])?);
+                |count| -> Option<Vec<R>> { (0..count).map(|_| take(&mut reader)).collect() };
+            let (writing, merging) = (group(writing)?, group(merging)?);
             levels.push(LevelRow { writing, merging, merge: take_work(&mut reader)? });
         }
-        let is_sound = merging_from <= writing_from && reader.0.is_empty();
+        let is_sound = merging_from <= writing_from && reader.is_empty();
         is_sound.then_some(Self { horizon, merging_from, writing_from, flush, levels })
     }
 }
@@ -206,58 +212,19 @@ fn put_work(work: &Option<Work>, out: &mut Vec<u8>) {
     out.extend_from_slice(&cutoff_bytes(work.cutoff));
 }
 
-fn take_work(reader: &mut Reader<'_>) -> Option<Option<Work>> {
-    match reader.byte()? {
+fn take_work(reader: &mut WireReader<'_>) -> Option<Option<Work>> {
+    match reader.u8().ok()? {
         0 => Some(None),
         1 => {
-            let id = B256::from_slice(reader.take(32)?);
-            let cutoff = match reader.byte()? {
+            let id = reader.hash().ok()?;
+            let cutoff = match reader.u8().ok()? {
                 0 => None,
-                kind @ (1 | 2) => Some(Cutoff { block: reader.word()?, is_deepest: kind == 2 }),
+                kind @ (1 | 2) => Some(Cutoff { block: reader.u64().ok()?, is_deepest: kind == 2 }),
                 _ => return None,
             };
             Some(Some(Work { id, cutoff, handle: None }))
         }
         _ => None,
-    }
-}
-
-fn put_number(out: &mut Vec<u8>, mut number: u64) {
-    while number >= 0x80 {
-        out.push(number as u8 | 0x80);
-        number >>= 7;
-    }
-    out.push(number as u8);
-}
-
-/// Takes bytes from the front; `None` when there are too few.
-struct Reader<'a>(&'a [u8]);
-
-impl<'a> Reader<'a> {
-    fn take(&mut self, len: usize) -> Option<&'a [u8]> {
-        let (head, rest) = self.0.split_at_checked(len)?;
-        self.0 = rest;
-        Some(head)
-    }
-
-    fn byte(&mut self) -> Option<u8> {
-        Some(self.take(1)?[0])
-    }
-
-    fn word(&mut self) -> Option<u64> {
-        Some(u64::from_be_bytes(*self.take(8)?.first_chunk()?))
-    }
-
-    fn number(&mut self) -> Option<u64> {
-        let mut number = 0;
-        for shift in (0..64).step_by(7) {
-            let byte = self.byte()?;
-            number |= u64::from(byte & 0x7f).checked_shl(shift)?;
-            if byte < 0x80 {
-                return Some(number);
-            }
-        }
-        None
     }
 }
 
@@ -268,7 +235,7 @@ fn hex(bytes: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use alloy_primitives::Address;
+    use alloy_primitives::{Address, B256};
 
     fn key(n: u16) -> StateKey {
         let address = Address::repeat_byte((n / 100) as u8);
@@ -304,6 +271,20 @@ mod tests {
     }
 
     #[test]
+    fn a_length_in_a_longer_form_than_need_be_is_refused() {
+        let value: Option<Value> = Some(Bytes::from_static(&[7]));
+        let row = memory_rows([(key(5), &value)].into_iter()).remove(0);
+        let read = |row: &[u8]| {
+            let mut pairs = Vec::new();
+            read_memory_row(&[], &Bytes::copy_from_slice(row), &mut pairs).map(|()| pairs)
+        };
+        assert_eq!(read(&row).unwrap(), [(key(5), value)]);
+        let at = row.len() - 2;
+        assert_eq!(row[at..], [2, 7]);
+        assert!(read(&[&row[..at], &[0x82, 0x00, 7]].concat()).is_err());
+    }
+
+    #[test]
     fn a_manifest_reads_back_and_a_newer_one_is_named() {
         let work = |n: u8, cutoff| Some(Work { id: B256::repeat_byte(n), cutoff, handle: None });
         let manifest = Manifest {
@@ -322,11 +303,7 @@ mod tests {
             ],
         };
         let row = manifest.encode(|run, out| out.push(*run));
-        let take = |bytes: &mut &[u8]| {
-            let (first, rest) = bytes.split_first()?;
-            *bytes = rest;
-            Some(*first)
-        };
+        let take = |bytes: &mut WireReader<'_>| bytes.u8().ok();
         assert_eq!(Manifest::decode(&row, take).unwrap(), manifest);
         for cut in 0..row.len() {
             assert!(Manifest::decode(&row[..cut], take).is_err());

@@ -28,10 +28,10 @@ fn found(chain: &Chain) -> Vec<String> {
         Err(error) => vec![error.to_string()],
         Ok(store) => {
             let keys: Vec<_> = (0..170).map(key).collect();
-            let reader = store.reader(At::Tip).unwrap();
+            let tip = store.at(At::Tip).unwrap();
             let mut found: Vec<_> =
-                keys.iter().filter_map(|key| Some(reader.get(key).err()?.to_string())).collect();
-            found.extend(store.prove(At::Tip, &keys).err().map(|error| error.to_string()));
+                keys.iter().filter_map(|key| Some(tip.get(key).err()?.to_string())).collect();
+            found.extend(tip.prove(&keys).err().map(|error| error.to_string()));
             found.extend(faults(&store));
             found
         }

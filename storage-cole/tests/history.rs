@@ -4,7 +4,7 @@ mod common;
 
 use common::{Chain, key};
 use rand::{Rng, SeedableRng, rngs::StdRng};
-use retrie_state::{At, Provenance, StateError, StateKey, StateReader};
+use retrie_state::{ProofError, StateError, StateKey, StateProof, StateReader, Version};
 use retrie_storage_cole::Params;
 use std::ops::RangeInclusive;
 
@@ -14,18 +14,24 @@ fn small(async_merge: bool) -> Params {
     Params { async_merge, memory_pairs: 20, size_ratio: 2, ..Params::default() }
 }
 
-fn provenance(chain: &Chain) -> &dyn Provenance {
-    chain.store().backend().provenance().unwrap()
+/// What a proof shows of blocks that may be others than it was made for.
+fn shown(
+    chain: &Chain,
+    proof: &StateProof,
+    keys: &[StateKey],
+    blocks: RangeInclusive<u64>,
+) -> Result<Vec<Vec<Version>>, ProofError> {
+    let provenance = chain.store().backend().provenance().unwrap();
+    provenance.verify_versions(proof.root, keys, blocks, &proof.bytes)
 }
 
 /// Versions and their proof at the tip, which must hold.
 fn check_versions(chain: &Chain, keys: &[StateKey], blocks: RangeInclusive<u64>) -> usize {
-    let (versions, proof) = chain.store().versions(At::Tip, keys, blocks.clone()).unwrap();
+    let (versions, proof) = chain.tip().versions(keys, blocks.clone()).unwrap();
     let (from, to) = (*blocks.start(), *blocks.end());
     let expected: Vec<_> = keys.iter().map(|key| chain.versions(key, from, to)).collect();
     assert_eq!(versions, expected, "blocks {blocks:?}");
-    let shown = provenance(chain).verify_versions(proof.root, keys, blocks.clone(), &proof.bytes);
-    assert_eq!(shown.unwrap(), expected, "blocks {blocks:?}");
+    assert_eq!(shown(chain, &proof, keys, blocks.clone()).unwrap(), expected, "blocks {blocks:?}");
     proof.bytes.len()
 }
 
@@ -71,10 +77,8 @@ fn a_proof_of_one_range_shows_nothing_false_for_another() {
             from..=random.random_range(from..=tip)
         };
         let (made, asked) = (range(), range());
-        let (_, proof) = chain.store().versions(At::Tip, &keys, made).unwrap();
-        let shown =
-            provenance(&chain).verify_versions(proof.root, &keys, asked.clone(), &proof.bytes);
-        if let Ok(shown) = shown {
+        let (_, proof) = chain.tip().versions(&keys, made).unwrap();
+        if let Ok(shown) = shown(&chain, &proof, &keys, asked.clone()) {
             let of = |key| chain.versions(key, *asked.start(), *asked.end());
             assert_eq!(shown, keys.iter().map(of).collect::<Vec<_>>());
         }
@@ -99,20 +103,20 @@ fn merges_drop_what_is_older_than_the_history_that_is_kept() {
             // As much as was asked for is there.
             assert!(*kept.start() <= tip.saturating_sub(15) && *kept.end() == tip);
             for number in [*kept.start(), (*kept.start() + tip) / 2, tip] {
-                let past = chain.store().history(number).unwrap();
+                let past = chain.past(number).unwrap();
                 for n in 0..KEYS {
                     assert_eq!(past.get(&key(n)).unwrap(), chain.value(&key(n), number));
                 }
             }
             if let Some(before) = kept.start().checked_sub(1) {
-                let error = chain.store().history(before).map(drop).unwrap_err();
+                let error = chain.past(before).map(drop).unwrap_err();
                 assert!(matches!(error, StateError::NotInHistory { .. }), "{error}");
                 let keys = [key(1)];
-                let error = chain.store().versions(At::Tip, &keys, before..=tip).map(drop);
+                let error = chain.tip().versions(&keys, before..=tip).map(drop);
                 assert!(error.is_err());
             }
             let keys: Vec<_> = (0..KEYS).map(key).collect();
-            let proof = chain.store().prove(At::Tip, &keys).unwrap();
+            let proof = chain.tip().prove(&keys).unwrap();
             let shown = chain.store().backend().verify(proof.root, &keys, &proof.bytes).unwrap();
             let expected: Vec<_> = keys.iter().map(|key| chain.value(key, tip)).collect();
             assert_eq!(shown, expected);
@@ -135,7 +139,7 @@ fn a_single_key_with_many_versions_is_read_at_every_block() {
         chain.block(&[(key(1), value), (key(2 + n % 5), Some(vec![n as u8].into()))]);
     }
     for number in 0..400 {
-        let past = chain.store().history(number).unwrap();
+        let past = chain.past(number).unwrap();
         assert_eq!(past.get(&key(1)).unwrap(), chain.value(&key(1), number));
     }
     // Proofs grow with what they show, not with what there is.
@@ -153,9 +157,8 @@ fn nothing_is_shown_of_blocks_before_the_first_one() {
     for _ in 0..30 {
         chain.random_block(&mut random, KEYS, 12);
         let keys = [key(1), key(2)];
-        let (_, proof) = chain.store().versions(At::Tip, &keys, 20..=20).unwrap();
-        let shown =
-            |blocks| provenance(&chain).verify_versions(proof.root, &keys, blocks, &proof.bytes);
+        let (_, proof) = chain.tip().versions(&keys, 20..=20).unwrap();
+        let shown = |blocks| shown(&chain, &proof, &keys, blocks);
         assert_eq!(shown(20..=20).unwrap(), [vec![], vec![]]);
         // Whatever they were: this store does not know.
         for blocks in [19..=19, 0..=0, 5..=20] {

@@ -1,11 +1,11 @@
 //! The backend test-kit, on COLE and COLE* whose levels are small enough to be flushed and merged
 //! every few blocks.
 
-use retrie_state::{Backend, testkit::Scale};
+use retrie_state::{AnyBackend, testkit::Scale};
 use retrie_storage_cole::{Cole, Params};
 use std::sync::Arc;
 
-fn cole(params: Params) -> Arc<dyn Backend> {
+fn cole(params: Params) -> Arc<dyn AnyBackend> {
     Arc::new(Cole::new(params).expect("parameters within their ranges"))
 }
 

@@ -15,17 +15,17 @@
 //! all additions of all levels are one batch, with shared inversions.
 
 use crate::{
-    backend::NAME,
-    cache::{Memo, State},
+    cache::Memo,
     hash, merkle,
     params::Params,
     point::{Point, sum},
     record::{
-        AMTS, Amt, BLOCKS, BlockRow, KEY_SLOTS, KEYS, META, META_KEY, Meta, Position, RANGE,
+        AMTS, Amt, BLOCKS, BlockRow, KEY_SLOTS, KEYS, META, META_KEY, Meta, NAME, Position, RANGE,
         Record, SLOTS, TREES, VERSION_END, Way, amt_key, check_way, corrupt, group_key, range_key,
         slot_key,
     },
     shard::ProofShard,
+    state::State,
     tree::Bump,
 };
 use alloy_primitives::{B256, Bytes};

@@ -2,29 +2,26 @@
 
 use crate::{
     apply, bulk,
-    cache::{self, Memo, Shared, State},
-    check,
-    collect::{self, Collection},
-    merkle::{Group, Range},
+    cache::Memo,
+    check, collect,
     params::Params,
     proof,
-    record::{
-        AMTS, Amt, BLOCKS, KEYS, META, Meta, RANGE, Record, SLOTS, TREES, corrupt, range_key,
-    },
+    record::{AMTS, BLOCKS, KEYS, META, Meta, NAME, RANGE, Record, SLOTS, TREES, corrupt},
     shard::ProofShard,
-    tree::ProofTree,
+    state::State,
     verify,
 };
 use alloy_primitives::{Address, B256, Bytes};
 use retrie_state::{
-    Applied, ApplyContext, Backend, BackendStats, BulkSink, Cache, Capabilities, Direction, HashId,
-    Identity, Jobs, KeyRange, NodeRead, NodeWrite, ProofError, ProofShards, StateDelta, StateError,
+    Applied, ApplyContext, Backend, BackendStats, BulkSink, Capabilities, Direction, HashId,
+    Identity, KeyRange, NodeRead, NodeWrite, ProofError, ProofShards, StateDelta, StateError,
     StateKey, Table, Value, prefix_end,
 };
-use std::{fmt, sync::Arc};
+use std::{fmt, path::Path, sync::Arc};
 
-/// Name of the backend.
-pub(crate) const NAME: &str = "lvmt";
+/// Structures of blocks that are kept: those of the last sixteen. One shares with its parent's what the
+/// block did not change, which of a block with thousands of changes is little of the proof tree.
+const KEPT: usize = 16;
 
 /// Why the backend cannot be set up.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -91,31 +88,6 @@ impl Lvmt {
         &self.params
     }
 
-    fn state<'a>(&self, cache: &'a Cache) -> Result<&'a State, StateError> {
-        let foreign = || corrupt(META, "the structure in memory belongs to another backend");
-        cache.downcast_ref::<State>().ok_or_else(foreign)
-    }
-
-    fn open_state(&self, view: &dyn NodeRead) -> Result<State, StateError> {
-        let meta = Meta::get(view)?;
-        let height = self.params.height();
-        let (second, range) = if meta.blocks == 0 {
-            (Shared::new(1 << height, Amt::NONE), Range::default())
-        } else {
-            let range = Range::open(meta.blocks, |level, group, size| {
-                let row = view.get(RANGE, &range_key(level, group))?;
-                Ok(row.and_then(|row| Group::decode(&row, size)))
-            })?;
-            let range = range.ok_or_else(|| {
-                corrupt(RANGE, "the last groups are missing or contradict each other")
-            })?;
-            (cache::second_level(view, height)?, range)
-        };
-        let tree = ProofTree::new(height, self.shard, meta.keys == 0);
-        let collection = Collection::new(self.slack, self.shard);
-        Ok(State { meta, second, range, tree, collection, memo: Memo::default() })
-    }
-
     fn entries_in<'a>(
         &self,
         view: &'a dyn NodeRead,
@@ -134,6 +106,8 @@ impl Lvmt {
 }
 
 impl Backend for Lvmt {
+    type Cache = State;
+
     fn identity(&self) -> &Identity {
         &self.identity
     }
@@ -144,7 +118,6 @@ impl Backend for Lvmt {
             absence_proofs: true,
             state_determined_root: false,
             ethereum_root: false,
-            history: false,
         }
     }
 
@@ -156,39 +129,48 @@ impl Backend for Lvmt {
         self.empty_root
     }
 
-    fn open(&self, view: &dyn NodeRead, _: &Jobs) -> Result<Cache, StateError> {
-        Ok(Arc::new(self.open_state(view)?))
+    fn open(&self, view: &dyn NodeRead, _: Option<&Path>) -> Result<State, StateError> {
+        State::open(view, self.params.height(), self.shard, self.slack)
+    }
+
+    fn caches_kept(&self) -> usize {
+        KEPT
+    }
+
+    fn cache_bytes(&self) -> u64 {
+        let structures = KEPT as u64 + 1;
+        let structure = State::bytes(self.params.height(), self.shard);
+        // A block hands its rows on to nobody: those of the tip and of the block on top of it.
+        self.params.bytes() + structures * structure + 2 * Memo::BYTES
     }
 
     fn apply(
         &self,
         context: &ApplyContext<'_>,
         view: &mut dyn NodeWrite,
-        cache: &Cache,
+        parent: &State,
         delta: &StateDelta,
-    ) -> Result<Applied, StateError> {
-        let parent = self.state(cache)?;
-        let (root, state) = apply::apply(&self.params, self.shard, context, view, parent, delta)?;
-        Ok(Applied { root, cache: Arc::new(state) })
+    ) -> Result<Applied<State>, StateError> {
+        let (root, cache) = apply::apply(&self.params, self.shard, context, view, parent, delta)?;
+        Ok(Applied { root, cache })
     }
 
-    fn hint(&self, view: &dyn NodeRead, cache: &Cache, keys: &[StateKey]) {
+    fn hint(&self, view: &dyn NodeRead, state: &State, keys: &[StateKey]) {
         // What cannot be read now will be reported when it is needed.
-        keys.iter().for_each(|key| drop(self.read(view, cache, key)));
+        keys.iter().for_each(|key| drop(self.read(view, state, key)));
     }
 
     fn read(
         &self,
         view: &dyn NodeRead,
-        cache: &Cache,
+        state: &State,
         key: &StateKey,
     ) -> Result<Option<Value>, StateError> {
-        let memo = &self.state(cache)?.memo;
-        let row = match memo.get(key) {
+        let row = match state.memo.get(key) {
             Some(row) => row,
             None => {
                 let row = view.get(KEYS, &key.encode())?;
-                memo.put(key, &row);
+                state.memo.put(key, &row);
                 row
             }
         };
@@ -198,7 +180,7 @@ impl Backend for Lvmt {
     fn slots_of(
         &self,
         view: &dyn NodeRead,
-        _: &Cache,
+        _: &State,
         address: &Address,
     ) -> Result<Vec<(B256, Value)>, StateError> {
         let start = StateKey::Slot(*address, B256::ZERO).encode();
@@ -214,7 +196,7 @@ impl Backend for Lvmt {
     fn entries(
         &self,
         view: &dyn NodeRead,
-        _: &Cache,
+        _: &State,
         start: Option<&StateKey>,
         limit: usize,
     ) -> Result<Vec<(StateKey, Value)>, StateError> {
@@ -235,10 +217,10 @@ impl Backend for Lvmt {
     fn prove(
         &self,
         view: &dyn NodeRead,
-        cache: &Cache,
+        state: &State,
         keys: &[StateKey],
     ) -> Result<Bytes, StateError> {
-        proof::prove(&self.params, self.shard, view, self.state(cache)?, keys)
+        proof::prove(&self.params, self.shard, view, state, keys)
     }
 
     fn verify(
@@ -250,7 +232,7 @@ impl Backend for Lvmt {
         verify::verify(self.params.verifier(), root, keys, proof)
     }
 
-    fn stats(&self, view: &dyn NodeRead, _: &Cache) -> Result<BackendStats, StateError> {
+    fn stats(&self, view: &dyn NodeRead, _: &State) -> Result<BackendStats, StateError> {
         let count = |table: Table| {
             let rows = view.scan(table, KeyRange::ALL, Direction::Forward)?;
             Ok((table.name, rows.map(|row| row.map(|_| 1u64)).sum::<Result<u64, _>>()?))
@@ -263,20 +245,20 @@ impl Backend for Lvmt {
     fn check(
         &self,
         view: &dyn NodeRead,
-        cache: &Cache,
+        state: &State,
         root: B256,
         _: Option<&dyn NodeRead>,
         report: &mut dyn FnMut(StateError),
     ) -> Result<(), StateError> {
-        check::check(&self.params, view, self.state(cache)?, root, report)
+        check::check(&self.params, view, state, root, report)
     }
 
-    fn proof_shards(&self) -> Option<&dyn ProofShards> {
+    fn proof_shards(&self) -> Option<&dyn ProofShards<State>> {
         Some(self)
     }
 }
 
-impl ProofShards for Lvmt {
+impl ProofShards<State> for Lvmt {
     fn shard(&self) -> String {
         self.shard.to_string()
     }
@@ -284,10 +266,9 @@ impl ProofShards for Lvmt {
     fn prove_part(
         &self,
         view: &dyn NodeRead,
-        cache: &Cache,
+        state: &State,
         keys: &[StateKey],
     ) -> Result<Bytes, StateError> {
-        let state = self.state(cache)?;
         let (parts, _) = proof::parts(&self.params, view, state, keys)?;
         Ok(parts.encode().into())
     }

@@ -3,13 +3,12 @@
 
 use crate::{
     apply::root_of,
-    backend::NAME,
     hash,
     merkle::{self, TreeBuilder},
     params::Params,
     point::{Point, sum},
     record::{
-        AMTS, Amt, BLOCKS, BlockRow, KEY_SLOTS, KEYS, META, META_KEY, Meta, Position, RANGE,
+        AMTS, Amt, BLOCKS, BlockRow, KEY_SLOTS, KEYS, META, META_KEY, Meta, NAME, Position, RANGE,
         Record, SLOTS, TREES, Way, amt_key, group_key, range_key, slot_key,
     },
     shard::ProofShard,

@@ -1,18 +1,10 @@
-//! The decoded in-memory structure of one block's state.
-//!
-//! As in section 5 of the paper the commitments of the root AMT and of the second level are in
-//! memory. They belong to one block: a child's are a copy that shares what did not change.
+//! What structures in memory are made of: arrays that share what they have in common, and rows read
+//! before.
 
-use crate::{
-    collect::Collection,
-    merkle::Range,
-    record::{AMTS, Amt, Meta, amts_below, corrupt, read_amt_key},
-    tree::ProofTree,
-};
 use alloy_primitives::Bytes;
 use hashbrown::HashMap;
 use parking_lot::Mutex;
-use retrie_state::{Direction, KeyRange, NodeRead, StateError, StateKey, prefix_end};
+use retrie_state::StateKey;
 use std::sync::Arc;
 
 /// Entries of a chunk of a [`Shared`] array.
@@ -51,47 +43,6 @@ impl<T: Copy> Shared<T> {
     }
 }
 
-/// The structure of one block.
-pub(crate) struct State {
-    pub(crate) meta: Meta,
-    /// Sub-AMTs right below the root AMT, by their entry there.
-    pub(crate) second: Shared<Amt>,
-    /// Right edge of the tree over all blocks.
-    pub(crate) range: Range,
-    /// The root AMT's proof tree, as far as this node keeps it.
-    pub(crate) tree: Option<ProofTree>,
-    /// Garbage collection under way.
-    pub(crate) collection: Collection,
-    /// Rows read from this very state.
-    pub(crate) memo: Memo,
-}
-
-impl State {
-    /// The sub-AMT at `way`.
-    pub(crate) fn amt(&self, view: &dyn NodeRead, way: &[u16]) -> Result<Amt, StateError> {
-        match way {
-            [entry] => Ok(*self.second.get(*entry as usize)),
-            _ => Amt::get(view, way),
-        }
-    }
-}
-
-/// The second level's commitments, from their rows.
-pub(crate) fn second_level(view: &dyn NodeRead, height: u8) -> Result<Shared<Amt>, StateError> {
-    let len = 1 << height;
-    let start = amts_below(&[]);
-    let end = prefix_end(&start);
-    let range = KeyRange { start: &start, end: end.as_deref() };
-    let mut second = vec![Amt::NONE; len];
-    for row in view.scan(AMTS, range, Direction::Forward)? {
-        let (key, row) = row?;
-        let way = read_amt_key(&key).filter(|way| usize::from(way[0]) < len);
-        let way = way.ok_or_else(|| corrupt(AMTS, format!("row {key} names no AMT")))?;
-        second[usize::from(way[0])] = Amt::decode(&way, &row)?;
-    }
-    Ok(Shared::from_slice(&second, Amt::NONE))
-}
-
 /// Most rows that a memo holds.
 const MEMO_ROWS: usize = 1 << 16;
 const MEMO_PARTS: usize = 16;
@@ -128,6 +79,10 @@ impl Memo {
             part.insert(*key, row.clone());
         }
     }
+
+    /// Bytes that one takes at most, if values are those of Ethereum: a row with its key and what the
+    /// map takes beside.
+    pub(crate) const BYTES: u64 = (MEMO_ROWS * 320) as u64;
 
     /// Forgets everything.
     pub(crate) fn clear(&self) {

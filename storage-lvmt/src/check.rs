@@ -7,7 +7,6 @@
 use crate::{
     amt,
     apply::root_of,
-    cache::State,
     hash,
     merkle::{GROUP, Group, group_size, levels},
     params::Params,
@@ -17,6 +16,7 @@ use crate::{
         TREES, Way, check_way, corrupt, group_key, range_key, read_amt_key, read_slot_key,
         slot_key,
     },
+    state::State,
     tree,
 };
 use alloy_primitives::B256;

@@ -6,7 +6,9 @@
 use crate::amt::VERSION_BITS;
 use alloc::vec::Vec;
 use alloy_primitives::B256;
-use blake2b_simd::Params;
+#[cfg(feature = "std")]
+use retrie_state::blake2b;
+pub(crate) use retrie_state::blake2b::hash as parts;
 
 /// The location of a state key (its [encoding](retrie_state::StateKey::encode)): [`entry_of`] cuts
 /// it into the entries on the key's way.
@@ -66,27 +68,25 @@ pub(crate) fn root(commitment: &[u8; 64], first: u64, blocks: u64, top: &B256) -
     parts(&[&[0x05], commitment, &first.to_be_bytes(), &blocks.to_be_bytes(), &top[..]])
 }
 
-/// Many inputs hashed together: four at a time where the CPU can, which is more than twice as fast
-/// as one by one. The digests are those of the functions of the same names.
+/// Many inputs hashed together, which is more than twice as fast as one by one. The digests are those
+/// of the functions of the same names.
 #[cfg(feature = "std")]
 #[derive(Debug, Default)]
-pub(crate) struct Batch {
-    inputs: Vec<u8>,
-    ends: Vec<usize>,
-}
+pub(crate) struct Batch(blake2b::Batch);
 
 #[cfg(feature = "std")]
 impl Batch {
     /// An empty batch with room for `count` inputs of keys.
     pub(crate) fn with_capacity(count: usize) -> Self {
-        Self { inputs: Vec::with_capacity(count * 128), ends: Vec::with_capacity(count) }
+        Self(blake2b::Batch::with_capacity(count, 128))
     }
 
     /// Adds a [`location`].
     pub(crate) fn location(&mut self, key: &[u8]) {
-        self.inputs.push(0x00);
-        self.inputs.extend_from_slice(key);
-        self.ends.push(self.inputs.len());
+        self.0.push(|input| {
+            input.push(0x00);
+            input.extend_from_slice(key);
+        });
     }
 
     /// Adds a [`key_tuple`].
@@ -98,24 +98,19 @@ impl Batch {
         key: &[u8],
         value: Option<&[u8]>,
     ) {
-        put_key_tuple(&mut self.inputs, level, slot, version, key, value);
-        self.ends.push(self.inputs.len());
+        self.0.push(|input| put_key_tuple(input, level, slot, version, key, value));
     }
 
     /// Adds an [`amt_tuple`].
     pub(crate) fn amt_tuple(&mut self, way: &[u16], version: u64, commitment: &[u8; 64]) {
-        put_amt_tuple(&mut self.inputs, way, version, commitment);
-        self.ends.push(self.inputs.len());
+        self.0.push(|input| put_amt_tuple(input, way, version, commitment));
     }
 
     /// The digests, in the order of adding.
-    pub(crate) fn finish(self) -> Vec<B256> {
-        let mut start = 0;
-        hash_many(self.ends.iter().map(|end| {
-            let input = &self.inputs[start..*end];
-            start = *end;
-            input
-        }))
+    pub(crate) fn finish(mut self) -> Vec<B256> {
+        let mut digests = Vec::new();
+        self.0.finish_into(&mut digests);
+        digests
     }
 }
 
@@ -132,26 +127,9 @@ pub(crate) fn nodes(children: &[B256], parents: &mut Vec<B256>) {
             input[1..33].copy_from_slice(&left[..]);
             input[33..].copy_from_slice(&right[..]);
         }
-        parents.extend(hash_many(inputs[..pairs.len()].iter().map(|input| &input[..])));
+        blake2b::hash_many(inputs[..pairs.len()].iter().map(|input| &input[..]), parents);
     }
     parents.extend_from_slice(odd);
-}
-
-#[cfg(feature = "std")]
-fn hash_many<'a>(inputs: impl ExactSizeIterator<Item = &'a [u8]>) -> Vec<B256> {
-    use blake2b_simd::many::HashManyJob;
-    let params = params();
-    // Jobs are large: a few at a time stay in the nearest cache.
-    let mut digests = Vec::with_capacity(inputs.len());
-    let mut jobs = Vec::with_capacity(inputs.len().min(16));
-    let mut inputs = inputs.peekable();
-    while inputs.peek().is_some() {
-        jobs.clear();
-        jobs.extend(inputs.by_ref().take(16).map(|input| HashManyJob::new(&params, input)));
-        blake2b_simd::many::hash_many(&mut jobs);
-        digests.extend(jobs.iter().map(|job| B256::from_slice(job.to_hash().as_bytes())));
-    }
-    digests
 }
 
 fn put_key_tuple(
@@ -183,21 +161,6 @@ fn put_amt_tuple(out: &mut Vec<u8>, way: &[u16], version: u64, commitment: &[u8;
 fn put_version(out: &mut Vec<u8>, version: u64) {
     // 40 bits.
     out.extend_from_slice(&version.to_be_bytes()[3..]);
-}
-
-fn params() -> Params {
-    let mut params = Params::new();
-    params.hash_length(32);
-    params
-}
-
-/// BLAKE2b-256 of some parts, one after the other.
-pub(crate) fn parts(parts: &[&[u8]]) -> B256 {
-    let mut state = params().to_state();
-    for part in parts {
-        state.update(part);
-    }
-    B256::from_slice(state.finalize().as_bytes())
 }
 
 #[cfg(all(test, feature = "std"))]

@@ -40,8 +40,10 @@
 //! | `point` | points, and the sum of many |
 //! | `amt` | the mathematics of AMTs: domain, commitments, quotients |
 //! | `params` | public parameters: the verifier's, tables, files, ceremonies |
+//! | `descriptor` | flags, and what lists of backends have of it |
 //! | `merkle` | trees in groups of 32, pruned groups, multi-proofs, the range |
-//! | `record`, `cache`, `tree` | rows; the structure in memory; the root AMT's proof tree |
+//! | `record`, `state`, `tree` | rows; the structure in memory; the root AMT's proof tree |
+//! | `cache` | what structures in memory are made of |
 //! | `backend`, `apply`, `bulk` | the backend; one block; loading a state |
 //! | `collect`, `shard`, `check` | garbage collection; proof shards; the check of all rows |
 //! | `proof`, [`verify()`] | building proofs, their bytes; checking them: pure, `no_std` |
@@ -50,6 +52,7 @@
 extern crate alloc;
 
 mod amt;
+mod descriptor;
 mod hash;
 mod merkle;
 mod params;
@@ -74,6 +77,8 @@ mod record;
 #[cfg(feature = "std")]
 mod shard;
 #[cfg(feature = "std")]
+mod state;
+#[cfg(feature = "std")]
 mod tree;
 
 #[cfg(feature = "std")]
@@ -82,6 +87,12 @@ pub use backend::{Lvmt, LvmtError};
 pub use params::{FileFault, Params, ParamsError, Phase, Progress, PtauFault};
 #[cfg(feature = "std")]
 pub use shard::{ParseShardError, ProofShard};
+#[cfg(feature = "std")]
+pub use state::State;
+
+#[cfg(feature = "std")]
+pub use descriptor::BACKENDS;
+pub use descriptor::PROOF_FORMATS;
 
 pub use amt::{MAX_HEIGHT, SLOTS, VERSION_BITS};
 pub use params::{Opening, VerifierParams, insecure_dev_tau};

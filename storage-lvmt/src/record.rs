@@ -14,9 +14,15 @@
 
 use crate::point::Point;
 use alloy_primitives::{B256, Bytes};
-use retrie_state::{NodeRead, StateError, StateKey, Table};
+use retrie_state::{
+    NodeRead, StateError, StateKey, Table,
+    wire::{WireReader, put_varint},
+};
 use smallvec::SmallVec;
 use std::{borrow::Borrow, cmp::Ordering, fmt, ops::Deref};
+
+/// Name of the backend.
+pub(crate) const NAME: &str = "lvmt";
 
 /// One record a key: value, version slot, version and Merkle position in one row (paper, section 5).
 pub(crate) const KEYS: Table = Table::new(0x20, "LvmtKeys");
@@ -241,10 +247,10 @@ impl Record {
     fn parse(row: &Bytes) -> Option<Self> {
         let ([level, flags], rest) = row.split_first_chunk()?;
         let (slot, live) = (flags & SLOT, flags & LIVE != 0);
-        let mut head = Reader(rest);
-        let (version, position) = (head.version()?, head.position()?);
-        let way = head.0.split_at_checked(2 * (usize::from(*level) + 1))?.0;
-        let value = row.slice(row.len() - head.0.len() + way.len()..);
+        let mut head = WireReader::new(rest);
+        let (version, position) = (version(&mut head)?, position(&mut head)?);
+        let way = head.take(2 * (usize::from(*level) + 1)).ok()?;
+        let value = row.slice_ref(head.rest());
         let right = KEY_SLOTS.contains(&slot) && flags & !(SLOT | LIVE) == 0;
         let right = right && version > 0 && (live || value.is_empty());
         let way = Way::read(way);
@@ -255,11 +261,11 @@ impl Record {
     pub(crate) fn value_of(key: &StateKey, row: &Bytes) -> Result<Option<Bytes>, StateError> {
         let parse = || {
             let ([level, flags], rest) = row.split_first_chunk()?;
-            let mut head = Reader(rest);
-            head.version()?;
-            head.position()?;
-            let at = row.len() - head.0.len() + 2 * (usize::from(*level) + 1);
-            (row.len() >= at).then(|| (flags & LIVE != 0).then(|| row.slice(at..)))
+            let mut head = WireReader::new(rest);
+            version(&mut head)?;
+            position(&mut head)?;
+            head.take(2 * (usize::from(*level) + 1)).ok()?;
+            Some((flags & LIVE != 0).then(|| row.slice_ref(head.rest())))
         };
         parse().ok_or_else(|| corrupt(KEYS, format!("the record of {key} is malformed")))
     }
@@ -287,13 +293,13 @@ impl Amt {
 
     pub(crate) fn decode(way: &[u16], row: &[u8]) -> Result<Self, StateError> {
         let parse = || {
-            let mut row = Reader(row);
+            let mut row = WireReader::new(row);
             let amt = Self {
-                version: row.version()?,
-                position: row.position()?,
-                commitment: row.point()?,
+                version: version(&mut row)?,
+                position: position(&mut row)?,
+                commitment: point(&mut row)?,
             };
-            (row.0.is_empty() && amt.version > 0).then_some(amt)
+            (row.is_empty() && amt.version > 0).then_some(amt)
         };
         let bad = || corrupt(AMTS, format!("the row of AMT {} is malformed", Way::new(way)));
         parse().ok_or_else(bad)
@@ -326,9 +332,10 @@ impl BlockRow {
 
     pub(crate) fn decode(block: u64, row: &[u8]) -> Result<Self, StateError> {
         let parse = || {
-            let mut row = Reader(row);
-            let it = Self { leaves: row.u32()?, top: row.hash()?, kept: row.u32()? };
-            (row.0.is_empty() && it.kept <= it.leaves).then_some(it)
+            let mut row = WireReader::new(row);
+            let (leaves, top) = (row.u32().ok()?, row.hash().ok()?);
+            let it = Self { leaves, top, kept: row.u32().ok()? };
+            (row.is_empty() && it.kept <= it.leaves).then_some(it)
         };
         parse().ok_or_else(|| corrupt(BLOCKS, format!("the row of block {block} is malformed")))
     }
@@ -375,80 +382,33 @@ impl Meta {
     pub(crate) fn get(view: &dyn NodeRead) -> Result<Self, StateError> {
         let Some(row) = view.get(META, META_KEY)? else { return Ok(Self::EMPTY) };
         let parse = || {
-            let mut row = Reader(&row);
+            let mut row = WireReader::new(&row);
             let it = Self {
-                first: row.u64()?,
-                blocks: row.u64()?,
-                keys: row.u64()?,
-                dead: row.u64()?,
-                amts: row.u64()?,
-                leaves: row.u64()?,
-                commitment: row.point()?,
+                first: row.u64().ok()?,
+                blocks: row.u64().ok()?,
+                keys: row.u64().ok()?,
+                dead: row.u64().ok()?,
+                amts: row.u64().ok()?,
+                leaves: row.u64().ok()?,
+                commitment: point(&mut row)?,
             };
-            (row.0.is_empty() && it.dead <= it.keys).then_some(it)
+            (row.is_empty() && it.dead <= it.keys).then_some(it)
         };
         parse().ok_or_else(|| corrupt(META, "the row `state` is malformed"))
     }
 }
 
-fn put_varint(row: &mut Vec<u8>, mut number: u64) {
-    while number >= 0x80 {
-        row.push(number as u8 | 0x80);
-        number >>= 7;
-    }
-    row.push(number as u8);
+/// A version, which has 40 bits at most.
+fn version(row: &mut WireReader<'_>) -> Option<u64> {
+    row.varint().ok().filter(|version| *version < VERSION_END)
 }
 
-struct Reader<'a>(&'a [u8]);
+fn position(row: &mut WireReader<'_>) -> Option<Position> {
+    Some(Position { block: row.varint().ok()?, leaf: row.varint().ok()?.try_into().ok()? })
+}
 
-impl Reader<'_> {
-    fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
-        let (head, rest) = self.0.split_first_chunk::<N>()?;
-        self.0 = rest;
-        Some(*head)
-    }
-
-    fn u32(&mut self) -> Option<u32> {
-        self.take().map(u32::from_be_bytes)
-    }
-
-    fn u64(&mut self) -> Option<u64> {
-        self.take().map(u64::from_be_bytes)
-    }
-
-    /// Seven bits a byte, the lowest first; in the shortest form only.
-    fn varint(&mut self) -> Option<u64> {
-        let mut number = 0;
-        for shift in (0..64).step_by(7) {
-            let (byte, rest) = self.0.split_first()?;
-            self.0 = rest;
-            let bits = u64::from(byte & 0x7f);
-            if bits << shift >> shift != bits || (*byte == 0 && shift > 0) {
-                return None;
-            }
-            number |= bits << shift;
-            if *byte < 0x80 {
-                return Some(number);
-            }
-        }
-        None
-    }
-
-    fn version(&mut self) -> Option<u64> {
-        self.varint().filter(|version| *version < VERSION_END)
-    }
-
-    fn position(&mut self) -> Option<Position> {
-        Some(Position { block: self.varint()?, leaf: self.varint()?.try_into().ok()? })
-    }
-
-    fn hash(&mut self) -> Option<B256> {
-        self.take::<32>().map(B256::from)
-    }
-
-    fn point(&mut self) -> Option<Point> {
-        Point::from_bytes(&self.take()?)
-    }
+fn point(row: &mut WireReader<'_>) -> Option<Point> {
+    Point::from_bytes(row.array().ok()?)
 }
 
 /// Refuses a way, read from `table`, with an entry that AMTs of this height do not have.
@@ -462,4 +422,26 @@ pub(crate) fn check_way(height: u8, way: &Way, table: Table) -> Result<(), State
 /// A row of `table` that cannot be right.
 pub(crate) fn corrupt(table: Table, what: impl Into<String>) -> StateError {
     StateError::corrupt(table.name, what)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloy_primitives::Address;
+
+    #[test]
+    fn a_number_in_a_longer_form_than_need_be_is_refused() {
+        let key = StateKey::Account(Address::ZERO);
+        let (position, way) = (Position { block: 5, leaf: 6 }, Way::new(&[7]));
+        let mut row = Vec::new();
+        Record::encode(1, 4, position, &way, Some(&[9]), &mut row);
+        // Level, slot and flag; version, block, leaf.
+        assert_eq!(row[2..5], [4, 5, 6]);
+        assert!(Record::decode(&key, &Bytes::copy_from_slice(&row)).is_ok());
+        for at in 2..5 {
+            let longer = [&row[..at], &[row[at] | 0x80, 0], &row[at + 1..]].concat().into();
+            assert!(Record::decode(&key, &longer).is_err(), "byte {at}");
+            assert!(Record::value_of(&key, &longer).is_err(), "byte {at}");
+        }
+    }
 }

@@ -6,7 +6,7 @@ use alloy_primitives::{Bytes, hex};
 use common::chain::{Chain, key};
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use retrie_state::{
-    At, Direction, KeyRange, KvStore, MemoryStore, StateError, StateReader, StoreOptions, Table,
+    Direction, KeyRange, KvStore, MemoryStore, StateError, StateReader, StoreOptions, Table,
 };
 use retrie_storage_lvmt::ProofShard;
 
@@ -55,8 +55,8 @@ fn faults(kv: &MemoryStore) -> Vec<String> {
             drop(store);
             let chain = Chain::on((*kv).clone(), common::lvmt(1, ProofShard::All), 0);
             // Whatever they say, they must not panic.
-            let _ = chain.store.prove(At::Tip, &[key(1), key(2), key(99)]);
-            let _ = chain.store.reader(At::Tip).unwrap().get(&key(1));
+            let _ = chain.tip().prove(&[key(1), key(2), key(99)]);
+            let _ = chain.tip().get(&key(1));
             chain.faults()
         }
     }

@@ -2,7 +2,7 @@
 
 mod common;
 
-use retrie_state::{Backend, testkit::Scale};
+use retrie_state::{AnyBackend, testkit::Scale};
 use retrie_storage_lvmt::ProofShard;
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ fn scale() -> Scale {
 mod height_2 {
     use super::*;
     retrie_state::backend_tests!(
-        || Arc::new(common::lvmt(2, ProofShard::All)) as Arc<dyn Backend>,
+        || Arc::new(common::lvmt(2, ProofShard::All)) as Arc<dyn AnyBackend>,
         scale()
     );
 }
@@ -21,7 +21,7 @@ mod height_2 {
 mod height_1_collecting_all_the_time {
     use super::*;
     retrie_state::backend_tests!(
-        || Arc::new(common::lvmt(1, ProofShard::All).with_slack(0)) as Arc<dyn Backend>,
+        || Arc::new(common::lvmt(1, ProofShard::All).with_slack(0)) as Arc<dyn AnyBackend>,
         scale()
     );
 }

@@ -5,7 +5,7 @@ mod common;
 
 use common::chain::{Chain, key};
 use rand::{Rng, SeedableRng, rngs::StdRng};
-use retrie_state::{At, ProofError, StateError};
+use retrie_state::{Backend, ProofError, StateError};
 use retrie_storage_lvmt::{Lvmt, LvmtError, ProofShard};
 use std::time::Duration;
 
@@ -44,15 +44,13 @@ fn all_nodes_have_the_same_root_and_together_the_same_proofs() {
         for _ in 0..10 {
             let keys: Vec<_> = (0..count).map(|_| key(random.random_range(0..2 * KEYS))).collect();
             let expected = whole.prove(&keys);
-            let mut given: Vec<_> = parts
-                .iter()
-                .map(|node| node.store.prove_part(At::Tip, &keys).unwrap().bytes)
-                .collect();
+            let mut given: Vec<_> =
+                parts.iter().map(|node| node.tip().prove_part(&keys).unwrap().bytes).collect();
             assert_eq!(combine(&given).unwrap(), expected.bytes);
             given.rotate_left(3);
             assert_eq!(combine(&given).unwrap(), expected.bytes);
             for (node, part) in parts.iter().zip(&given) {
-                match node.store.prove(At::Tip, &keys) {
+                match node.tip().prove(&keys) {
                     Ok(proof) => {
                         alone += 1;
                         assert_eq!(proof.bytes, expected.bytes);
@@ -72,11 +70,11 @@ fn all_nodes_have_the_same_root_and_together_the_same_proofs() {
     }
     assert!(alone > 0, "no node proved anything alone");
     // Parts of different proofs do not fit together.
-    let one = parts[0].store.prove_part(At::Tip, &[key(1)]).unwrap().bytes;
-    let two = parts[1].store.prove_part(At::Tip, &[key(2), key(3)]).unwrap().bytes;
+    let one = parts[0].tip().prove_part(&[key(1)]).unwrap().bytes;
+    let two = parts[1].tip().prove_part(&[key(2), key(3)]).unwrap().bytes;
     assert!(matches!(combine(&[one, two]), Err(ProofError::Malformed { .. })));
     assert!(matches!(combine(&[]), Err(ProofError::Missing { .. })));
-    let none = parts[4].store.prove_part(At::Tip, &[key(1)]).unwrap().bytes;
+    let none = parts[4].tip().prove_part(&[key(1)]).unwrap().bytes;
     assert!(matches!(combine(&[none]), Err(ProofError::Missing { .. })));
 }
 
@@ -125,13 +123,13 @@ fn another_shard_lacks_the_trees_of_the_time_before() {
     let mut chain = Chain::on(kv, common::lvmt(HEIGHT, other).with_slack(20), 16);
     chain.values = values;
     let keys: Vec<_> = (0..KEYS).map(key).collect();
-    let error = chain.store.prove(At::Tip, &keys).unwrap_err().to_string();
+    let error = chain.tip().prove(&keys).unwrap_err().to_string();
     assert!(error.contains("proof shard 1/4"), "{error}");
     let mut random = StdRng::seed_from_u64(9);
     for _ in 0..300 {
         chain.random_block(&mut random, KEYS, 20, 5);
         // Collected or not, what lacks is another shard's and no damage.
-        match chain.store.prove_part(At::Tip, &keys) {
+        match chain.tip().prove_part(&keys) {
             Ok(_) => {}
             Err(error) => panic!("{error}"),
         }
@@ -149,4 +147,17 @@ fn shards_that_cannot_be_are_refused() {
     assert!(Lvmt::new(bare.clone(), ProofShard::None).is_ok());
     let error = Lvmt::new(bare, ProofShard::All).unwrap_err();
     assert_eq!(error, LvmtError::NoQuotients(ProofShard::All));
+}
+
+/// `--memory-limit` of races leaves room for it.
+#[test]
+fn memory_is_told_by_tables_and_shard() {
+    let bytes =
+        |params, shard: &str| Lvmt::new(params, shard.parse().unwrap()).unwrap().cache_bytes();
+    let whole = common::params(HEIGHT);
+    let points = (6 << HEIGHT) * (1 + u64::from(HEIGHT));
+    let [none, some, all] = ["none", "1/4", "all"].map(|shard| bytes(whole.clone(), shard));
+    assert!(64 * points < none && none < some && some < all, "{none} {some} {all}");
+    let bare = bytes(common::params_without_proofs(HEIGHT), "none");
+    assert_eq!(none - bare, 64 * (6 << HEIGHT) * u64::from(HEIGHT), "tables for proofs");
 }

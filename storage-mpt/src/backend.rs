@@ -2,27 +2,26 @@
 
 use crate::{
     TrieHash,
-    bulk::{self, Layout, Unkept},
+    ethereum::{
+        self, Layout, Touched, by_account, decode_account, merge_nodes, refuse_orphan, slot_items,
+    },
     leaf,
-    merge::merge_nodes,
-    node::{Branch, Link},
-    proof, row,
-    touched::{Touched, by_account, decode_account, refuse_orphan, slot_items},
-    trie::{Item, NodeSource, Recorder, Trie},
+    trie::{self, Item, Place, RowChange, RowRecorder, Rows, Trie, Unkept},
     verify,
     witness::WitnessNodes,
 };
 use alloy_primitives::{Address, B256, Bytes, keccak256};
-use alloy_trie::{EMPTY_ROOT_HASH, Nibbles, nodes::RlpNode};
+use alloy_trie::EMPTY_ROOT_HASH;
 use rayon::prelude::*;
 use retrie_state::{
-    AccountNodes, AccountProofs, Applied, ApplyContext, Backend, BackendStats, BulkSink, Cache,
-    Capabilities, Direction, HashId, Identity, Jobs, KeyRange, NodeRead, NodeWrite, PartialState,
+    AccountNodes, AccountProofs, Applied, ApplyContext, Backend, BackendStats, BulkSink,
+    Capabilities, Direction, HashId, Identity, KeyRange, NodeRead, NodeWrite, PartialState,
     PartialTree, ProofError, StateDelta, StateError, StateKey, Table, Value, compare_rows, flat,
     prefix_end,
 };
 use std::{
     collections::{BTreeMap, HashMap},
+    path::Path,
     sync::Arc,
 };
 
@@ -62,18 +61,18 @@ impl Mpt {
     pub fn account_proof(
         &self,
         view: &dyn NodeRead,
-        cache: &Cache,
+        cache: &MptCache,
         address: &Address,
         slots: &[B256],
     ) -> Result<verify::AccountProof, StateError> {
-        proof::account_proof(&Tries::of(view, cache)?, address, slots)
+        ethereum::account_proof(&Tries { view, cache }, address, slots)
     }
 }
 
 /// The tries of one block in memory: their upper branches.
-#[derive(Debug, Default)]
-pub(crate) struct MptCache {
-    pub(crate) accounts: Trie,
+#[derive(Clone, Debug, Default)]
+pub struct MptCache {
+    accounts: Trie,
     storages: Arc<HashMap<Address, CachedTrie>>,
 }
 
@@ -86,18 +85,13 @@ struct CachedTrie {
 
 impl MptCache {
     fn open(view: &dyn NodeRead) -> Result<Self, StateError> {
-        Ok(Self { accounts: stored_trie(view, None)?, storages: Arc::default() })
-    }
-
-    fn of(view: &dyn NodeRead, cache: &Cache) -> Result<Arc<Self>, StateError> {
-        // A cache is but a faster way to the rows, so that of somebody else does no harm.
-        cache.clone().downcast().map_or_else(|_| Self::open(view).map(Arc::new), Ok)
+        Ok(Self { accounts: accounts(view).trie()?, storages: Arc::default() })
     }
 
     fn storage(&self, view: &dyn NodeRead, address: &Address) -> Result<Trie, StateError> {
         match self.storages.get(address) {
             Some(cached) => Ok(cached.trie.clone()),
-            None => stored_trie(view, Some(*address)),
+            None => storage(view, address).trie(),
         }
     }
 
@@ -137,18 +131,13 @@ impl MptCache {
 }
 
 /// The tries of one block, for reading.
-pub(crate) struct Tries<'a> {
+struct Tries<'a> {
     view: &'a dyn NodeRead,
-    cache: Arc<MptCache>,
+    cache: &'a MptCache,
 }
 
-impl<'a> Tries<'a> {
-    pub(crate) fn of(view: &'a dyn NodeRead, cache: &Cache) -> Result<Self, StateError> {
-        Ok(Self { view, cache: MptCache::of(view, cache)? })
-    }
-}
-
-impl<'a> proof::Tries for Tries<'a> {
+impl<'a> ethereum::Tries for Tries<'a> {
+    type Stamp = ();
     type Source = Rows<'a>;
 
     fn hash(&self) -> TrieHash {
@@ -156,123 +145,28 @@ impl<'a> proof::Tries for Tries<'a> {
     }
 
     fn accounts(&self) -> (Trie, Rows<'a>) {
-        (self.cache.accounts.clone(), Rows { view: self.view, trie: None })
+        (self.cache.accounts.clone(), accounts(self.view))
     }
 
     fn storage(&self, address: &Address, _: B256) -> Result<(Trie, Rows<'a>), StateError> {
-        let rows = Rows { view: self.view, trie: Some(*address) };
-        Ok((self.cache.storage(self.view, address)?, rows))
+        Ok((self.cache.storage(self.view, address)?, storage(self.view, address)))
     }
 }
 
-/// Table and key prefix of a trie: that of `address`'s storage, or the account trie.
-fn place(trie: &Option<Address>) -> (Table, &[u8]) {
+/// Where the rows of a trie are: that of `trie`'s storage, or the account trie.
+fn place(trie: Option<Address>) -> Place {
     match trie {
-        None => (ACCOUNT_NODES, &[]),
-        Some(address) => (STORAGE_NODES, address.as_slice()),
+        None => Place::new(ACCOUNT_NODES, &[]),
+        Some(address) => Place::new(STORAGE_NODES, address.as_slice()),
     }
 }
 
-fn corrupt(trie: &Option<Address>, what: impl core::fmt::Display) -> StateError {
-    let of = trie.map_or_else(String::new, |address| format!(" of {address}"));
-    StateError::corrupt(place(trie).0.name, format!("{what}{of}"))
+fn accounts(view: &dyn NodeRead) -> Rows<'_> {
+    Rows::new(view, place(None))
 }
 
-fn stored_trie(view: &dyn NodeRead, trie: Option<Address>) -> Result<Trie, StateError> {
-    let (table, prefix) = place(&trie);
-    let Some(row) = view.get(table, &row::root_key(prefix))? else { return Ok(Trie::default()) };
-    let root = row::decode_root(&row).ok_or_else(|| corrupt(&trie, "malformed row of the root"))?;
-    Ok(Trie::from_link(Some(root)))
-}
-
-/// The rows of one trie as a source of branches.
-pub(crate) struct Rows<'a> {
-    view: &'a dyn NodeRead,
-    trie: Option<Address>,
-}
-
-impl Rows<'_> {
-    fn row(&self, path: &Nibbles) -> Result<Bytes, StateError> {
-        let (table, prefix) = place(&self.trie);
-        self.view
-            .get(table, &row::branch_key(prefix, path))?
-            .ok_or_else(|| corrupt(&self.trie, format_args!("no row for the branch at {path:?}")))
-    }
-
-    fn malformed(&self, path: &Nibbles) -> StateError {
-        corrupt(&self.trie, format_args!("malformed row of the branch at {path:?}"))
-    }
-}
-
-impl NodeSource for Rows<'_> {
-    fn load(&self, path: &Nibbles, reference: &RlpNode) -> Result<Arc<Branch>, StateError> {
-        let head = |path: &Nibbles| row::head(&self.row(path)?).ok_or_else(|| self.malformed(path));
-        let branch =
-            row::decode(path, &self.row(path)?, head)?.ok_or_else(|| self.malformed(path))?;
-        if branch.reference != *reference {
-            let what = format_args!("the branch at {path:?} is not the one its parent names");
-            return Err(corrupt(&self.trie, what));
-        }
-        Ok(Arc::new(branch))
-    }
-
-    fn resolve(&self, path: &Nibbles, _: &RlpNode) -> Result<Link, StateError> {
-        Err(corrupt(&self.trie, format_args!("unresolved node at {path:?}")))
-    }
-
-    fn keep(&self, path: &Nibbles, branch: &Branch) -> bool {
-        // Split branches are the dear ones to load: each reads the rows of all its children.
-        row::is_split(path, branch)
-    }
-}
-
-/// A changed row.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct RowChange {
-    pub(crate) key: Vec<u8>,
-    pub(crate) previous: Option<Bytes>,
-    pub(crate) next: Option<Bytes>,
-}
-
-/// Records the rows that an update changes.
-pub(crate) struct RowRecorder {
-    trie: Option<Address>,
-    pub(crate) rows: Vec<RowChange>,
-}
-
-impl RowRecorder {
-    pub(crate) const fn new(trie: Option<Address>) -> Self {
-        Self { trie, rows: Vec::new() }
-    }
-
-    /// Adds the row of the root.
-    pub(crate) fn root(&mut self, previous: &Trie, next: &Trie) {
-        let (previous, next) = (row::encode_root(previous.root()), row::encode_root(next.root()));
-        if previous != next {
-            let key = row::root_key(place(&self.trie).1);
-            self.rows.push(RowChange { key, previous, next });
-        }
-    }
-}
-
-impl Recorder for RowRecorder {
-    fn fork(&self) -> Self {
-        Self::new(self.trie)
-    }
-
-    fn absorb(&mut self, part: Self) {
-        if self.rows.is_empty() {
-            self.rows = part.rows;
-        } else {
-            self.rows.extend(part.rows);
-        }
-    }
-
-    fn record(&mut self, path: &Nibbles, previous: Option<&Branch>, next: Option<&Branch>) {
-        let encode = |branch: &Branch| row::encode(path, branch);
-        let key = row::branch_key(place(&self.trie).1, path);
-        self.rows.push(RowChange { key, previous: previous.map(encode), next: next.map(encode) });
-    }
+fn storage<'a>(view: &'a dyn NodeRead, address: &Address) -> Rows<'a> {
+    Rows::new(view, place(Some(*address)))
 }
 
 /// What a block makes of one account.
@@ -285,7 +179,7 @@ struct Done {
 }
 
 /// Updates the storage trie of one account. `view` has the flat state after the block.
-fn storage(
+fn update_storage(
     view: &dyn NodeRead,
     parent: &MptCache,
     touched: &Touched<'_>,
@@ -303,15 +197,15 @@ fn storage(
     // trie is always that of the flat state. The marker is for partial states.
     let reset = account.is_none();
     let before = if reset { Trie::default() } else { parent.storage(view, address)? };
-    let mut recorder = RowRecorder::new(Some(*address));
+    let mut recorder = RowRecorder::new(place(Some(*address)), ());
     let after = if slots.is_empty() {
         before.clone()
     } else {
-        let source = Rows { view, trie: Some(*address) };
-        before.update(&source, &slot_items(TrieHash::Keccak256, slots)?, &mut recorder)?
+        let items = slot_items(TrieHash::Keccak256, slots, true)?;
+        before.update(&self::storage(view, address), &items, &mut recorder)?
     };
     recorder.root(&before, &after);
-    let mut rows = recorder.rows;
+    let mut rows = recorder.into_rows();
     if reset {
         replace_all(view, address, &mut rows)?;
     }
@@ -346,10 +240,6 @@ fn replace_all(
     Ok(())
 }
 
-fn write(view: &mut dyn NodeWrite, table: Table, rows: Vec<RowChange>) -> Result<(), StateError> {
-    rows.into_iter().try_for_each(|row| view.replace(table, &row.key, row.previous, row.next))
-}
-
 /// How a bulk load writes.
 struct Rowwise;
 
@@ -373,15 +263,16 @@ impl Layout for Rowwise {
         trie: Option<Address>,
         items: Vec<Item>,
     ) -> Result<B256, StateError> {
-        let (empty, mut recorder) = (Trie::default(), RowRecorder::new(trie));
-        let built = empty.update(&Unkept, &items, &mut recorder)?;
+        let (empty, place) = (Trie::default(), place(trie));
+        let mut recorder = RowRecorder::new(place, ());
+        let built = empty.update(&Unkept::default(), &items, &mut recorder)?;
         drop(items);
         recorder.root(&empty, &built);
-        let mut rows = recorder.rows;
+        let mut rows = recorder.into_rows();
         rows.par_sort_unstable_by(|a, b| a.key.cmp(&b.key));
         for row in rows {
             if let Some(value) = row.next {
-                sink.put(place(&trie).0, &row.key, &value)?;
+                sink.put(place.table(), &row.key, &value)?;
             }
         }
         Ok(built.hash())
@@ -389,6 +280,8 @@ impl Layout for Rowwise {
 }
 
 impl Backend for Mpt {
+    type Cache = MptCache;
+
     fn cache_bytes(&self) -> u64 {
         // About 1 KiB a branch.
         (MAX_CACHED_BRANCHES as u64) << 10
@@ -404,7 +297,6 @@ impl Backend for Mpt {
             absence_proofs: true,
             state_determined_root: true,
             ethereum_root: true,
-            history: false,
         }
     }
 
@@ -416,69 +308,38 @@ impl Backend for Mpt {
         EMPTY_ROOT_HASH
     }
 
-    fn open(&self, view: &dyn NodeRead, _: &Jobs) -> Result<Cache, StateError> {
-        Ok(Arc::new(MptCache::open(view)?))
+    fn open(&self, view: &dyn NodeRead, _: Option<&Path>) -> Result<MptCache, StateError> {
+        MptCache::open(view)
     }
 
     fn apply(
         &self,
         context: &ApplyContext<'_>,
         view: &mut dyn NodeWrite,
-        cache: &Cache,
+        parent: &MptCache,
         delta: &StateDelta,
-    ) -> Result<Applied, StateError> {
-        let parent = MptCache::of(view.as_read(), cache)?;
+    ) -> Result<Applied<MptCache>, StateError> {
         flat::apply(view, delta)?;
         let read = view.as_read();
         let done = by_account(delta)
             .par_iter()
             .with_min_len(4)
-            .map(|touched| storage(read, &parent, touched))
+            .map(|touched| update_storage(read, parent, touched))
             .collect::<Result<Vec<_>, _>>()?;
         let mut items: Vec<Item> = done.iter().map(|done| done.item.clone()).collect();
         items.sort_unstable_by_key(|item| item.key);
-        let mut recorder = RowRecorder::new(None);
-        let accounts =
-            parent.accounts.update(&Rows { view: read, trie: None }, &items, &mut recorder)?;
+        let mut recorder = RowRecorder::new(place(None), ());
+        let accounts = parent.accounts.update(&accounts(read), &items, &mut recorder)?;
         recorder.root(&parent.accounts, &accounts);
 
-        write(view, ACCOUNT_NODES, recorder.rows)?;
+        recorder.write(view)?;
         let mut changed = Vec::new();
         for Done { address, storage, rows, .. } in done {
-            write(view, STORAGE_NODES, rows)?;
+            trie::write(view, STORAGE_NODES, rows)?;
             changed.extend(storage.map(|trie| (address, trie)));
         }
         let root = accounts.hash();
-        let cache = Arc::new(parent.child(context.number, accounts, changed));
-        Ok(Applied { root, cache })
-    }
-
-    fn read(
-        &self,
-        view: &dyn NodeRead,
-        _: &Cache,
-        key: &StateKey,
-    ) -> Result<Option<Value>, StateError> {
-        flat::get(view, key)
-    }
-
-    fn slots_of(
-        &self,
-        view: &dyn NodeRead,
-        _: &Cache,
-        address: &Address,
-    ) -> Result<Vec<(B256, Value)>, StateError> {
-        flat::slots_of(view, address)
-    }
-
-    fn entries(
-        &self,
-        view: &dyn NodeRead,
-        _: &Cache,
-        start: Option<&StateKey>,
-        limit: usize,
-    ) -> Result<Vec<(StateKey, Value)>, StateError> {
-        flat::entries(view, start, limit)
+        Ok(Applied { root, cache: parent.child(context.number, accounts, changed) })
     }
 
     fn bulk_load(
@@ -487,16 +348,16 @@ impl Backend for Mpt {
         entries: &mut dyn Iterator<Item = Result<(StateKey, Value), StateError>>,
         sink: &mut dyn BulkSink,
     ) -> Result<B256, StateError> {
-        bulk::load(&mut Rowwise, entries, sink)
+        ethereum::load(&mut Rowwise, entries, sink)
     }
 
     fn prove(
         &self,
         view: &dyn NodeRead,
-        cache: &Cache,
+        cache: &MptCache,
         keys: &[StateKey],
     ) -> Result<Bytes, StateError> {
-        proof::prove(&Tries::of(view, cache)?, keys)
+        ethereum::prove(&Tries { view, cache }, keys)
     }
 
     fn verify(
@@ -508,7 +369,7 @@ impl Backend for Mpt {
         verify::verify(root, keys, proof)
     }
 
-    fn stats(&self, view: &dyn NodeRead, _: &Cache) -> Result<BackendStats, StateError> {
+    fn stats(&self, view: &dyn NodeRead, _: &MptCache) -> Result<BackendStats, StateError> {
         let count = |table: Table| {
             let rows = view.scan(table, KeyRange::ALL, Direction::Forward)?;
             rows.map(|row| row.map(|_| 1u64)).sum::<Result<u64, _>>()
@@ -526,7 +387,7 @@ impl Backend for Mpt {
     fn check(
         &self,
         view: &dyn NodeRead,
-        _: &Cache,
+        _: &MptCache,
         _: B256,
         rebuilt: Option<&dyn NodeRead>,
         report: &mut dyn FnMut(StateError),
@@ -536,7 +397,7 @@ impl Backend for Mpt {
         compare_rows(STORAGE_NODES, view, rebuilt, report)
     }
 
-    fn account_proofs(&self) -> Option<&dyn AccountProofs> {
+    fn account_proofs(&self) -> Option<&dyn AccountProofs<MptCache>> {
         Some(self)
     }
 
@@ -545,11 +406,11 @@ impl Backend for Mpt {
     }
 }
 
-impl AccountProofs for Mpt {
+impl AccountProofs<MptCache> for Mpt {
     fn account_nodes(
         &self,
         view: &dyn NodeRead,
-        cache: &Cache,
+        cache: &MptCache,
         address: &Address,
         slots: &[B256],
     ) -> Result<AccountNodes, StateError> {
@@ -559,10 +420,10 @@ impl AccountProofs for Mpt {
     fn merge_nodes(
         &self,
         view: &dyn NodeRead,
-        cache: &Cache,
+        cache: &MptCache,
         removed: &[StateKey],
     ) -> Result<Vec<Bytes>, StateError> {
-        merge_nodes(&Tries::of(view, cache)?, removed)
+        merge_nodes(&Tries { view, cache }, removed)
     }
 }
 

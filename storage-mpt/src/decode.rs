@@ -2,9 +2,8 @@
 //! read in place.
 
 use crate::{
-    node::{Branch, BranchLink, Children, Leaf, Link},
-    trie::child_slot,
-    verify::decode_node,
+    trie::{Branch, BranchLink, Children, Leaf, Link, child_slot},
+    verify::{decode_node, hex_prefix},
 };
 use alloy_primitives::B256;
 use alloy_rlp::Header;
@@ -31,11 +30,11 @@ pub(crate) fn link(slot: &Nibbles, reference: &RlpNode, rlp: &[u8]) -> Option<Li
                 return None;
             }
             let path = slot.join(&extension.key);
-            Some(Link::Branch(BranchLink::new(slot, &path, extension.child, None)))
+            Some(Link::Branch(BranchLink::new(slot, &path, extension.child, ())))
         }
         TrieNode::Branch(node) => {
-            let node = Arc::new(branch_of(slot, reference, &node)?);
-            Some(Link::Branch(BranchLink::new(slot, slot, reference.clone(), Some(node))))
+            let branch = branch_of(slot, reference, &node)?;
+            Some(Link::Branch(BranchLink::to(slot, slot, branch, true)))
         }
         TrieNode::EmptyRoot => None,
     }
@@ -62,7 +61,7 @@ fn branch_of(path: &Nibbles, reference: &RlpNode, node: &BranchNode) -> Option<B
             link(&child_slot(path, nibble), child, child)?
         });
     }
-    Some(Branch::with_reference(children, reference.clone(), None))
+    Some(Branch::new(children, reference.clone(), ()))
 }
 
 /// Where the way to a key leads from a node.
@@ -137,17 +136,13 @@ fn nibble(key: &B256, at: usize) -> Option<u8> {
 /// Follows a path in hex-prefix encoding (yellow paper, appendix C) from `depth` on: whether it is
 /// a leaf's, and the depth behind it if `key` goes along. `None` if it is no such path.
 fn follow(path: &[u8], key: &B256, mut depth: usize) -> Option<(bool, Option<usize>)> {
-    let (flags, rest) = path.split_first()?;
-    if flags >> 4 > 3 {
-        return None;
-    }
-    let odd = (flags >> 4 & 1 == 1).then_some(flags & 0x0f);
+    let (is_leaf, odd, rest) = hex_prefix(path)?;
     let nibbles = odd.into_iter().chain(rest.iter().flat_map(|byte| [byte >> 4, byte & 0x0f]));
     for expected in nibbles {
         if nibble(key, depth)? != expected {
-            return Some((flags >> 5 == 1, None));
+            return Some((is_leaf, None));
         }
         depth += 1;
     }
-    Some((flags >> 5 == 1, Some(depth)))
+    Some((is_leaf, Some(depth)))
 }

@@ -31,13 +31,13 @@
 //!                       rows of the branches that changed  <---+---> cache of the child block
 //! ```
 //!
-//! [`Trie::update`] is the one primitive: a recursive descent over a sorted batch in which every
+//! [`Trie::update`](trie::Trie::update) is the one primitive: a recursive descent over a sorted batch in which every
 //! touched branch is read once, hashed once and written once. Whether a branch survives is decided
 //! after all its children are done, so insertions and deletions may come in any mixture.
 //!
 //! # What is stored
 //!
-//! One row for each branch, keyed by its path ([`row`] documents the bytes), and one row for the
+//! One row for each branch, keyed by its path ([`trie::row`] documents the bytes), and one row for the
 //! root of each trie. Leaves live in the row of the branch above them, extensions too. The upper
 //! branches of a large trie are *split*: their row holds no references, as every child's row starts
 //! with its own. A changed upper branch so costs some 40 bytes rather than 532, and since such
@@ -53,24 +53,26 @@
 //!
 //! | module | what |
 //! |---|---|
-//! | [`Trie`], `update` | the data structure, free of storage: other crates may use it |
-//! | `row` | its rows on disk |
-//! | [`Mpt`] | the backend over them |
+//! | [`trie`] | the data structure, its rows on disk: the seam for other stores with tries |
+//! | [`ethereum`] | an account trie over storage tries: deltas, loading, proofs |
+//! | [`Mpt`] | the backend over rows by path |
 //! | [`MptArchive`] | the backend over nodes by hash; its rows, its check |
 //! | `decode` | nodes from their RLP, as links or read in place |
-//! | `touched` | a block's delta by account |
-//! | `bulk` | loading a whole state, for both |
-//! | `proof` | building proofs; the format of the proof bytes |
-//! | [`verify`] | checking proofs: pure, `no_std` |
+//! | [`verify`] | checking proofs, and the format of their bytes: pure, `no_std` |
 //! | `witness` | partial tries opened from the nodes of a witness |
+//! | `descriptor` | what lists of backends have of both |
 
 #![cfg_attr(not(feature = "std"), no_std)]
 extern crate alloc;
 
+mod descriptor;
 mod hash;
 pub mod leaf;
 pub mod verify;
 
+#[cfg(feature = "std")]
+pub use descriptor::BACKENDS;
+pub use descriptor::PROOF_FORMATS;
 pub use hash::TrieHash;
 
 #[cfg(feature = "std")]
@@ -78,33 +80,19 @@ mod archive;
 #[cfg(feature = "std")]
 mod backend;
 #[cfg(feature = "std")]
-mod bulk;
-#[cfg(feature = "std")]
 mod decode;
 #[cfg(feature = "std")]
-mod merge;
+pub mod ethereum;
 #[cfg(feature = "std")]
-mod node;
-#[cfg(feature = "std")]
-mod proof;
-#[cfg(feature = "std")]
-pub mod row;
-#[cfg(feature = "std")]
-mod touched;
-#[cfg(feature = "std")]
-mod trie;
-#[cfg(feature = "std")]
-mod update;
+pub mod trie;
 #[cfg(feature = "std")]
 mod witness;
 
 #[cfg(feature = "std")]
 pub use archive::{DEFAULT_CACHE, KEYS, MptArchive, NODES, ROOTS};
 #[cfg(feature = "std")]
-pub use backend::{ACCOUNT_NODES, MAX_CACHED_BRANCHES, Mpt, STORAGE_NODES};
+pub use backend::{ACCOUNT_NODES, MAX_CACHED_BRANCHES, Mpt, MptCache, STORAGE_NODES};
 #[cfg(feature = "std")]
-pub use node::{Branch, BranchLink, Leaf, Link};
-#[cfg(feature = "std")]
-pub use trie::{InMemory, Item, NodeSource, Recorder, Trie};
+pub use trie::{InMemory, Item, Trie};
 #[cfg(feature = "std")]
 pub use witness::{PartialMpt, WitnessNodes};

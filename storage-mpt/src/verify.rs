@@ -170,7 +170,8 @@ pub fn shown_slot(
     consume(nodes, |fetch| self::slot(TrieHash::Keccak256, storage_root, slot, fetch))
 }
 
-type Fetch<'f, 'a> = &'f mut dyn FnMut(&B256) -> Result<&'a [u8], ProofError>;
+/// Gives the RLP of the node with a hash, which it has checked.
+pub type Fetch<'f, 'a> = &'f mut dyn FnMut(&B256) -> Result<&'a [u8], ProofError>;
 
 /// Walks with `nodes`, all of which must be used, in order.
 fn consume<'a, T>(
@@ -235,8 +236,14 @@ fn slot(
         .transpose()
 }
 
-/// Goes from `root` down to `key`. `fetch` gives the node of a hash.
-fn walk(
+/// Goes from `root` down to `key` in a trie hashed `with` this function: what its leaf holds, `None` if
+/// there is none. `fetch` gives the node of a hash. The one walk of all verifiers: whatever a proof is
+/// made of, it is a way of handing out nodes.
+///
+/// # Errors
+/// Those of `fetch`, and [`ProofError::Malformed`] for a node that no trie over 32-byte keys has, or
+/// that is not in the one way to write it.
+pub fn walk(
     with: TrieHash,
     root: B256,
     key: &B256,
@@ -286,8 +293,10 @@ fn walk(
     }
 }
 
-/// Reads a node, all of whose references are hashes or embedded nodes.
-pub(crate) fn decode_node(mut bytes: &[u8]) -> Option<TrieNode> {
+/// Reads a node, all of whose references are hashes or embedded nodes, and whose path is padded with
+/// zero.
+pub(crate) fn decode_node(whole: &[u8]) -> Option<TrieNode> {
+    let mut bytes = whole;
     let node = TrieNode::decode(&mut bytes).ok()?;
     let valid = |reference: &RlpNode| match reference.first() {
         Some(0xa0) => reference.len() == 33,
@@ -300,5 +309,23 @@ pub(crate) fn decode_node(mut bytes: &[u8]) -> Option<TrieNode> {
         TrieNode::Branch(branch) => branch.stack.iter().all(valid),
         TrieNode::Extension(extension) => valid(&extension.child),
     };
-    (bytes.is_empty() && references_valid).then_some(node)
+    let path_valid = matches!(node, TrieNode::EmptyRoot | TrieNode::Branch(_)) || is_path_of(whole);
+    (bytes.is_empty() && references_valid && path_valid).then_some(node)
+}
+
+/// Whether the node starts with a path in the one way to write it, which `TrieNode` does not look at.
+fn is_path_of(mut node: &[u8]) -> bool {
+    let path = Header::decode_bytes(&mut node, true)
+        .and_then(|mut items| Header::decode_bytes(&mut items, false));
+    path.is_ok_and(|path| hex_prefix(path).is_some())
+}
+
+/// The path of a leaf or an extension in hex-prefix encoding (yellow paper, appendix C): whether it is
+/// a leaf's, its first nibble if their number is odd, and the others, two a byte. `None` if it is no
+/// such path: there are other flags, or padding that is not zero.
+pub(crate) fn hex_prefix(path: &[u8]) -> Option<(bool, Option<u8>, &[u8])> {
+    let (first, rest) = path.split_first()?;
+    let (flags, low) = (first >> 4, first & 0x0f);
+    let odd = (flags & 1 == 1).then_some(low);
+    (flags <= 3 && (odd.is_some() || low == 0)).then_some((flags >= 2, odd, rest))
 }

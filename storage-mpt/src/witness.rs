@@ -4,10 +4,10 @@
 //! the state after the block cannot be hashed without it.
 
 use crate::{
-    TrieHash, decode, leaf,
-    node::{Branch, Link},
-    touched::by_account,
-    trie::{NodeSource, Trie},
+    TrieHash, decode,
+    ethereum::by_account,
+    leaf,
+    trie::{Branch, BranchLink, Link, NodeSource, Trie},
 };
 use alloy_primitives::{Address, B256, Bytes, keccak256, map::B256HashMap};
 use alloy_trie::{EMPTY_ROOT_HASH, Nibbles, nodes::RlpNode};
@@ -37,7 +37,10 @@ impl WitnessNodes {
 }
 
 impl NodeSource for WitnessNodes {
-    fn load(&self, path: &Nibbles, reference: &RlpNode) -> Result<Arc<Branch>, StateError> {
+    type Stamp = ();
+
+    fn load(&self, path: &Nibbles, link: &BranchLink) -> Result<Arc<Branch>, StateError> {
+        let reference = link.reference();
         let branch = decode::branch(path, reference, self.rlp(path, reference)?);
         branch.map(Arc::new).ok_or_else(|| malformed(path))
     }

@@ -9,7 +9,7 @@ use common::{
 };
 use rand::{Rng, SeedableRng, rngs::StdRng, seq::IndexedRandom};
 use retrie_state::{
-    Account, At, Backend, BlockRef, Cache, Direction, History, KeyRange, KvStore, MemoryStore, Row,
+    Account, At, Backend, BlockRef, Direction, History, KeyRange, KvStore, MemoryStore, Row,
     StateError, StateKey, StateReader, StateStore, StoreOptions, encode_slot,
 };
 use retrie_storage_mpt::{KEYS, MptArchive, NODES, ROOTS, TrieHash};
@@ -23,11 +23,11 @@ fn archive(with: TrieHash) -> MptArchive {
     MptArchive::with_cache(with, 2048)
 }
 
-fn check_state(archive: &MptArchive, view: &View, cache: &Cache, model: &Model) {
-    let entries = archive.entries(view, cache, None, usize::MAX).unwrap();
+fn check_state(archive: &MptArchive, view: &View, root: &B256, model: &Model) {
+    let entries = archive.entries(view, root, None, usize::MAX).unwrap();
     assert!(entries.iter().map(|(key, value)| (key, value)).eq(model));
     for (key, value) in model {
-        assert_eq!(archive.read(view, cache, key).unwrap().as_ref(), Some(value), "{key}");
+        assert_eq!(archive.read(view, root, key).unwrap().as_ref(), Some(value), "{key}");
     }
 }
 
@@ -78,7 +78,7 @@ fn every_block_has_the_root_and_the_proofs_of_mpt_and_keeps_its_state() {
                 let nodes = &view.tables[&NODES];
                 let all = &store.view.tables[&NODES];
                 assert!(nodes.iter().all(|(hash, row)| all.get(hash) == Some(row)), "nodes");
-                let cache = store.mpt.open(&view, &retrie_state::Jobs::new(None)).unwrap();
+                let cache = store.mpt.open(&view, None).unwrap();
                 check_state(&archive(KECCAK), &view, &cache, &store.model);
             }
         }
@@ -225,7 +225,7 @@ fn a_revert_takes_back_the_nodes_of_its_blocks_and_no_others() {
         }
     }
     for (number, model) in states[1..].iter().enumerate() {
-        let old = store.history(number as u64).unwrap();
+        let old = store.history(BlockRef::new(number as u64, hash(number as u64, 0))).unwrap();
         assert!(old.entries(None, usize::MAX).unwrap().into_iter().eq(model.clone()));
         let slots = old.slots_of(&accounts[0]).unwrap();
         assert!(slots.iter().map(|(slot, _)| slot).is_sorted());
@@ -274,7 +274,7 @@ fn lost_and_damaged_rows_are_reported() {
     let mut view = store.view.clone();
     let last = view.tables.get_mut(&ROOTS).unwrap();
     last.insert(0u64.to_be_bytes().to_vec(), Bytes::from_static(b"short"));
-    let error = store.mpt.open(&view, &retrie_state::Jobs::new(None)).map(drop).unwrap_err();
+    let error = store.mpt.open(&view, None).map(drop).unwrap_err();
     assert!(error.to_string().contains("MptArchiveRoots: the row of block 0"), "{error}");
 }
 

@@ -1,18 +1,18 @@
 //! The test-kit that every backend passes.
 
-use retrie_state::Backend;
+use retrie_state::AnyBackend;
 use retrie_storage_mpt::{Mpt, MptArchive, TrieHash};
 use std::sync::Arc;
 
 mod mpt {
     use super::*;
-    retrie_state::backend_tests!(|| Arc::new(Mpt::new()) as Arc<dyn Backend>);
+    retrie_state::backend_tests!(|| Arc::new(Mpt::new()) as Arc<dyn AnyBackend>);
 }
 
 mod archive {
     use super::*;
     retrie_state::backend_tests!(
-        || Arc::new(MptArchive::new(TrieHash::Keccak256)) as Arc<dyn Backend>
+        || Arc::new(MptArchive::new(TrieHash::Keccak256)) as Arc<dyn AnyBackend>
     );
 }
 
@@ -20,6 +20,6 @@ mod archive_with_blake2b {
     use super::*;
     // A cache that holds a few rows, so that nodes come from their rows.
     retrie_state::backend_tests!(
-        || Arc::new(MptArchive::with_cache(TrieHash::Blake2b256, 4096)) as Arc<dyn Backend>
+        || Arc::new(MptArchive::with_cache(TrieHash::Blake2b256, 4096)) as Arc<dyn AnyBackend>
     );
 }

@@ -5,10 +5,12 @@ mod common;
 use alloy_primitives::{Address, B256, Bytes, U256, keccak256};
 use alloy_rlp::{Decodable, Encodable, Header};
 use alloy_trie::{EMPTY_ROOT_HASH, Nibbles, TrieAccount, proof::verify_proof};
-use common::{Model, Store, random_address, random_word, storage_root};
+use common::{Model, Store, View, random_address, random_word, storage_root};
 use rand::{Rng, SeedableRng, rngs::StdRng};
-use retrie_state::{Account, Backend, ProofError, StateKey, decode_slot, encode_slot};
-use retrie_storage_mpt::verify;
+use retrie_state::{
+    Account, Backend, NodeWrite, ProofError, StateKey, StateReader, decode_slot, encode_slot,
+};
+use retrie_storage_mpt::{MptArchive, NODES, PartialMpt, ROOTS, TrieHash, WitnessNodes, verify};
 
 /// 60 accounts, the first of which have 0, 1, 2, ... slots; and keys that are absent.
 fn store() -> (Store, Vec<StateKey>, Vec<StateKey>) {
@@ -212,4 +214,41 @@ fn forged_eip_1186_statements_are_refused() {
     refused("a node too many", &|p| p.account_proof.push(Bytes::new()));
     refused("a node too few", &|p| drop(p.account_proof.pop()));
     refused("no nodes", &|p| p.storage[0].proof.clear());
+}
+
+/// The padding nibble of a path of even length is zero (yellow paper, appendix C): whoever reads nodes
+/// refuses others, in proofs, in rows by hash and in witnesses.
+#[test]
+fn a_path_padded_with_anything_but_zero_is_refused_wherever_nodes_are_read() {
+    let mut store = Store::new();
+    let key = StateKey::Account(Address::repeat_byte(3));
+    store.block(Model::from([(key, Account::default().encode())]), &[]);
+    let (digest, nodes) = parts(&store.prove(&[key]));
+    let leaf = &nodes[0];
+    // A list with a long header; a string of 33 bytes, the first of which says: a leaf, even.
+    assert_eq!((nodes.len(), leaf[2], leaf[3]), (1, 0xa1, 0x20));
+    for padding in 0..16 {
+        let mut node = leaf.to_vec();
+        node[3] |= padding;
+        let (root, node) = (keccak256(&node), Bytes::from(node));
+        let mut view = View::default();
+        view.put(NODES, root.as_slice(), node.clone()).unwrap();
+        view.put(ROOTS, &0u64.to_be_bytes(), Bytes::copy_from_slice(root.as_slice())).unwrap();
+        let archive = MptArchive::with_cache(TrieHash::Keccak256, 2048);
+        let witness = PartialMpt::open(root, WitnessNodes::new(std::slice::from_ref(&node)));
+        let shown = verify::verify(root, &[key], &joined(digest, std::slice::from_ref(&node)));
+        let eip_1186 = verify::shown_account(root, key.address(), &[node]);
+        let read = [
+            archive.read(&view, &root, &key).ok(),
+            archive.prove(&view, &root, &[key]).map(|_| store.model.get(&key).cloned()).ok(),
+            witness.get(&key).ok(),
+            shown.clone().map(|values| values[0].clone()).ok(),
+            eip_1186.map(|account| account.map(|(account, _)| account.encode())).ok(),
+        ];
+        let expected = (padding == 0).then(|| store.model.get(&key).cloned());
+        assert_eq!(read, [(); 5].map(|()| expected.clone()), "padding {padding}");
+        if padding > 0 {
+            assert_eq!(shown, Err(ProofError::Malformed { what: "trie node" }));
+        }
+    }
 }

@@ -1,12 +1,12 @@
 //! The contract over the flat state.
 
-use alloy_primitives::{Address, B256, Bytes};
+use alloy_primitives::{B256, Bytes};
 use retrie_state::{
-    Applied, ApplyContext, Backend, BackendStats, BulkSink, Cache, Capabilities, Direction, HashId,
-    Identity, Jobs, KeyRange, NodeRead, NodeWrite, ProofError, StateDelta, StateError, StateKey,
-    Table, Value, flat,
+    Applied, ApplyContext, Backend, BackendStats, BulkSink, Capabilities, Direction, HashId,
+    Identity, KeyRange, NodeRead, NodeWrite, ProofError, StateDelta, StateError, StateKey, Table,
+    Value, flat,
 };
-use std::sync::Arc;
+use std::path::Path;
 
 static IDENTITY: Identity =
     Identity { name: "raw", version: 1, hash: HashId::None, params: B256::ZERO };
@@ -16,6 +16,8 @@ static IDENTITY: Identity =
 pub struct Raw;
 
 impl Backend for Raw {
+    type Cache = ();
+
     fn identity(&self) -> &Identity {
         &IDENTITY
     }
@@ -26,7 +28,6 @@ impl Backend for Raw {
             absence_proofs: false,
             state_determined_root: true,
             ethereum_root: false,
-            history: false,
         }
     }
 
@@ -38,47 +39,19 @@ impl Backend for Raw {
         B256::ZERO
     }
 
-    fn open(&self, _: &dyn NodeRead, _: &Jobs) -> Result<Cache, StateError> {
-        Ok(Arc::new(()))
+    fn open(&self, _: &dyn NodeRead, _: Option<&Path>) -> Result<(), StateError> {
+        Ok(())
     }
 
     fn apply(
         &self,
         _: &ApplyContext<'_>,
         view: &mut dyn NodeWrite,
-        cache: &Cache,
+        (): &(),
         delta: &StateDelta,
-    ) -> Result<Applied, StateError> {
+    ) -> Result<Applied<()>, StateError> {
         flat::apply(view, delta)?;
-        Ok(Applied { root: B256::ZERO, cache: cache.clone() })
-    }
-
-    fn read(
-        &self,
-        view: &dyn NodeRead,
-        _: &Cache,
-        key: &StateKey,
-    ) -> Result<Option<Value>, StateError> {
-        flat::get(view, key)
-    }
-
-    fn slots_of(
-        &self,
-        view: &dyn NodeRead,
-        _: &Cache,
-        address: &Address,
-    ) -> Result<Vec<(B256, Value)>, StateError> {
-        flat::slots_of(view, address)
-    }
-
-    fn entries(
-        &self,
-        view: &dyn NodeRead,
-        _: &Cache,
-        start: Option<&StateKey>,
-        limit: usize,
-    ) -> Result<Vec<(StateKey, Value)>, StateError> {
-        flat::entries(view, start, limit)
+        Ok(Applied { root: B256::ZERO, cache: () })
     }
 
     fn bulk_load(
@@ -94,7 +67,7 @@ impl Backend for Raw {
         Ok(B256::ZERO)
     }
 
-    fn prove(&self, _: &dyn NodeRead, _: &Cache, _: &[StateKey]) -> Result<Bytes, StateError> {
+    fn prove(&self, _: &dyn NodeRead, (): &(), _: &[StateKey]) -> Result<Bytes, StateError> {
         Err(StateError::Unsupported { backend: IDENTITY.name, what: "proofs" })
     }
 
@@ -102,7 +75,7 @@ impl Backend for Raw {
         Err(ProofError::WrongKind { what: "backend raw has no proofs" })
     }
 
-    fn stats(&self, view: &dyn NodeRead, _: &Cache) -> Result<BackendStats, StateError> {
+    fn stats(&self, view: &dyn NodeRead, (): &()) -> Result<BackendStats, StateError> {
         let mut live_keys = 0;
         for row in view.scan(flat::TABLE, KeyRange::ALL, Direction::Forward)? {
             row?;

@@ -1,7 +1,7 @@
 //! The backend test-kit on the flat state.
 
-use retrie_state::Backend;
+use retrie_state::AnyBackend;
 use retrie_storage_raw::Raw;
 use std::sync::Arc;
 
-retrie_state::backend_tests!(|| Arc::new(Raw) as Arc<dyn Backend>);
+retrie_state::backend_tests!(|| Arc::new(Raw) as Arc<dyn AnyBackend>);

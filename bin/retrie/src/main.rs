@@ -1,20 +1,28 @@
 //! `retrie`: an Ethereum execution client whose state store is swappable.
 //!
-//! The binary is the command line, the [`registry`] of backends, and nothing that a library
-//! could want.
+//! The binary is the command line, and nothing that a library could want: groups of flags in [`args`],
+//! a file a command in [`commands`], and the [`node`], which puts the parts together.
 
-mod cole;
+mod advice;
+mod args;
 mod commands;
-mod lvmt;
 mod meter;
 mod node;
 mod output;
 mod progress;
-mod registry;
 
-use clap::{ArgAction, Parser, Subcommand};
+use args::VerbosityArgs;
+use clap::{Parser, Subcommand};
+use eyre::Context;
 use output::ClosedPipe;
-use std::{io::Write, process::ExitCode};
+use std::{
+    io::Write,
+    process::ExitCode,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
 
 /// Import allocates and frees by the million, from several threads.
 #[global_allocator]
@@ -26,12 +34,8 @@ static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 struct Cli {
     #[command(subcommand)]
     command: Command,
-    /// Log level: -v errors, -vv warnings, -vvv info, -vvvv debug, -vvvvv trace. `RUST_LOG` wins.
-    #[arg(short, long = "verbosity", action = ArgAction::Count, global = true)]
-    verbosity: u8,
-    /// Print errors only.
-    #[arg(short, long, global = true)]
-    quiet: bool,
+    #[command(flatten)]
+    verbosity: VerbosityArgs,
 }
 
 #[derive(Debug, Subcommand)]
@@ -83,15 +87,17 @@ impl Command {
     /// Whether all that it does is to print, so that it is done once nobody reads any more. Others
     /// have changed something by then, and that their last words were lost is an error.
     const fn only_prints(&self) -> bool {
-        matches!(
-            self,
-            Self::Config(_)
-                | Self::DumpGenesis(_)
-                | Self::Db(_)
-                | Self::Proof(_)
-                | Self::ReExecute(_)
-                | Self::Replay(_)
-        )
+        match self {
+            Self::Db(command) => command.only_prints(),
+            _ => matches!(
+                self,
+                Self::Config(_)
+                    | Self::DumpGenesis(_)
+                    | Self::Proof(_)
+                    | Self::ReExecute(_)
+                    | Self::Replay(_)
+            ),
+        }
     }
 }
 
@@ -100,20 +106,15 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => return fail(&error),
     };
-    let verbosity = match (cli.quiet, cli.verbosity) {
-        (true, _) => 1,
-        (false, 0) => 3,
-        (false, level) => level,
-    };
     let files = match &cli.command {
         Command::Node(command) => command.log_files(),
         _ => None,
     };
-    if let Err(error) = retrie_telemetry::init_logs(verbosity, files) {
+    if let Err(error) = retrie_telemetry::init_logs(cli.verbosity.level(), files) {
         return fail(&error.into());
     }
     ignore_file_size_signal();
-    let stop = match commands::stop_signal() {
+    let stop = match stop_signal() {
         Ok(stop) => stop,
         Err(error) => return fail(&error),
     };
@@ -134,7 +135,7 @@ fn main() -> ExitCode {
         Command::Bench(command) => command.run(&stop),
         Command::Params(command) => command.run(&stop),
         Command::Proof(command) => command.run(&stop),
-        Command::Db(command) => command.run(),
+        Command::Db(command) => command.run(&stop),
         Command::Stage(command) => command.run(),
     };
     match outcome {
@@ -142,6 +143,21 @@ fn main() -> ExitCode {
         Err(error) if only_prints && error.is::<ClosedPipe>() => ExitCode::from(CLOSED_PIPE),
         Err(error) => fail(&error),
     }
+}
+
+/// A flag that Ctrl-C (or SIGTERM) sets; a second one ends the process at once.
+fn stop_signal() -> eyre::Result<Arc<AtomicBool>> {
+    let stop = Arc::new(AtomicBool::new(false));
+    let seen = stop.clone();
+    ctrlc::set_handler(move || {
+        if seen.swap(true, Ordering::Relaxed) {
+            std::process::exit(130);
+        }
+        let line = "stopping at the next block; press Ctrl-C again to stop at once";
+        let _ = writeln!(std::io::stderr(), "{line}");
+    })
+    .wrap_err("installing the signal handler")?;
+    Ok(stop)
 }
 
 /// The command line, with the flags of a node's configuration file before those that are given.
@@ -164,7 +180,7 @@ const CLOSED_PIPE: u8 = 141;
 /// Exit code of `db verify` that could not check. (2 is for wrong command lines.)
 const NOT_CHECKED: u8 = 3;
 
-/// One line on stderr.
+/// One line on stderr: what went wrong, and what to do about it.
 fn fail(error: &eyre::Report) -> ExitCode {
     let mut line = error.to_string();
     for cause in error.chain().skip(1) {
@@ -173,6 +189,9 @@ fn fail(error: &eyre::Report) -> ExitCode {
         if !line.contains(&cause) {
             line = format!("{line}: {cause}");
         }
+    }
+    if let Some(advice) = advice::of(error) {
+        line = format!("{line}; {advice}");
     }
     // With stderr closed there is nobody to tell.
     let _ = writeln!(std::io::stderr(), "error: {}", line.replace('\n', " "));
@@ -188,5 +207,54 @@ fn ignore_file_size_signal() {
     // SAFETY: no handler is installed, and no other thread runs yet.
     unsafe {
         libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    /// The heading under which the help of `retrie node` has this flag.
+    fn heading(help: &str, flag: &str) -> String {
+        let mut heading = "";
+        for line in help.lines() {
+            if !line.starts_with(' ') && line.ends_with(':') {
+                heading = line.trim_end_matches(':');
+            }
+            if line.split([' ', ',']).any(|word| word == flag) && line.starts_with(' ') {
+                return heading.to_owned();
+            }
+        }
+        panic!("{flag} is not in {help}")
+    }
+
+    #[test]
+    fn flags_of_a_node_stand_under_the_heading_of_their_group_and_backends_by_name() {
+        let mut cli = Cli::command().term_width(0);
+        cli.build();
+        cli.clone().debug_assert();
+        let help = cli.find_subcommand_mut("node").unwrap().render_help().to_string();
+        for (flag, group) in [
+            ("--chain", "Chain and datadir"),
+            ("--state-backend", "State backend"),
+            ("--lvmt.proof-shard", "State backend"),
+            ("--full", "Pruning"),
+            ("--prune.bodies.before", "Pruning"),
+            ("--db.sync-mode", "Database"),
+            ("--metrics", "Metrics"),
+            ("-v", "Logging"),
+            ("--quiet", "Logging"),
+        ] {
+            assert_eq!(heading(&help, flag), group, "{flag}");
+        }
+        for backend in retrie_backends::all() {
+            let row = format!("{} ", backend.name);
+            let is_row = |line: &str| {
+                let text = line.trim_start();
+                text.starts_with(&row) && text.contains(backend.about)
+            };
+            assert!(help.lines().any(is_row), "{}: {help}", backend.name);
+        }
     }
 }

@@ -16,6 +16,7 @@ use tempfile::NamedTempFile;
 
 /// Where the figures of a measurement go. Every command that measures flattens it.
 #[derive(Clone, Debug, Default, clap::Args)]
+#[command(next_help_heading = "Report")]
 pub(crate) struct ReportArgs {
     /// Write the figures as JSON to this file, or `-` for stdout.
     #[arg(long, value_name = "FILE")]
@@ -191,3 +192,32 @@ macro_rules! say {
     };
 }
 pub(crate) use say;
+
+/// `1234567` as `1,234,567`.
+pub(crate) fn grouped(n: u64) -> String {
+    let digits = n.to_string();
+    let mut out = String::new();
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+/// The command line of this process, for reports.
+pub(crate) fn command_line() -> String {
+    let words: Vec<_> = std::env::args_os().collect();
+    words.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn thousands_are_grouped() {
+        assert_eq!(super::grouped(7), "7");
+        assert_eq!(super::grouped(1234), "1,234");
+        assert_eq!(super::grouped(1234567), "1,234,567");
+    }
+}

@@ -1,6 +1,6 @@
 //! Progress of long work: a bar on a terminal, plain lines otherwise.
 
-use crate::commands::grouped;
+use crate::output::grouped;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use retrie_bench::{clients, state};
 use retrie_pipeline::report::ImportReport;
@@ -11,7 +11,7 @@ use std::{
 };
 
 /// How often a plain line is printed.
-const LINE_EVERY: Duration = Duration::from_secs(5);
+pub(crate) const LINE_EVERY: Duration = Duration::from_secs(5);
 /// How often the bar is brought up to date.
 const BAR_EVERY: Duration = Duration::from_millis(100);
 

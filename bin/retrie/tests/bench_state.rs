@@ -64,7 +64,7 @@ fn report_has_the_documented_fields() {
     let report = scene.json("report.json");
     assert_eq!(
         keys(&report),
-        ["command", "complete", "machine", "references", "results", "version"]
+        ["command", "complete", "machine", "notes", "references", "results", "version"]
     );
     assert_eq!(report["complete"], true);
     let results = report["results"].as_array().unwrap();
@@ -176,6 +176,7 @@ fn bad_flags_are_one_line_errors() {
         ("--backends raw,mpt,raw", "`raw` twice"),
         ("--backends raw,lvmt@16/16", "16/16"),
         ("--backends lvmt,raw@1/16", "`raw` has no proof shards"),
+        ("--backends raw,cole@3/16", "`cole` has no proof shards, so no 3/16"),
         ("--backends nope@1/16", "no backend is called `nope`"),
     ] {
         fails_saying(&mut race(&scene, flags), &[says]);

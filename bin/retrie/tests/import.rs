@@ -3,9 +3,10 @@
 mod common;
 
 use common::{
-    MAINNET_600, Scene, fails_saying, keys, mainnet, mainnet_blocks, retrie, succeeds, test_chain,
-    words,
+    MAINNET_600, Scene, checked_backends, fails_saying, keys, mainnet, mainnet_blocks, retrie,
+    succeeds, test_chain, words,
 };
+use retrie_backends::Descriptor;
 use retrie_pipeline::testkit::{Rules, write_blocks};
 use serde_json::Value;
 
@@ -110,7 +111,8 @@ fn init_creates_once_and_stats_tell_what_is_there() {
 
 #[test]
 fn backends_with_a_history_of_their_own_read_all_of_it() {
-    for backend in ["mpt-archive", "cole"] {
+    let has_history = |one: &&Descriptor| (one.small)().history().is_some();
+    for backend in retrie_backends::all().filter(has_history).map(|one| one.name) {
         let (scene, _) = Scene::with_chain(Rules::Byzantium, 20);
         let more = format!("--retention 3 --state-backend {backend}");
         succeeds(&mut scene.import("chain.rlp", &more));
@@ -241,8 +243,10 @@ fn side_chain_of_a_file_wins_by_total_difficulty() {
 fn first_mainnet_blocks_import_on_every_backend() {
     let Some(mainnet) = mainnet() else { return };
     let era1 = mainnet_blocks(&mainnet)[0].to_str().unwrap().to_owned();
-    let cole = "cole --cole.memory-pairs 300 --referee mpt";
-    for (backend, checked) in [("mpt", 600), ("raw", 0), ("raw --referee mpt", 600), (cole, 600)] {
+    let mut all = checked_backends();
+    all.push("raw".into());
+    for backend in all {
+        let checked = if backend == "raw" { 0 } else { 600 };
         let scene = Scene::new();
         let json = scene.at("report.json");
         let line = format!(

@@ -3,7 +3,9 @@
 mod common;
 
 use alloy_primitives::{Bytes, TxKind};
-use common::{Scene, fails_saying, gunzip, retrie, succeeds, test_chain, words};
+use common::{
+    Scene, backends, checked_backends, fails_saying, gunzip, retrie, succeeds, test_chain, words,
+};
 use retrie_chainspec::primitives::Block;
 use retrie_db::{Db, OpenOptions};
 use retrie_pipeline::testkit::{Call, GENESIS_DIFFICULTY, Plan, Rules, write_blocks};
@@ -12,9 +14,6 @@ use std::process::Command;
 /// The block that chains begin with, of `BLOCKS`.
 const AT: u64 = 16;
 const BLOCKS: u64 = 24;
-/// Small levels: every few blocks something is flushed or merged.
-const COLE: &str = "cole --cole.memory-pairs 40 --cole.size-ratio 2";
-const COLE_REFEREED: &str = "cole-sync --cole.memory-pairs 20 --referee mpt";
 
 /// A chain on `backend` in `data`, up to block `AT`, and its state and headers in files.
 fn dumped(rules: Rules, backend: &str) -> (Scene, Vec<Block>) {
@@ -49,14 +48,12 @@ fn hash(blocks: &[Block], number: u64) -> String {
 
 #[test]
 fn every_backend_goes_on_from_the_state_of_every_other() {
-    for (rules, from, targets) in [
-        (Rules::Prague, "lvmt", &["mpt", "raw --referee mpt", "lvmt"][..]),
-        (Rules::Byzantium, "mpt", &["mpt-archive", "lvmt --referee mpt"]),
-        (Rules::Cancun, "raw", &["mpt", "lvmt"]),
-        (Rules::Prague, "mpt-archive", &["raw", "mpt-archive"]),
-        (Rules::Prague, COLE, &["mpt", "lvmt --referee mpt", COLE]),
-        (Rules::Byzantium, "mpt", &[COLE, COLE_REFEREED]),
-    ] {
+    let (all, checked) = (backends(), checked_backends());
+    let rules = [Rules::Prague, Rules::Byzantium, Rules::Cancun].into_iter().cycle();
+    for (n, (from, rules)) in all.iter().zip(rules).enumerate() {
+        // Itself, and two others, one of them checked.
+        let other = |places: usize| (n + places) % all.len();
+        let targets = [from, &all[other(1 + n % 2)], &checked[other(3 + n % 2)]];
         let (scene, blocks) = dumped(rules, from);
         let (mut headers, mut more) = ("headers.rlp", String::new());
         if rules == Rules::Byzantium {
@@ -165,9 +162,7 @@ fn what_does_not_fit_is_refused_and_leaves_nothing_behind() {
         lines[1].into(),
     ] {
         damaged(2, wrong);
-        for backend in
-            ["mpt", "mpt-archive", "raw --referee mpt", "lvmt --referee mpt", COLE_REFEREED]
-        {
+        for backend in checked_backends() {
             let flags = format!("{trusted} --state-backend {backend}");
             refused(&flags, &["block 16", "state root is", "by backend mpt"]);
         }
@@ -251,7 +246,8 @@ fn genesis_needs_no_header() {
     let (scene, _) = Scene::with_chain(Rules::Prague, 4);
     succeeds(&mut on(&scene, "data", "init"));
     succeeds(&mut dump(&scene, "data", "state.jsonl", ""));
-    for backend in ["mpt", "raw", "lvmt --referee mpt", COLE_REFEREED, "mpt --state-root native"] {
+    let native = "mpt --state-root native".to_owned();
+    for backend in [checked_backends(), vec!["raw".into(), native]].concat() {
         let data = backend.replace(' ', "");
         let flags = format!("--state-backend {backend}");
         let printed = succeeds(&mut init(&scene, &data, &flags));

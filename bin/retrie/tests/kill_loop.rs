@@ -7,7 +7,9 @@
 
 mod common;
 
-use common::{mainnet, mainnet_blocks, program, retrie, signal, succeeds, test_chain, words};
+use common::{
+    mainnet, mainnet_blocks, program, retrie, signal, small_flags, succeeds, test_chain, words,
+};
 use retrie_pipeline::testkit::{Rules, write_blocks};
 use serde_json::Value;
 use std::{
@@ -88,14 +90,7 @@ impl Loop {
         if !referee.is_empty() {
             args.extend(["--referee".to_owned(), referee.to_owned()]);
         }
-        if name == "lvmt" {
-            args.push("--lvmt.insecure-dev".to_owned());
-        }
-        if name.starts_with("cole") {
-            // Something is flushed or merged every few blocks.
-            let flags = ["--cole.memory-pairs=100", "--cole.size-ratio=2"];
-            args.extend(flags.map(str::to_owned));
-        }
+        args.extend(small_flags(name));
         let (random, doing) = (Random(seed), String::new());
         let backend = args;
         let straight = chain.iter().any(|arg| arg == "mainnet");
@@ -241,16 +236,27 @@ impl Loop {
     }
 }
 
-fn backends() -> Vec<String> {
-    let all = "mpt,mpt-archive,raw,raw+mpt,lvmt+mpt,cole+mpt,cole-sync";
-    let names = setting("RETRIE_KILL_BACKENDS", all.to_owned());
-    names.split(',').map(str::to_owned).collect()
+/// Every backend alone, and with a referee if it has not Ethereum's roots. Among all tests each runs
+/// once in each loop, here `refereed` or there alone; with `RETRIE_KILLS` both in both.
+fn backends(refereed: bool) -> Vec<String> {
+    let names = setting("RETRIE_KILL_BACKENDS", String::new());
+    if !names.is_empty() {
+        return names.split(',').map(str::to_owned).collect();
+    }
+    let is_long = setting("RETRIE_KILLS", 0u32) > 0;
+    let setups = retrie_backends::all().flat_map(|backend| {
+        let can = !backend.capabilities().ethereum_root;
+        let alone = is_long || !refereed || !can;
+        let beside = can && (is_long || refereed);
+        [alone.then(|| backend.name.to_owned()), beside.then(|| format!("{}+mpt", backend.name))]
+    });
+    setups.flatten().collect()
 }
 
 /// Kills of each loop: over all backends, on real blocks and on made ones.
 fn kills(default: u32) -> u32 {
     let all: u32 = setting("RETRIE_KILLS", 0);
-    if all == 0 { default } else { all.div_ceil(2 * backends().len() as u32) }
+    if all == 0 { default } else { all.div_ceil(2 * backends(true).len() as u32) }
 }
 
 #[test]
@@ -258,7 +264,7 @@ fn killed_imports_of_real_blocks_end_as_if_nothing_had_happened() {
     let Some(mainnet) = mainnet() else { return };
     println!("{}", program().display());
     let to: u64 = setting("RETRIE_KILL_BLOCKS", 2500);
-    for (n, backend) in backends().iter().enumerate() {
+    for (n, backend) in backends(true).iter().enumerate() {
         let seed = setting("RETRIE_KILL_SEED", 1_u64) + n as u64;
         let mut files = vec!["--to".to_owned(), to.to_string()];
         let count = if to <= 8191 { 1 } else { 3 };
@@ -272,9 +278,8 @@ fn killed_imports_of_real_blocks_end_as_if_nothing_had_happened() {
 /// Two branches that overtake each other, so that some kill falls into a reorg.
 #[test]
 fn killed_reorgs_end_as_if_nothing_had_happened() {
-    for (n, (backend, rules)) in
-        backends().iter().zip([Rules::Byzantium, Rules::Frontier].into_iter().cycle()).enumerate()
-    {
+    let rules = [Rules::Byzantium, Rules::Frontier].into_iter().cycle();
+    for (n, (backend, rules)) in backends(false).iter().zip(rules).enumerate() {
         let mut chain = test_chain(rules);
         let genesis = chain.genesis();
         let trunk = *chain.branch(genesis, 20, 12, 0).last().unwrap();

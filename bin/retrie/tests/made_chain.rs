@@ -29,7 +29,11 @@ fn replay_without_path_runs_the_built_in_chain_on_every_backend() {
     let report = scene.json("report.json");
     let results = report["results"].as_array().unwrap();
     let names: Vec<_> = results.iter().map(|one| one["backend"].as_str().unwrap()).collect();
-    assert!(names.contains(&"mpt") && names.contains(&"raw"), "{names:?}");
+    assert_eq!(names, retrie_backends::names(), "each under its own name, once");
+    for name in retrie_backends::names() {
+        let rows = printed.lines().filter(|line| line.split_whitespace().next() == Some(name));
+        assert_eq!(rows.count(), 1, "one row of {name}: {printed}");
+    }
     for result in results {
         assert_eq!((&result["ok"], &result["blocks"]), (&true.into(), &12.into()));
         assert_eq!(result["txs"], results[0]["txs"]);

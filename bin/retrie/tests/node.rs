@@ -5,10 +5,12 @@ mod common;
 use alloy_consensus::{SignableTransaction, TxEip1559};
 use alloy_eips::eip2718::Encodable2718;
 use alloy_primitives::{Address, B256, Bytes, TxKind, U64, U256};
-use common::{fails_saying, retrie, succeeds, words};
+use common::{backends, fails_saying, retrie, succeeds, words};
+use retrie_chainspec::primitives::Header;
 use retrie_pipeline::testkit::{
     CHAIN_ID, Call, Plan, Rules, TestChain, WALLETS, Wallet, write_blocks,
 };
+use retrie_sources::testkit::{HttpServer, Reply};
 use retrie_storage_mpt::Mpt;
 use serde_json::{Value, json};
 use std::{
@@ -22,9 +24,6 @@ use tempfile::TempDir;
 
 /// Long enough for the slowest machine; nothing waits for it to pass.
 const PATIENCE: Duration = Duration::from_secs(60);
-
-/// `cole` with small levels: every few blocks something is flushed or merged.
-const SMALL_COLE: &str = "cole --cole.memory-pairs 20 --cole.size-ratio 2";
 
 /// A running node, killed at the end of a test.
 struct Node {
@@ -108,6 +107,15 @@ impl Node {
             .unwrap()
     }
 
+    /// Status and body of `GET /health`.
+    fn health(&self) -> (u16, Value) {
+        let config = ureq::Agent::config_builder().http_status_as_error(false).build();
+        let agent = ureq::Agent::new_with_config(config);
+        let mut response = agent.get(format!("{}/health", self.url)).call().unwrap();
+        let body = response.body_mut().read_to_string().unwrap();
+        (response.status().as_u16(), serde_json::from_str(&body).unwrap())
+    }
+
     /// Ends it as Ctrl-C does, and waits.
     fn interrupt(mut self) {
         let pid = i32::try_from(self.child.id()).unwrap();
@@ -143,7 +151,7 @@ fn genesis(folder: &TempDir) -> String {
 
 #[test]
 fn dev_chain_seals_what_is_sent_on_every_backend_and_goes_on_after_a_restart() {
-    for backend in ["mpt", "raw", "lvmt", "mpt-archive", SMALL_COLE] {
+    for backend in backends() {
         let folder = TempDir::new().unwrap();
         let flags = format!("--dev --chain {} --state-backend {backend}", genesis(&folder));
         let datadir = folder.path().join("data");
@@ -187,14 +195,15 @@ fn dev_chain_seals_what_is_sent_on_every_backend_and_goes_on_after_a_restart() {
 
 #[test]
 fn a_killed_node_keeps_what_was_durable_and_resumes() {
-    for backend in ["lvmt", SMALL_COLE, &format!("{SMALL_COLE} --cole.async-merge false")] {
-        keeps_what_was_durable(backend);
+    for backend in backends() {
+        println!("{backend}");
+        keeps_what_was_durable(&backend);
     }
 }
 
 #[test]
 fn accepted_transactions_outlive_kills_and_restarts() {
-    for backend in ["mpt", "lvmt", SMALL_COLE] {
+    for backend in backends() {
         let folder = TempDir::new().unwrap();
         let flags = format!("--dev --chain {} --state-backend {backend}", genesis(&folder));
         let slow = format!("{flags} --dev.block-time 1h");
@@ -317,6 +326,46 @@ fn a_follower_has_the_same_chain_and_goes_on_with_it() {
     wait_for("the follower", || (follower.head() == leader.head()).then_some(()));
     let balance = json!([Address::repeat_byte(9), "latest"]);
     assert_eq!(follower.call("eth_getBalance", &balance), leader.call("eth_getBalance", &balance));
+    assert_eq!(follower.call("eth_syncing", &json!([])), json!(false));
+    assert_eq!(follower.health(), (200, json!({ "syncing": false, "head": 6 })));
+}
+
+/// It is far from there; a load balancer must not send anybody to it.
+#[test]
+fn a_follower_that_is_behind_says_so_to_load_balancers_and_wallets() {
+    let folder = TempDir::new().unwrap();
+    // A leader whose head is far away, and which has none of the blocks on the way.
+    let head = Header { number: 1000, ..Header::default() };
+    let mut head_json = serde_json::to_value(&head).unwrap();
+    head_json["hash"] = json!(head.hash_slow());
+    head_json["uncles"] = json!([]);
+    head_json["transactions"] = json!([]);
+    let leader = HttpServer::start(move |request| {
+        let call: Value = serde_json::from_slice(&request.body).unwrap();
+        let result = match call["method"].as_str().unwrap() {
+            "eth_chainId" => json!(U64::from(CHAIN_ID)),
+            _ if call["params"][0] == "latest" => head_json.clone(),
+            _ => Value::Null,
+        };
+        let answer = json!({ "jsonrpc": "2.0", "id": call["id"], "result": result });
+        Reply::new(200, answer.to_string())
+    });
+    let leader = leader.unwrap();
+    let flags =
+        format!("--chain {} --follow {} --follow.interval 50ms", genesis(&folder), leader.url());
+    let node = Node::start(&folder.path().join("data"), &flags);
+    let progress = wait_for("the follower's first look", || {
+        let progress = node.call("eth_syncing", &json!([]));
+        (progress != json!(false)).then_some(progress)
+    });
+    assert_eq!(progress["startingBlock"], "0x0");
+    assert_eq!(
+        (&progress["currentBlock"], &progress["highestBlock"]),
+        (&json!("0x0"), &json!("0x3e8"))
+    );
+    let (status, health) = node.health();
+    assert_eq!((status, health), (503, json!({ "syncing": true, "head": 0 })));
+    node.interrupt();
 }
 
 #[test]

@@ -6,8 +6,8 @@ use alloy_primitives::{B256, Bytes, U256, hex, keccak256};
 use alloy_rlp::Decodable;
 use common::{Scene, fails_saying, retrie, succeeds, words};
 use retrie_chainspec::primitives::Header;
-use retrie_light_client::ColeParams;
 use retrie_sources::testkit::{HttpServer, Reply};
+use retrie_storage_cole::Params as ColeParams;
 use serde_json::{Value, json};
 use std::process::Command;
 

@@ -2,13 +2,10 @@
 
 use retrie_db::{Db, OpenOptions, SyncMode};
 use retrie_state::{
-    Backend, KvStore, StateStore,
+    KvStore, StateStore,
     testkit::{Kit, Scale, a_key_value_store_matches_a_model, run_all_of},
 };
-use retrie_storage_cole::Cole;
-use retrie_storage_lvmt::{Lvmt, Params, ProofShard};
-use retrie_storage_mpt::{MptArchive, TrieHash};
-use std::{cell::RefCell, ops::ControlFlow, sync::Arc};
+use std::{cell::RefCell, sync::Arc};
 
 /// Fresh databases, whose folders go at the end.
 #[derive(Default)]
@@ -29,47 +26,17 @@ impl Databases {
     }
 }
 
-fn passes_on_mdbx(factory: &dyn Fn() -> Arc<dyn Backend>) {
-    let databases = Databases::default();
-    run_all_of(&Kit::new(factory, Scale::small()).on(&|| databases.fresh()));
-}
-
+/// Small ones, so that keys reach deep levels, and levels last a few blocks; with every hash function
+/// that they have.
 #[test]
-fn raw_passes_the_kit_on_mdbx() {
-    passes_on_mdbx(&|| Arc::new(retrie_storage_raw::Raw));
-}
-
-#[test]
-fn mpt_passes_the_kit_on_mdbx() {
-    passes_on_mdbx(&|| Arc::new(retrie_storage_mpt::Mpt::new()));
-}
-
-#[test]
-fn mpt_archive_passes_the_kit_on_mdbx() {
-    for hash in [TrieHash::Keccak256, TrieHash::Blake2b256] {
-        passes_on_mdbx(&|| Arc::new(MptArchive::new(hash)));
-    }
-}
-
-/// AMTs of 16 entries, so that keys reach deep levels.
-#[test]
-fn lvmt_passes_the_kit_on_mdbx() {
-    let params = Params::insecure_dev(4, true, &|_, _, _| ControlFlow::Continue(())).unwrap();
-    let params = Arc::new(params);
-    passes_on_mdbx(&|| Arc::new(Lvmt::new(params.clone(), ProofShard::All).unwrap()));
-}
-
-/// Levels of a few blocks.
-#[test]
-fn cole_passes_the_kit_on_mdbx() {
-    for async_merge in [true, false] {
-        let params = retrie_storage_cole::Params {
-            async_merge,
-            memory_pairs: 50,
-            size_ratio: 2,
-            ..Default::default()
-        };
-        passes_on_mdbx(&|| Arc::new(Cole::new(params).unwrap()));
+fn every_backend_passes_the_kit_on_mdbx() {
+    for backend in retrie_backends::all() {
+        for (n, (variant, _)) in backend.small_ones().into_iter().enumerate() {
+            println!("{variant}");
+            let databases = Databases::default();
+            let factory = || backend.small_ones().swap_remove(n).1;
+            run_all_of(&Kit::new(&factory, Scale::small()).on(&|| databases.fresh()));
+        }
     }
 }
 

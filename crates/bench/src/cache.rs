@@ -35,11 +35,7 @@ pub struct StateCache {
 
 /// A file or folder of the cache could not be read or written.
 #[derive(Debug, thiserror::Error)]
-#[error(
-    "{action} {} failed: {source}; --state-cache names another folder for states, TMPDIR for \
-     temporary ones",
-    path.display()
-)]
+#[error("{action} {} failed: {source}", path.display())]
 pub struct CacheError {
     action: &'static str,
     path: PathBuf,

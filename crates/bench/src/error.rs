@@ -8,29 +8,70 @@ use retrie_pipeline::PipelineError;
 use retrie_state::{StateError, StoreError};
 use std::path::{Path, PathBuf};
 
+/// A setting of a race.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Setting {
+    /// The keys at the start.
+    Keys,
+    /// Operations measured.
+    Pairs,
+    /// Operations, or blocks, a commit.
+    CommitEvery,
+    /// The part of all operations that only read.
+    Reads,
+    /// Which of the preloaded keys operations are on.
+    Choice,
+    /// Slices measured.
+    Slices,
+    /// Blocks measured.
+    Blocks,
+    /// Queries of what keys were.
+    Queries,
+    /// The latest blocks that queries are about.
+    Range(u64),
+    /// Who takes part.
+    Backends,
+}
+
+impl Setting {
+    /// The error that this setting is wrong.
+    pub(crate) fn refused(self, what: impl Into<String>) -> BenchError {
+        BenchError::Setting { setting: self, what: what.into() }
+    }
+}
+
 /// Why a race between state stores failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BenchError {
-    /// The workload contradicts itself.
+    /// The workload cannot be run.
     #[error("{what}")]
     Workload {
-        /// What is wrong, and what to do.
+        /// What is wrong.
+        what: String,
+    },
+    /// One of its settings makes no sense.
+    #[error("{what}")]
+    Setting {
+        /// Which one.
+        setting: Setting,
+        /// What is wrong with it.
         what: String,
     },
     /// The user asked to stop.
     #[error("stopped before the end")]
     Stopped,
-    /// A contender did not read what the others read.
+    /// A contender did not read what the workload has written.
     #[error(
-        "slice {slice}: {backend} has read other values than the workload has written; its figures \
-         mean nothing"
+        "{place}: {backend} has read other values than the workload has written; its figures mean \
+         nothing"
     )]
     WrongReads {
         /// Name of the contender.
         backend: String,
-        /// Number of the slice; 0 is the warm-up.
-        slice: u64,
+        /// Which commit of which slice read them.
+        place: String,
     },
     /// A proof does not show what it should.
     #[error("the proof that {backend} made of {key} is refused, or shows something else")]
@@ -119,8 +160,7 @@ pub enum BenchError {
     },
     /// A disk is full.
     #[error(
-        "the disk of {} is full: free some of it, or give --state-cache another folder (TMPDIR where \
-         that is `none`): {source}",
+        "the disk of {} is full: free some of it, or use another folder: {source}",
         folder.display()
     )]
     DiskFull {

@@ -24,4 +24,4 @@ pub mod report;
 mod sparse;
 pub mod state;
 
-pub use error::BenchError;
+pub use error::{BenchError, Setting};

@@ -5,7 +5,7 @@ use retrie_chainspec::parse_chain;
 use retrie_db::{OpenOptions, StateRootMode, SyncMode};
 use retrie_pipeline::{Chain, ChainOptions, End, ImportOptions, import};
 use retrie_sources::BlockSource;
-use retrie_state::{Backend, StoreOptions};
+use retrie_state::{AnyBackend, StoreOptions};
 use retrie_storage_mpt::Mpt;
 use retrie_storage_raw::Raw;
 use retrie_telemetry::Metrics;
@@ -18,8 +18,8 @@ const BLOCKS: u64 = 40;
 
 fn open(
     folder: &Path,
-    backend: Arc<dyn Backend>,
-    referee: Option<Arc<dyn Backend>>,
+    backend: Arc<dyn AnyBackend>,
+    referee: Option<Arc<dyn AnyBackend>>,
     datadir: &Path,
 ) -> Chain {
     let genesis = folder.join(GENESIS_FILE);
@@ -48,7 +48,7 @@ fn every_block_is_valid_on_every_backend() {
     let run = AtomicBool::new(false);
     let made = write_chain(&mut maker, BLOCKS, dir.path(), &run, &mut |_| {}).unwrap();
     assert!(made.txs > BLOCKS * 20 && made.bytes > 0);
-    let mpt = || -> Arc<dyn Backend> { Arc::new(Mpt::default()) };
+    let mpt = || -> Arc<dyn AnyBackend> { Arc::new(Mpt::default()) };
     let cases =
         [(mpt(), None, BLOCKS), (Arc::new(Raw), Some(mpt()), BLOCKS), (Arc::new(Raw), None, 0)];
     for (index, (backend, referee, roots)) in cases.into_iter().enumerate() {

@@ -1,14 +1,14 @@
 //! Queries about old blocks, on a chain of forty.
 
 use retrie_bench::{
-    BenchError,
+    BenchError, Setting,
     cache::StateCache,
     chain::{ContractSet, Fill, KeyChoice, Mix, Preload, Recipe},
     clients::{Answers, ClientRace, Entrant, Queries, Senders, Via, Workload},
     state::Terms,
 };
 use retrie_db::SyncMode;
-use retrie_state::Backend;
+use retrie_state::AnyBackend;
 use retrie_storage_mpt::{Mpt, MptArchive, TrieHash};
 use retrie_storage_raw::Raw;
 use std::{
@@ -42,12 +42,12 @@ fn workload() -> Workload {
 }
 
 fn ask(
-    backends: Vec<Arc<dyn Backend>>,
+    backends: Vec<Arc<dyn AnyBackend>>,
     ranges: &[u64],
     home: &Path,
     stop: bool,
 ) -> Result<Vec<Answers>, BenchError> {
-    let entrant = |(n, backend): (usize, Arc<dyn Backend>)| {
+    let entrant = |(n, backend): (usize, Arc<dyn AnyBackend>)| {
         let name = format!("{}-{n}", backend.identity().name);
         Entrant { name, backend }
     };
@@ -63,7 +63,7 @@ fn ask(
     .provenance(&entrants, &Queries { ranges: ranges.to_vec(), count: 25 }, &mut |_| {})
 }
 
-fn archive(hash: TrieHash) -> Arc<dyn Backend> {
+fn archive(hash: TrieHash) -> Arc<dyn AnyBackend> {
     Arc::new(MptArchive::new(hash))
 }
 
@@ -98,18 +98,19 @@ fn archives_prove_block_by_block() {
 #[test]
 fn what_cannot_be_asked_is_refused() {
     let home = tempfile::tempdir().unwrap();
-    let refused = |backends, ranges: &[u64]| {
-        ask(backends, ranges, home.path(), false).unwrap_err().to_string()
+    let refused = |backends, ranges: &[u64]| match ask(backends, ranges, home.path(), false) {
+        Err(BenchError::Setting { setting, what }) => (setting, what),
+        other => panic!("{other:?}"),
     };
-    let mpt: Arc<dyn Backend> = Arc::new(Mpt::default());
-    for backend in [Arc::new(Raw) as Arc<dyn Backend>, mpt] {
+    let mpt: Arc<dyn AnyBackend> = Arc::new(Mpt::default());
+    for backend in [Arc::new(Raw) as Arc<dyn AnyBackend>, mpt] {
         let name = backend.identity().name;
-        let error = refused(vec![backend], &[2]);
-        assert!(error.contains(name) && error.contains("--backends"), "{error}");
+        let (setting, what) = refused(vec![backend], &[2]);
+        assert!(setting == Setting::Backends && what.contains(name), "{what}");
     }
     for range in [0, 41] {
-        let error = refused(vec![archive(TrieHash::Keccak256)], &[2, range]);
-        assert!(error.contains("--range") && error.contains("40"), "{error}");
+        let (setting, what) = refused(vec![archive(TrieHash::Keccak256)], &[2, range]);
+        assert!(setting == Setting::Range(range) && what.contains("40"), "{what}");
     }
     let stopped = ask(vec![archive(TrieHash::Keccak256)], &[2], home.path(), true);
     assert!(matches!(stopped, Err(BenchError::Stopped)), "{stopped:?}");

@@ -21,7 +21,7 @@
 //! | varint + len | code, if bit 1 |
 //! | varint + entries | storage, if bit 2: count, then per slot key and value, each like a balance; keys strictly ascending |
 //!
-//! `varint` is unsigned LEB128 of at most 10 bytes. Addresses stand together because they do not
+//! `varint` is unsigned LEB128 of at most 10 bytes, in its shortest form. Addresses stand together because they do not
 //! compress, so that the records, which do, are not torn apart. Nothing may follow the last record.
 
 use std::{
@@ -149,6 +149,9 @@ impl<'a> Cursor<'a> {
             if (bits << shift) >> shift != bits {
                 return Err(self.malformed("integer above 64 bits"));
             }
+            if byte == 0 && shift > 0 {
+                return Err(self.malformed("integer that is not in its shortest form"));
+            }
             value |= bits << shift;
             if byte & 0x80 == 0 {
                 return Ok(value);
@@ -271,6 +274,10 @@ mod tests {
             // May decode to something else, but must not panic.
             let _ = unpack_alloc(&repack(&mutated));
         }
+        // The number of accounts, 2, in two bytes instead of one.
+        assert_eq!(data[5], 2);
+        let wordy = [&data[..5], &[0x82, 0], &data[6..]].concat();
+        assert!(matches!(unpack_alloc(&repack(&wordy)), Err(AllocError::Malformed { .. })));
         let mut longer = data.clone();
         longer.push(0);
         assert!(matches!(unpack_alloc(&repack(&longer)), Err(AllocError::Malformed { .. })));

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ChainSpecError {
-    /// `--chain` is neither a known network nor a readable file name.
+    /// The name is neither a known network nor a readable file name.
     #[error(
         "unknown chain {name:?}: expected mainnet, sepolia, holesky, hoodi, dev or the path of a \
          genesis JSON file"

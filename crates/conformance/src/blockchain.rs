@@ -336,8 +336,11 @@ fn difference(got: &AllocAccount, expected: &AllocAccount) -> String {
 }
 
 fn whole_state(chain: &Chain) -> Result<Alloc, String> {
-    let entries =
-        chain.state().entries(At::Tip, None, usize::MAX).map_err(|error| error.to_string())?;
+    let entries = chain
+        .state()
+        .at(At::Tip)
+        .and_then(|state| state.entries(None, usize::MAX))
+        .map_err(|error| error.to_string())?;
     let read = chain.db().begin_read().map_err(|error| error.to_string())?;
     let mut state = Alloc::new();
     for (key, value) in entries {

@@ -20,7 +20,7 @@ use crate::{
     blockchain::{
         BadBlocks, End, Entry, GenesisHeader, Test, block_of, expected_refusal, genesis_spec,
     },
-    format::{Alloc, Config, Verdict, parse},
+    format::{Alloc, Config, Ran, Verdict, parse},
     worker::Worker,
 };
 use alloy_consensus::{Transaction as _, transaction::Recovered};
@@ -52,32 +52,28 @@ use std::sync::Arc;
 const INVALID_PARAMS: i32 = -32602;
 
 /// Runs a blockchain test; `None` if its chain begins before the merge.
-pub(crate) fn run(json: &RawValue, bad_blocks: BadBlocks, worker: &Worker) -> Option<Verdict> {
+pub(crate) fn run(json: &RawValue, bad_blocks: BadBlocks, worker: &Worker) -> Option<Ran> {
     let begin = || {
         let test: Test<'_> = parse(json)?;
         Ok((test.spec()?, test))
     };
     let (spec, test) = match begin() {
         Ok(begun) => begun,
-        Err(error) => return Some(Err(error)),
+        Err(error) => return Some(Err(error).into()),
     };
-    is_merged(&spec).then(|| {
-        drive(spec, test.end(), worker, |driver| {
-            for (index, entry) in test.blocks.iter().enumerate() {
-                let named = |error: String| format!("entry {index}: {error}");
-                let expected = expected_refusal(entry, bad_blocks).map_err(named)?;
-                let sent = match block_of(entry).map_err(named)? {
-                    Ok(block) => {
-                        let access_list = access_list_of(entry).map_err(named)?;
-                        driver.send_block(block, access_list).map_err(named)?
-                    }
-                    Err(refusal) => Sent::Refused(refusal),
-                };
-                compare(expected, sent).map_err(named)?;
-            }
-            Ok(())
-        })
-    })
+    if !is_merged(&spec) {
+        return None;
+    }
+    let mut not_sent = 0;
+    let verdict = drive(spec, test.end(), worker, |driver| {
+        for (index, entry) in test.blocks.iter().enumerate() {
+            let sent = driver.send_entry(entry, bad_blocks);
+            let sent = sent.map_err(|error| format!("entry {index}: {error}"))?;
+            not_sent += u64::from(sent == Sent::Not);
+        }
+        Ok(())
+    });
+    Some(Ran { verdict, not_sent })
 }
 
 /// The access list that a test gives of a block.
@@ -124,7 +120,13 @@ struct NewPayload<'a> {
 }
 
 /// Runs a test of payloads.
-pub(crate) fn run_payloads(json: &RawValue, worker: &Worker) -> Verdict {
+pub(crate) fn run_payloads(json: &RawValue, worker: &Worker) -> Ran {
+    let mut not_sent = 0;
+    let verdict = send_payloads(json, worker, &mut not_sent);
+    Ran { verdict, not_sent }
+}
+
+fn send_payloads(json: &RawValue, worker: &Worker, not_sent: &mut u64) -> Verdict {
     let test: PayloadTest<'_> = parse(json)?;
     if test.engine_new_payloads.is_empty() {
         return Err("lists no payloads".into());
@@ -137,7 +139,9 @@ pub(crate) fn run_payloads(json: &RawValue, worker: &Worker) -> Verdict {
     };
     drive(spec, end, worker, |driver| {
         for (index, payload) in test.engine_new_payloads.iter().enumerate() {
-            driver.send_call(payload).map_err(|error| format!("payload {index}: {error}"))?;
+            let sent = driver.send_call(payload);
+            let sent = sent.map_err(|error| format!("payload {index}: {error}"))?;
+            *not_sent += u64::from(sent == Sent::Not);
         }
         Ok(())
     })
@@ -236,18 +240,21 @@ impl Call {
 }
 
 /// What became of a block.
-#[derive(Debug)]
+#[derive(Debug, PartialEq, Eq)]
 enum Sent {
     /// It is valid, and the head.
     Accepted,
     /// It is not, and the head is as before.
     Refused(String),
+    /// There is nothing that could be sent.
+    Not,
 }
 
-fn compare(expected: Option<&str>, sent: Sent) -> Verdict {
+fn compare(expected: Option<&str>, sent: &Sent) -> Verdict {
     match (expected, sent) {
-        (None, Sent::Accepted) | (Some(_), Sent::Refused(_)) => Ok(()),
+        (None, Sent::Accepted) | (Some(_), Sent::Refused(_) | Sent::Not) => Ok(()),
         (None, Sent::Refused(why)) => Err(format!("a valid block is refused: {why}")),
+        (None, Sent::Not) => Err("a valid block cannot be sent".into()),
         (Some(why), Sent::Accepted) => Err(format!("it is accepted, expected is {why}")),
     }
 }
@@ -308,6 +315,18 @@ fn drive(
 }
 
 impl Driver<'_> {
+    /// Sends the block of an entry, and compares what becomes of it with what must.
+    fn send_entry(&self, entry: &Entry<'_>, bad_blocks: BadBlocks) -> Result<Sent, String> {
+        let expected = expected_refusal(entry, bad_blocks)?;
+        let sent = match (block_of(entry)?, expected) {
+            (Ok(block), _) => self.send_block(block, access_list_of(entry)?)?,
+            (Err(_), Some(_)) => Sent::Not,
+            (Err(why), None) => return Err(format!("a valid block is {why}")),
+        };
+        compare(expected, &sent)?;
+        Ok(sent)
+    }
+
     /// Sends a block as its proposer would, with its access list where that is known.
     fn send_block(&self, block: Block, access_list: Option<Bytes>) -> Result<Sent, String> {
         self.send(self.call_of(block, access_list)?)
@@ -410,31 +429,31 @@ impl Driver<'_> {
     }
 
     /// Sends a call as it stands, and compares the answer with what the test says.
-    fn send_call(&self, payload: &NewPayload<'_>) -> Verdict {
+    fn send_call(&self, payload: &NewPayload<'_>) -> Result<Sent, String> {
         let code = payload.error_code.as_deref().map(str::parse::<i32>).transpose();
         let code = code.map_err(|error| format!("errorCode: {error}"))?;
         let before = self.live.head().hash();
         let call = match (Call::parse(&payload.new_payload_version, payload.params.get()), code) {
             (Ok(call), _) => call,
-            (Err(_), Some(INVALID_PARAMS)) => return Ok(()),
+            (Err(_), Some(INVALID_PARAMS)) => return Ok(Sent::Not),
             (Err(error), _) => return Err(format!("parameters: {error}")),
         };
         let hash = call.hash();
-        match (self.new_payload(call), code) {
-            (Err(error), Some(code)) if error.code() == code => return Ok(()),
+        let sent = match (self.new_payload(call), code) {
+            (Err(error), Some(code)) if error.code() == code => {
+                return Ok(Sent::Refused(error.to_string()));
+            }
             (Err(error), _) => return Err(error.to_string()),
             (Ok(status), Some(code)) => return Err(format!("{}, expected {code}", status.status)),
-            (Ok(status), None) => {
-                let sent = self.after(hash, before, status)?;
-                compare(payload.validation_error.as_deref(), sent)?;
-            }
-        }
-        if payload.validation_error.is_none() {
+            (Ok(status), None) => self.after(hash, before, status)?,
+        };
+        compare(payload.validation_error.as_deref(), &sent)?;
+        if sent == Sent::Accepted {
             let version = &payload.forkchoice_updated_version;
             let version = version.parse().map_err(|error| format!("{version}: {error}"))?;
             self.lead(version, hash)?;
         }
-        Ok(())
+        Ok(sent)
     }
 
     /// Sends a payload that must be valid; the head stays.
@@ -443,7 +462,7 @@ impl Driver<'_> {
         let call = Call::parse(payload.version("engine_newPayloadV")?, &payload.params()?)?;
         let hash = call.hash();
         let status = self.new_payload(call).map_err(|error| error.to_string())?;
-        compare(None, self.after(hash, before, status)?)
+        compare(None, &self.after(hash, before, status)?)
     }
 
     fn send(&self, call: Call) -> Result<Sent, String> {
@@ -463,7 +482,7 @@ impl Driver<'_> {
             Err(error) => return Err(error.to_string()),
         };
         let sent = self.after(hash, before, status)?;
-        if matches!(sent, Sent::Accepted) {
+        if sent == Sent::Accepted {
             self.lead(version, hash)?;
         }
         Ok(sent)

@@ -19,6 +19,20 @@ use std::{collections::BTreeMap, fmt};
 /// What a test has come to: why it failed, in one line.
 pub type Verdict = Result<(), String>;
 
+/// A test that was run.
+#[derive(Debug)]
+pub(crate) struct Ran {
+    pub(crate) verdict: Verdict,
+    /// Blocks and calls of it that must be refused, but could not even be sent.
+    pub(crate) not_sent: u64,
+}
+
+impl From<Verdict> for Ran {
+    fn from(verdict: Verdict) -> Self {
+        Self { verdict, not_sent: 0 }
+    }
+}
+
 /// The tests of a file in its order: members of an object by name, of a list by index. Names may
 /// repeat; none is lost.
 #[derive(Debug)]

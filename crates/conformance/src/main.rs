@@ -14,7 +14,8 @@ const LISTED: usize = 50;
 
 /// Runs the public test suites of Ethereum against this client.
 ///
-/// Prints one line a suite and last `N passed, M failed`. Failures are listed on stderr.
+/// Prints one line a suite and last `N passed, M failed`, and how many cases hold blocks that could not
+/// be sent, if any do. Failures are listed on stderr.
 #[derive(Debug, Parser)]
 #[command(name = "conformance")]
 struct Args {
@@ -50,7 +51,7 @@ fn run(args: &Args) -> eyre::Result<bool> {
     if std::io::stderr().is_terminal() {
         runner.progress = |suite, done, all| eprint!("\r\x1b[K{suite}: {done} of {all} files");
     }
-    let (mut passed, mut failed) = (0, 0);
+    let (mut passed, mut failed, mut not_sent) = (0, 0, 0);
     for suite in suites(args)? {
         if let Gate::NotRun(reason) = suite.gate {
             println!("{:<38} not run: {reason}", suite.name);
@@ -75,9 +76,13 @@ fn run(args: &Args) -> eyre::Result<bool> {
         }
         println!("{}", report.line(suite));
         passed += report.passed;
+        not_sent += report.not_sent;
         failed += report.failures.len();
     }
-    println!("{passed} passed, {failed} failed");
+    match not_sent {
+        0 => println!("{passed} passed, {failed} failed"),
+        _ => println!("{passed} passed, {failed} failed, {not_sent} not sent"),
+    }
     Ok(failed == 0)
 }
 

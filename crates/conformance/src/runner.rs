@@ -6,7 +6,7 @@
 use crate::{
     archive::{ArchiveError, TestFile, read},
     exceptions::Exceptions,
-    format::{Members, Verdict},
+    format::{Members, Ran},
     seal::Ethash,
     suite::Suite,
     worker::Worker,
@@ -39,8 +39,13 @@ pub struct Runner {
 /// What a suite has come to.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
-    /// Cases that passed.
+    /// Cases that passed, all of which was sent.
     pub passed: u64,
+    /// Cases of the Engine API in which a block that must be refused is no block, or a call no call, so
+    /// that it could not be sent. All else in them is as it must be.
+    pub not_sent: u64,
+    /// How many blocks and calls these are.
+    pub blocks_not_sent: u64,
     /// Cases that failed as the exceptions say.
     pub expected: u64,
     /// All others: case and reason. An exception that passes is one of them.
@@ -125,6 +130,8 @@ impl Runner {
 impl Report {
     fn add(&mut self, part: Self) {
         self.passed += part.passed;
+        self.not_sent += part.not_sent;
+        self.blocks_not_sent += part.blocks_not_sent;
         self.expected += part.expected;
         self.failures.extend(part.failures);
     }
@@ -133,9 +140,13 @@ impl Report {
     pub fn line(&self, suite: &Suite) -> String {
         let (passed, failed, expected) = (self.passed, self.failures.len(), self.expected);
         let seconds = self.time.as_secs_f64();
+        let not_sent = match self.not_sent {
+            0 => String::new(),
+            cases => format!(" {cases} not sent ({} blocks),", self.blocks_not_sent),
+        };
         format!(
-            "{:<38} {passed:>6} passed, {failed:>5} failed, {expected:>3} expected failures, \
-             {seconds:>7.1} s",
+            "{:<38} {passed:>6} passed, {failed:>5} failed, {expected:>3} expected failures,\
+             {not_sent} {seconds:>7.1} s",
             suite.name
         )
     }
@@ -151,7 +162,7 @@ struct Part<'a> {
 impl Part<'_> {
     fn run_file(&mut self, file: &TestFile, all: &[TestFile], worker: &Worker) {
         if let Some(verdict) = self.suite.run_file(file, all, worker) {
-            return self.judge(file.path.clone(), verdict);
+            return self.judge(file.path.clone(), verdict.into());
         }
         let members: Members<'_> = match serde_json::from_slice(&file.content) {
             Ok(members) => members,
@@ -164,17 +175,21 @@ impl Part<'_> {
             let case = format!("{}: {name}", file.path);
             if self.runner.selects(self.suite, &case) {
                 let run = AssertUnwindSafe(|| self.suite.run_case(&file.path, json, worker));
-                let verdict = catch_unwind(run).unwrap_or_else(|_| Some(Err("panicked".into())));
-                if let Some(verdict) = verdict {
-                    self.judge(case, verdict);
+                let panicked = || Some(Err("panicked".into()).into());
+                if let Some(ran) = catch_unwind(run).unwrap_or_else(|_| panicked()) {
+                    self.judge(case, ran);
                 }
             }
         }
     }
 
-    fn judge(&mut self, case: String, verdict: Verdict) {
+    fn judge(&mut self, case: String, ran: Ran) {
         let exception = self.runner.exceptions.reason(self.suite.name, &case);
-        match (verdict, exception) {
+        match (ran.verdict, exception) {
+            (Ok(()), None) if ran.not_sent > 0 => {
+                self.report.not_sent += 1;
+                self.report.blocks_not_sent += ran.not_sent;
+            }
             (Ok(()), None) => self.report.passed += 1,
             (Err(_), Some(_)) => self.report.expected += 1,
             (Err(reason), None) => self.fail(case, reason),

@@ -181,7 +181,7 @@ impl World {
 
     /// The beneficiary gets a reward of nothing, which leaves an empty account before EIP-161.
     fn touch(&self, state: Proposal, beneficiary: Address) -> Result<Proposal, StateError> {
-        let reader = self.store.reader(At::Proposal(&state))?;
+        let reader = self.store.at(At::Proposal(&state))?;
         if reader.account(&beneficiary)?.is_some() {
             return Ok(state);
         }
@@ -197,7 +197,7 @@ impl World {
         worker: &Worker,
     ) -> Result<Result<ExecutionOutcome, String>, String> {
         let reader =
-            self.store.reader(At::Proposal(&self.before)).map_err(|error| error.to_string())?;
+            self.store.at(At::Proposal(&self.before)).map_err(|error| error.to_string())?;
         let input =
             ExecutionInput::new(&reader, &self.codes, &NumberHashes).with_code_cache(&worker.codes);
         let transaction = block.transactions_recovered().next().ok_or("no transaction")?;

@@ -5,7 +5,7 @@ use crate::{
     basics,
     blockchain::{self, BadBlocks},
     engine,
-    format::Verdict,
+    format::{Ran, Verdict},
     p2p, precompiles, state,
     worker::Worker,
 };
@@ -125,16 +125,17 @@ impl Suite {
     }
 
     /// Runs one case: a member of the JSON file `path`. `None` if it is none of this suite.
-    pub(crate) fn run_case(&self, path: &str, json: &RawValue, worker: &Worker) -> Option<Verdict> {
-        Some(match self.kind {
+    pub(crate) fn run_case(&self, path: &str, json: &RawValue, worker: &Worker) -> Option<Ran> {
+        let verdict = match self.kind {
             Kind::Engine(bad_blocks) => return engine::run(json, bad_blocks, worker),
-            Kind::Payloads => engine::run_payloads(json, worker),
+            Kind::Payloads => return Some(engine::run_payloads(json, worker)),
             Kind::Blockchain(bad_blocks) => blockchain::run(json, bad_blocks, worker),
             Kind::State => state::run(json, worker),
             Kind::Basics => basics::run(path, json, worker),
             Kind::Precompiles => precompiles::run(path, json, worker),
             Kind::Chain | Kind::Calls | Kind::Other => Err("not a file of tests".into()),
-        })
+        };
+        Some(verdict.into())
     }
 
     /// Runs a file that is one case as a whole; `None` if it holds cases of its own.

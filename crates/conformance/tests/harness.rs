@@ -137,13 +137,22 @@ fn failure(test: &Value) -> Option<String> {
 
 /// The same in any suite.
 fn failure_in(name: &str, test: &Value) -> Option<String> {
+    let report = report_in(name, test);
+    assert_eq!(report.passed + report.failures.len() as u64, 1);
+    failure_of(report)
+}
+
+/// What the one test of a file comes to.
+fn report_in(name: &str, test: &Value) -> Report {
     let suite = find(name).unwrap();
     let dir = tempfile::tempdir().unwrap();
     let folder = dir.path().join(suite.archive());
     fs::create_dir(&folder).unwrap();
     fs::write(folder.join("file.json"), json!({ "case": test }).to_string()).unwrap();
-    let report = Runner::new(Exceptions::parse("").unwrap()).run(dir.path(), suite).unwrap();
-    assert_eq!(report.passed + report.failures.len() as u64, 1);
+    Runner::new(Exceptions::parse("").unwrap()).run(dir.path(), suite).unwrap()
+}
+
+fn failure_of(report: Report) -> Option<String> {
     let failure = report.failures.into_iter().next()?;
     assert_eq!(failure.case, "file.json: case");
     Some(failure.reason)
@@ -219,6 +228,36 @@ fn a_test_through_the_engine_that_is_made_wrong_fails() {
     }
 }
 
+/// Cut after two thirds: no block at all, so there is no payload that could say it.
+fn test_of_a_block_that_is_none() -> Value {
+    let mut test = chain_test();
+    let rlp = test["blocks"][1]["rlp"].as_str().unwrap().to_owned();
+    test["blocks"][1]["rlp"] = json!(rlp[..rlp.len() / 3 * 2 / 2 * 2]);
+    test
+}
+
+#[test]
+fn a_block_that_was_never_sent_is_not_counted_as_refused() {
+    let test = test_of_a_block_that_is_none();
+    // An importer is given the bytes, and refuses them.
+    assert_eq!(failure(&test), None);
+    let report = report_in(ENGINE, &test);
+    assert_eq!((report.passed, report.not_sent, report.blocks_not_sent), (0, 1, 1));
+    assert!(report.line(find(ENGINE).unwrap()).contains(" 1 not sent (1 blocks), "));
+    assert_eq!(failure_of(report), None);
+    // Its other blocks count as ever.
+    let mut test = test;
+    test["blocks"][0]["expectException"] = json!("X");
+    let reason = failure_in(ENGINE, &test).unwrap();
+    assert!(reason.contains("entry 0: it is accepted"), "{reason}");
+
+    let both = json!({ "none": test_of_a_block_that_is_none(), "good": chain_test() });
+    let dir = folder(&both.to_string());
+    let (ok, out, err) = conformance(&[dir.path().to_str().unwrap(), ENGINE]);
+    assert!(ok, "{err}");
+    assert!(out.ends_with("\n1 passed, 0 failed, 1 not sent\n"), "{out}");
+}
+
 #[test]
 fn an_access_list_that_is_made_wrong_fails() {
     let test = || chain_test_of("Amsterdam", Rules::Amsterdam);
@@ -267,20 +306,23 @@ fn payload_test() -> Value {
 fn a_test_of_payloads_that_is_made_wrong_fails() {
     assert_eq!(failure_in(PAYLOADS, &payload_test()), None);
     // Calls that must be refused, and are.
-    let refused: [(&str, Spoil); 2] = [
-        ("-38005", |call| {
+    let refused: [(&str, u64, Spoil); 2] = [
+        ("-38005", 0, |call| {
             call["newPayloadVersion"] = json!("4");
             call["params"].as_array_mut().unwrap().push(json!([]));
         }),
-        ("-32602", |call| call["params"] = json!([{}, [], null])),
+        // The harness itself cannot read these, so nobody is asked.
+        ("-32602", 1, |call| call["params"] = json!([{}, [], null])),
     ];
-    for (code, change) in refused {
+    for (code, not_sent, change) in refused {
         let mut test = payload_test();
         let bad = &mut test["engineNewPayloads"][1];
         bad.as_object_mut().unwrap().remove("validationError");
         bad["errorCode"] = json!(code);
         change(bad);
-        assert_eq!(failure_in(PAYLOADS, &test), None, "{code}");
+        let report = report_in(PAYLOADS, &test);
+        assert_eq!((report.passed, report.not_sent), (1 - not_sent, not_sent), "{code}");
+        assert_eq!(failure_of(report), None, "{code}");
     }
     let wrong: [(&str, Spoil); 7] = [
         ("expected is", |t| t["lastblockhash"] = t["genesisBlockHeader"]["hash"].clone()),

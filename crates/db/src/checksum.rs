@@ -86,7 +86,7 @@ mod tests {
         let codes = txn.chain(ChainTable::Codes);
         txn.put_stored(codes, &[0; 32], b"cod");
         let here = |text: String| {
-            assert!(text.contains("table A, key 0x62") && text.contains("db verify"), "{text}");
+            assert!(text.contains("table A, key 0x62") && text.contains("its checksum"), "{text}");
         };
         let ask = |read: &dyn KvRead| {
             here(read.get(A, b"b").unwrap_err().to_string());

@@ -1,9 +1,7 @@
 //! Opening a datadir, and the open tables.
 
 use crate::{
-    DbError, Kept, ReadTxn, Result, WriteTxn,
-    chain::ChainRead,
-    checksum,
+    DbError, Kept, ReadTxn, Result, WriteTxn, checksum,
     error::Context,
     lock::DatadirLock,
     raw::{Handle, Range},
@@ -11,7 +9,6 @@ use crate::{
     tables::{ChainTable, STATE_PREFIX},
     writer::Gate,
 };
-use alloy_primitives::{B256, Bytes};
 use mdbx::{
     Database, DatabaseFlags, Environment, EnvironmentFlags, Geometry, MdbxError, MdbxResult, Mode,
     TransactionKind, ffi, sys::PageSize, tx::Tx,
@@ -76,6 +73,9 @@ pub struct OpenOptions {
     pub state_tables: Vec<Table>,
     /// What is kept of old blocks; may differ at each opening.
     pub kept: Kept,
+    /// Opens also a datadir that [is not whole](WriteTxn::set_unfinished); one that is made now lacks
+    /// this.
+    pub unfinished: Option<String>,
 }
 
 impl Default for OpenOptions {
@@ -88,6 +88,7 @@ impl Default for OpenOptions {
             sync: SyncMode::Durable,
             state_tables: Vec::new(),
             kept: Kept::default(),
+            unfinished: None,
         }
     }
 }
@@ -134,7 +135,8 @@ impl Db {
             return Err(DbError::Exists { path });
         }
         let inner = Inner::open(datadir, &folder, options, lock)?;
-        Ok(Self { inner: Arc::new(inner) })
+        let db = Self { inner: Arc::new(inner) };
+        if options.unfinished.is_some() { Ok(db) } else { db.check_whole() }
     }
 
     /// A snapshot of the last commit.
@@ -145,11 +147,6 @@ impl Db {
     /// The write transaction; waits while others that came before hold it.
     pub fn begin_write(&self) -> Result<WriteTxn> {
         WriteTxn::begin(Arc::clone(&self.inner))
-    }
-
-    /// Contract code by hash, from a snapshot of its own; for execution threads.
-    pub fn code(&self, hash: &B256) -> Result<Option<Bytes>> {
-        self.begin_read()?.code(hash)
     }
 
     /// Writes to the disk whatever commits have left in memory (with [`SyncMode::NoSync`]). Waits
@@ -205,6 +202,8 @@ pub struct Inner {
     pub(crate) file: PathBuf,
     pub(crate) page_size: usize,
     pub(crate) kept: Kept,
+    /// What a datadir that is made through this handle lacks.
+    pub(crate) unfinished: Option<String>,
     max_key: usize,
     max_value: usize,
     _lock: Option<DatadirLock>,
@@ -254,7 +253,7 @@ impl Inner {
             _syncer = Some(started.map_err(|e| fail("starting the thread that syncs", e))?);
             data = Some(opened);
         }
-        let kept = options.kept;
+        let (kept, unfinished) = (options.kept, options.unfinished.clone());
         Ok(Self {
             _syncer,
             gate,
@@ -265,6 +264,7 @@ impl Inner {
             file,
             page_size,
             kept,
+            unfinished,
             max_key,
             max_value,
             _lock: lock,

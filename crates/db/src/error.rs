@@ -1,4 +1,5 @@
-//! Typed errors: each names the datadir, table or key, and what to do about it.
+//! Typed errors: each names the datadir, table or key, and what any program can do about it. Which of its
+//! flags help is for the program to say.
 
 use alloy_primitives::{B256, hex};
 use mdbx::MdbxError;
@@ -8,27 +9,27 @@ use std::{
     path::{Path, PathBuf},
 };
 
+/// Result of this crate's operations.
+pub type Result<T, E = DbError> = std::result::Result<T, E>;
+
 /// Why an operation on the database failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DbError {
     /// Nothing to open.
-    #[error(
-        "there is no database in datadir {path}; create one with `retrie init`, or pass another \
-         --datadir"
-    )]
+    #[error("there is no database in datadir {path}")]
     NoDatadir {
         /// The datadir.
         path: PathBuf,
     },
     /// A fresh datadir was asked for and this one is not.
-    #[error("datadir {path} already holds a database; choose another --datadir")]
+    #[error("datadir {path} already holds a database")]
     Exists {
         /// The datadir.
         path: PathBuf,
     },
     /// Another process (or this one) writes to the datadir.
-    #[error("datadir {path} is in use by {holder}; stop it first, or choose another --datadir")]
+    #[error("datadir {path} is in use by {holder}")]
     InUse {
         /// The datadir.
         path: PathBuf,
@@ -57,8 +58,19 @@ pub enum DbError {
         /// The datadir.
         path: PathBuf,
     },
+    /// It was not made to its end.
+    #[error(
+        "datadir {path} is not whole: {what}; give the command that makes it again, until it is \
+         done, or delete the folder"
+    )]
+    Unfinished {
+        /// The datadir.
+        path: PathBuf,
+        /// What it lacks.
+        what: String,
+    },
     /// The file is not one of ours.
-    #[error("{path} is not a retrie database: {what}; choose another --datadir")]
+    #[error("{path} is not a retrie database: {what}")]
     NotADatabase {
         /// The file or datadir.
         path: PathBuf,
@@ -162,10 +174,7 @@ pub enum DbError {
         reason: String,
     },
     /// A row that cannot be right.
-    #[error(
-        "table {table}, key {key}: {what}; run `retrie db verify` to see what \
-         else is damaged, then restore the datadir or import again"
-    )]
+    #[error("table {table}, key {key}: {what}; restore the datadir or import again")]
     Corrupt {
         /// The table.
         table: String,
@@ -220,7 +229,7 @@ pub enum DbError {
         hash: B256,
     },
     /// The datadir has no metadata yet.
-    #[error("datadir {path} is not initialised; run `retrie init` or `retrie import` on it")]
+    #[error("datadir {path} is not initialised")]
     NotInitialised {
         /// The datadir.
         path: PathBuf,
@@ -240,8 +249,7 @@ pub enum DbError {
     /// Another chain.
     #[error(
         "datadir {path} holds chain {found_id} with genesis {found_genesis}, not chain \
-         {expected_id} with genesis {expected_genesis}: leave out --chain or pass the one it was \
-         made with, or choose another --datadir"
+         {expected_id} with genesis {expected_genesis}"
     )]
     ChainMismatch {
         /// The datadir.
@@ -258,8 +266,7 @@ pub enum DbError {
     /// The rules of the chain are not kept in the datadir, and it is none of the known networks.
     #[error(
         "datadir {path} was made by an earlier version and does not say which rules its chain {id} \
-         with genesis {genesis} has: pass --chain with the genesis file it was made with (an \
-         import or a node keeps it from then on)"
+         with genesis {genesis} has"
     )]
     UnknownChain {
         /// The datadir.
@@ -270,10 +277,7 @@ pub enum DbError {
         genesis: B256,
     },
     /// Another state backend.
-    #[error(
-        "datadir {path} holds state of backend {found}, not {expected}: pass --state-backend \
-         {found}, or choose another --datadir"
-    )]
+    #[error("datadir {path} holds state of backend {found}, not {expected}")]
     BackendMismatch {
         /// The datadir.
         path: PathBuf,
@@ -301,8 +305,7 @@ pub enum DbError {
     },
     /// The right backend with another hash function or other parameters.
     #[error(
-        "datadir {path} holds state of backend {backend} made with {what} {found}, not {expected}: \
-         start with those it was made with, or choose another --datadir"
+        "datadir {path} holds state of backend {backend} made with {what} {found}, not {expected}"
     )]
     BackendParameters {
         /// The datadir.
@@ -317,10 +320,7 @@ pub enum DbError {
         expected: String,
     },
     /// Another meaning of state roots.
-    #[error(
-        "datadir {path} was made with --state-root {found}, not {expected}: pass --state-root \
-         {found}, or choose another --datadir"
-    )]
+    #[error("datadir {path} was made with state roots {found}, not {expected}")]
     StateRootMismatch {
         /// The datadir.
         path: PathBuf,
@@ -340,7 +340,7 @@ pub enum DbError {
         source: std::io::Error,
     },
     /// The system has failed MDBX, for another reason than a lack of room.
-    #[error("datadir {path}: {action} failed: {source}{}", advice(.source))]
+    #[error("datadir {path}: {action} failed: {source}{}", device_fault(.source))]
     System {
         /// The datadir.
         path: PathBuf,
@@ -457,10 +457,9 @@ fn ask_for_room(datadir: &Path) -> io::Result<()> {
     file.sync_all()
 }
 
-fn advice(error: &io::Error) -> &'static str {
+fn device_fault(error: &io::Error) -> &'static str {
     if error.raw_os_error() == Some(DEVICE_FAULT) {
-        "; the device it lies on cannot read or write: look at the system's log and check the disk, \
-         then run `retrie db verify`"
+        "; the device it lies on cannot read or write: look at the system's log and check the disk"
     } else {
         ""
     }

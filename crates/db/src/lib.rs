@@ -48,9 +48,10 @@ mod checksum;
 mod codecs;
 mod env;
 mod error;
+mod kept;
 mod kv;
 mod lock;
-mod metadata;
+mod notes;
 mod pieces;
 mod raw;
 mod snapshot;
@@ -62,15 +63,13 @@ mod verify;
 mod writer;
 
 pub use chain::{
-    CanonicalHeaders, ChainRead, Kept, KeptBlocks, NewBlock, StoredBlock, StoredTransaction,
+    CanonicalHeaders, ChainRead, Metadata, NewBlock, SCHEMA_VERSION, StateRootMode, StoredBlock,
+    StoredTransaction,
 };
 pub use env::{Db, OpenOptions, SyncMode};
-pub use error::DbError;
-pub use metadata::{Metadata, SCHEMA_VERSION, StateRootMode};
+pub use error::{DbError, Result};
+pub use kept::{Kept, KeptBlocks};
 pub use snapshot::ReadTxn;
 pub use stats::{DbStats, TableStats};
 pub use verify::CheckedTable;
 pub use writer::WriteTxn;
-
-/// Result of this crate's operations.
-pub type Result<T, E = DbError> = std::result::Result<T, E>;

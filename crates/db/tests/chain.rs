@@ -571,3 +571,29 @@ fn receipts_of_old_blocks_go_and_nothing_else() {
     let read = db.begin_read().unwrap();
     chain[9..12].iter().for_each(|block| assert_stored(&read, block));
 }
+
+#[test]
+fn datadir_that_is_not_whole_is_opened_by_its_maker_alone() {
+    let growing = Growing::new();
+    let set = |db: &Db, what| {
+        let mut txn = db.begin_write().unwrap();
+        txn.set_unfinished(what).unwrap();
+        txn.commit().unwrap();
+    };
+    let db = growing.open(Kept::default());
+    growing.insert(&db, 0..3);
+    set(&db, Some("half of it is there"));
+    drop(db);
+    let path = growing.dir.path();
+    for options in [OpenOptions::default(), OpenOptions::read_only()] {
+        let error = Db::open(path, &options).unwrap_err();
+        assert!(matches!(&error, DbError::Unfinished { .. }), "{error:?}");
+        assert!(error.to_string().contains("half of it is there"), "{error}");
+    }
+    let maker = OpenOptions { unfinished: Some("all of it".into()), ..OpenOptions::default() };
+    let db = Db::open_or_create(path, &maker).unwrap();
+    assert_eq!(db.begin_read().unwrap().tip().unwrap().unwrap().number, 2);
+    set(&db, None);
+    drop(db);
+    assert_eq!(growing.open(Kept::default()).begin_read().unwrap().unfinished().unwrap(), None);
+}

@@ -4,8 +4,7 @@
 //! the authenticated port.
 
 use crate::{
-    BuiltPayload, EngineError, EngineHandle, PayloadBuilder, RejectedBlock,
-    live::View,
+    BuiltPayload, EngineError, EngineHandle, PayloadBuilder, RejectedBlock, View,
     pool::{Pool, Sidecar},
 };
 use alloy_consensus::{BlockHeader, Transaction as _};

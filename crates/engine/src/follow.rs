@@ -1,24 +1,40 @@
-//! `--follow`: blocks from another node's JSON-RPC, verified here.
+//! `--follow`: blocks of another node, verified here.
 //!
 //! | thread | work | ends |
 //! |---|---|---|
 //! | `follow` | asks for the remote head, fetches what is missing below it, verifies it, makes it the head | when told to |
+//! | one per catching up by number | fetches blocks ahead of their verification | with that |
 //!
 //! Beside a consensus client it follows nobody: it then fills the gap below the head that the
 //! consensus client has named and this node does not know.
+//!
+//! **The other node may lie.** It is asked for headers first, from the head downwards by hash, until
+//! one stands on a block that is known here; then for the blocks, upwards, one by one. A header must
+//! have the hash that was asked for and a number one below its child's, so that the way down ends at
+//! the lowest block that our state can be taken back to. What lies in memory:
+//!
+//! | what | at most |
+//! |---|---|
+//! | hashes of headers on the way down | 64, and the blocks that the state can be taken back |
+//! | blocks fetched and not verified yet | 4, each of the size that the fetcher reads |
+//!
+//! Of a larger gap all but the last 64 blocks come upwards by number: each must be valid before the
+//! head moves on.
 
 use crate::{EngineError, EngineHandle};
 use alloy_primitives::B256;
 use alloy_rpc_types_engine::{ForkchoiceState, PayloadStatus, PayloadStatusEnum};
-use retrie_chainspec::primitives::Block;
+use parking_lot::Mutex;
+use retrie_chainspec::primitives::{Block, Header};
 use retrie_pipeline::{PreparedBlock, prepare};
-use retrie_sources::{RpcClient, RpcError};
+use retrie_sources::{BlockFetcher, BlockTag, FetchError};
 use std::{
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
-    time::Duration,
+    thread::JoinHandle,
+    time::{Duration, Instant},
 };
 use tokio::runtime::Handle;
 
@@ -26,10 +42,11 @@ use tokio::runtime::Handle;
 /// finds the branch in any case.
 const BY_HASH: u64 = 64;
 /// Blocks on the way between the network and the engine.
-const AHEAD: usize = 16;
-
+const AHEAD: usize = 4;
 /// How long the node may take for its first answer before that is told.
 const FIRST_ANSWER: Duration = Duration::from_secs(1);
+/// How long nothing may succeed before the follower says that it does not work.
+const UNWELL: Duration = Duration::from_secs(30);
 
 /// Who decides which block is the head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,7 +72,7 @@ pub struct FollowConfig {
 pub enum FollowError {
     /// The remote node does not answer, or not soundly.
     #[error(transparent)]
-    Rpc(#[from] RpcError),
+    Fetch(#[from] FetchError),
     /// The engine has ended or failed.
     #[error(transparent)]
     Engine(#[from] EngineError),
@@ -66,10 +83,37 @@ pub enum FollowError {
         number: u64,
         /// Hash.
         hash: B256,
-        /// Scheme and host of the node.
+        /// Name of the node.
         endpoint: String,
         /// The rule it breaks.
         reason: String,
+    },
+    /// The remote node has given another block than that of the hash asked for.
+    #[error("{endpoint} was asked for block {asked} and gave block {number} ({got})")]
+    OtherBlock {
+        /// The hash asked for.
+        asked: B256,
+        /// Number of what came.
+        number: u64,
+        /// Its hash.
+        got: B256,
+        /// Name of the node.
+        endpoint: String,
+    },
+    /// A block of the remote node has another number than follows from that of its child.
+    #[error(
+        "block {hash} of {endpoint} says that its number is {number}, but its child is number \
+         {child}: no chain is like that"
+    )]
+    WrongNumber {
+        /// Number that the block says.
+        number: u64,
+        /// Its hash.
+        hash: B256,
+        /// Number of its child.
+        child: u64,
+        /// Name of the node.
+        endpoint: String,
     },
     /// The remote node is on a chain that has left ours too far below.
     #[error(
@@ -79,7 +123,7 @@ pub enum FollowError {
     Apart {
         /// Number down to which the chains differ.
         number: u64,
-        /// Scheme and host of the node.
+        /// Name of the node.
         endpoint: String,
     },
     /// Told to stop.
@@ -91,63 +135,116 @@ pub enum FollowError {
 #[derive(Debug)]
 pub struct Follower {
     engine: EngineHandle,
-    client: RpcClient,
+    remote: Box<dyn BlockFetcher>,
     config: FollowConfig,
     runtime: Handle,
     stop: Arc<AtomicBool>,
+    troubles: Troubles,
+}
+
+/// A follower at work. It ends with the flag that it was made with.
+#[derive(Debug)]
+pub struct Following {
+    thread: JoinHandle<()>,
+    troubles: Troubles,
+}
+
+impl Following {
+    /// Whether it has ended.
+    pub fn is_finished(&self) -> bool {
+        self.thread.is_finished()
+    }
+
+    /// Why it does not get on, if nothing has succeeded for a while.
+    pub fn trouble(&self) -> Option<String> {
+        self.troubles.lasting(UNWELL)
+    }
+
+    /// Waits for its end, once it was told to stop.
+    ///
+    /// # Errors
+    /// [`EngineError::Panicked`].
+    pub fn join(self) -> Result<(), EngineError> {
+        self.thread.join().map_err(|_| EngineError::Panicked)
+    }
+}
+
+/// What has failed since something last succeeded.
+#[derive(Clone, Debug, Default)]
+struct Troubles(Arc<Mutex<Option<(Instant, String)>>>);
+
+impl Troubles {
+    fn add(&self, error: &FollowError) {
+        let mut troubles = self.0.lock();
+        let since = troubles.as_ref().map_or_else(Instant::now, |(since, _)| *since);
+        *troubles = Some((since, error.to_string()));
+    }
+
+    /// Ends them, and says whether there were any.
+    fn end(&self) -> bool {
+        self.0.lock().take().is_some()
+    }
+
+    fn lasting(&self, time: Duration) -> Option<String> {
+        let troubles = self.0.lock();
+        let lasting = troubles.as_ref().filter(|(since, _)| since.elapsed() >= time);
+        lasting.map(|(_, last)| last.clone())
+    }
 }
 
 impl Follower {
-    /// A follower of the node behind `client`; it ends once `stop` is set. The engine is waited for
+    /// A follower of the node that `remote` asks; it ends once `stop` is set. The engine is waited for
     /// on `runtime`.
-    pub const fn new(
+    pub fn new(
         engine: EngineHandle,
-        client: RpcClient,
+        remote: impl BlockFetcher + 'static,
         config: FollowConfig,
         runtime: Handle,
         stop: Arc<AtomicBool>,
     ) -> Self {
-        Self { engine, client, config, runtime, stop }
+        let troubles = Troubles::default();
+        Self { engine, remote: Box::new(remote), config, runtime, stop, troubles }
     }
 
     /// Starts the thread.
     ///
     /// # Errors
     /// [`EngineError::Thread`].
-    pub fn start(self) -> Result<std::thread::JoinHandle<()>, EngineError> {
-        std::thread::Builder::new()
+    pub fn start(self) -> Result<Following, EngineError> {
+        let troubles = self.troubles.clone();
+        let thread = std::thread::Builder::new()
             .name("follow".into())
             .spawn(move || self.run())
-            .map_err(EngineError::Thread)
+            .map_err(EngineError::Thread)?;
+        Ok(Following { thread, troubles })
     }
 
     fn run(self) {
-        // The client tries for a while before it gives up, but whoever has started the node shall
-        // hear at once that there is nobody to follow.
-        let first = self.client.hasty(FIRST_ANSWER).check_chain(self.engine.live().spec());
-        if let Err(error) = &first {
-            tracing::warn!(%error, "cannot follow yet, trying on");
-        }
+        let spec = self.engine.live().spec();
+        // The remote node is given a while before it is given up, but whoever has started this one
+        // shall hear at once that there is nobody to follow.
+        let first = self.remote.check_chain(spec, Some(FIRST_ANSWER));
         let mut has_checked = first.is_ok();
-        let mut has_failed = !has_checked;
+        if let Err(error) = first {
+            tracing::warn!(%error, "cannot follow yet, trying on");
+            self.troubles.add(&error.into());
+        }
         while !self.stop.load(Ordering::Relaxed) {
             let step = || {
                 if !has_checked {
-                    self.client.check_chain(self.engine.live().spec())?;
+                    self.remote.check_chain(spec, None)?;
                 }
                 self.step()
             };
             match step() {
                 Ok(()) => {
                     has_checked = true;
-                    if std::mem::take(&mut has_failed) {
-                        tracing::info!("following {} again", self.client.endpoint());
-                    }
+                    self.end_troubles();
                 }
                 Err(FollowError::Stopped | FollowError::Engine(EngineError::Stopped)) => return,
                 Err(error) => {
-                    has_failed = true;
                     tracing::warn!(%error, "following");
+                    self.troubles.add(&error);
                 }
             }
             self.pause();
@@ -171,38 +268,51 @@ impl Follower {
         match self.config.leader {
             Leader::Remote => self.follow_remote(),
             Leader::ConsensusClient => {
-                let wanted = *self.engine.wanted().borrow();
-                wanted.map_or(Ok(()), |hash| self.fetch(self.client.block_by_hash(hash)?))
+                let Some(hash) = self.engine.wanted() else {
+                    self.aim_at(0);
+                    return Ok(());
+                };
+                let header = self.header(hash)?;
+                self.aim_at(header.number);
+                self.fetch(hash, header)
             }
         }
     }
 
     fn follow_remote(&self) -> Result<(), FollowError> {
-        let (hash, header) = self.client.tagged("latest")?;
+        let (hash, header) = self.remote.tagged(BlockTag::Head)?;
+        self.expect_hash(hash, &header)?;
         let live = self.engine.live();
+        self.aim_at(header.number);
         let is_behind = live.view().and_then(|view| view.is_canonical(&hash));
         // A node behind ours, of several that share an address: ours does not go back for it.
         if is_behind.map_err(EngineError::from)? {
             return Ok(());
         }
-        self.fetch(self.client.block_by_hash(hash)?)?;
-        let named = |tag| match self.client.tagged(tag) {
+        let number = header.number;
+        self.fetch(hash, header)?;
+        let named = |tag| match self.remote.tagged(tag) {
             // Chains without a consensus layer have none; the remote head may have moved meanwhile.
-            Ok((hash, named)) if named.number <= header.number => Some(hash),
+            Ok((hash, named)) if named.number <= number => Some(hash),
             _ => None,
         };
-        self.lead(hash, named("safe"), named("finalized"))
+        self.lead(hash, named(BlockTag::Safe), named(BlockTag::Finalized))
     }
 
-    /// Verifies `block` and all that is missing below it.
-    fn fetch(&self, block: Block) -> Result<(), FollowError> {
+    /// Says how high the block is that is to become the head; 0 if none is.
+    fn aim_at(&self, number: u64) {
+        self.engine.targets().follow(number, self.engine.live().head().number);
+    }
+
+    /// Verifies the block of this hash and all that is missing below it.
+    fn fetch(&self, hash: B256, header: Header) -> Result<(), FollowError> {
         let head = self.engine.live().head().number;
-        let number = block.header.number;
+        let number = header.number;
         if number.saturating_sub(head) > BY_HASH {
             // The last blocks come by hash, whichever branch they are on then.
             self.by_number(head + 1, number - BY_HASH)?;
         }
-        self.fill_below(block)
+        self.fill_below(hash, header)
     }
 
     /// Blocks `from` to `to` of the remote node, as long as they follow our head.
@@ -213,7 +323,7 @@ impl Follower {
             scope.spawn(move || {
                 for number in from..=to {
                     let block = self.refuse_if_stopped().and_then(|()| {
-                        let block = self.client.block(number)?;
+                        let block = self.remote.block_by_number(number)?;
                         self.prepared(block)
                     });
                     let failed = block.is_err();
@@ -230,7 +340,7 @@ impl Follower {
                 } else {
                     // Another branch than ours: by hash it is found where they part, some blocks
                     // below.
-                    self.fill_below(block.block().clone_block())?;
+                    self.fill_below(hash, block.block().header().clone())?;
                 }
                 self.lead(hash, None, None)?;
             }
@@ -238,39 +348,68 @@ impl Follower {
         })
     }
 
-    /// Verifies `block` and what is missing below it, down to a block that is known here, from above
-    /// by hash.
-    fn fill_below(&self, block: Block) -> Result<(), FollowError> {
+    /// Verifies the block of this hash and what is missing below it: down to a block that is known
+    /// here by headers, and up again with the blocks.
+    fn fill_below(&self, hash: B256, header: Header) -> Result<(), FollowError> {
         let live = self.engine.live();
+        let retained = live.chain().state().retained();
+        // The state cannot be taken back below this one, and nobody leaves genesis.
+        let lowest = retained.map_or(0, |kept| *kept.start()).min(live.head().number).max(1);
         let mut missing = Vec::new();
-        let mut block = block;
+        let (mut hash, mut header) = (hash, header);
         loop {
             self.refuse_if_stopped()?;
-            let parent = block.header.parent_hash;
-            let number = block.header.number;
-            let is_known =
+            missing.push(hash);
+            let (parent, number) = (header.parent_hash, header.number);
+            let known =
                 live.view().and_then(|view| view.header(&parent)).map_err(EngineError::from)?;
-            missing.push(block);
-            if is_known.is_some() {
+            if known.is_some() {
                 break;
             }
-            let head = live.head().number;
-            if number <= 1 {
-                let endpoint = self.client.endpoint().to_owned();
-                return Err(FollowError::Apart { number, endpoint });
+            if number <= lowest {
+                return Err(FollowError::Apart { number, endpoint: self.endpoint() });
             }
-            let retained = live.chain().state().retained();
-            if retained.is_some_and(|kept| number <= *kept.start() && number <= head) {
-                let endpoint = self.client.endpoint().to_owned();
-                return Err(FollowError::Apart { number, endpoint });
+            header = self.header(parent)?;
+            if header.number != number - 1 {
+                return Err(FollowError::WrongNumber {
+                    number: header.number,
+                    hash: parent,
+                    child: number,
+                    endpoint: self.endpoint(),
+                });
             }
-            block = self.client.block_by_hash(parent)?;
+            hash = parent;
         }
-        while let Some(block) = missing.pop() {
+        while let Some(hash) = missing.pop() {
             self.refuse_if_stopped()?;
+            let block = self.remote.block_by_hash(hash)?;
+            self.expect_hash(hash, &block.header)?;
             self.insert(self.prepared(block)?)?;
         }
         Ok(())
+    }
+
+    /// The header of this hash.
+    fn header(&self, hash: B256) -> Result<Header, FollowError> {
+        let header = self.remote.header_by_hash(hash)?;
+        self.expect_hash(hash, &header).map(|()| header)
+    }
+
+    fn expect_hash(&self, asked: B256, header: &Header) -> Result<(), FollowError> {
+        let got = header.hash_slow();
+        if got == asked {
+            return Ok(());
+        }
+        Err(FollowError::OtherBlock {
+            asked,
+            number: header.number,
+            got,
+            endpoint: self.endpoint(),
+        })
+    }
+
+    fn endpoint(&self) -> String {
+        self.remote.name().to_owned()
     }
 
     fn refuse_if_stopped(&self) -> Result<(), FollowError> {
@@ -286,7 +425,16 @@ impl Follower {
     fn insert(&self, block: PreparedBlock) -> Result<(), FollowError> {
         let (number, hash) = (block.number(), block.hash());
         let status = self.runtime.block_on(self.engine.new_block(block))?;
-        self.expect_valid(number, hash, status)
+        self.expect_valid(number, hash, status)?;
+        // A node that has days to catch up gets on, whatever failed before.
+        self.end_troubles();
+        Ok(())
+    }
+
+    fn end_troubles(&self) {
+        if self.troubles.end() {
+            tracing::info!("following {} again", self.remote.name());
+        }
     }
 
     fn lead(
@@ -301,7 +449,7 @@ impl Follower {
             finalized_block_hash: finalized.unwrap_or_default(),
         };
         let outcome = self.runtime.block_on(self.engine.forkchoice(state))?;
-        self.expect_valid(block_number(&self.engine), head, outcome.status)
+        self.expect_valid(self.engine.live().head().number, head, outcome.status)
     }
 
     fn expect_valid(
@@ -313,7 +461,7 @@ impl Follower {
         match status.status {
             PayloadStatusEnum::Valid => Ok(()),
             PayloadStatusEnum::Accepted => {
-                Err(FollowError::Apart { number, endpoint: self.client.endpoint().to_owned() })
+                Err(FollowError::Apart { number, endpoint: self.endpoint() })
             }
             other => {
                 let reason = other.validation_error().unwrap_or("its parent is unknown").to_owned();
@@ -323,10 +471,25 @@ impl Follower {
     }
 
     fn invalid(&self, number: u64, hash: B256, reason: String) -> FollowError {
-        FollowError::Invalid { number, hash, endpoint: self.client.endpoint().to_owned(), reason }
+        FollowError::Invalid { number, hash, endpoint: self.endpoint(), reason }
     }
 }
 
-fn block_number(engine: &EngineHandle) -> u64 {
-    engine.live().head().number
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn troubles_last_from_the_first_failure_to_the_next_success() {
+        let troubles = Troubles::default();
+        assert_eq!((troubles.lasting(Duration::ZERO), troubles.end()), (None, false));
+        troubles.add(&FetchError::new("first").into());
+        std::thread::sleep(Duration::from_millis(20));
+        troubles.add(&FetchError::new("second").into());
+        let lasting = troubles.lasting(Duration::from_millis(20));
+        assert_eq!(lasting.as_deref(), Some("second"));
+        assert_eq!(troubles.lasting(Duration::from_secs(60)), None);
+        assert!(troubles.end());
+        assert_eq!(troubles.lasting(Duration::ZERO), None);
+    }
 }

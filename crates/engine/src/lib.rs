@@ -3,19 +3,19 @@
 //! * [`Engine`]: the thread that changes the chain, and [`EngineHandle`], which talks to it.
 //! * [`LiveChain`] and [`View`]: the chain as everybody may read it while it moves, in memory and
 //!   on disk.
-//! * [`ListedState`]: the whole state after a block, entry by entry.
+//! * [`View::state_at`]: the state after any block of it, to read and to prove from.
 //! * [`EngineApi`]: what a consensus client calls.
 //! * [`PayloadBuilder`]: blocks built from the pool.
 //! * [`TestBlock`]: blocks built as a test wants them.
 //! * [`DevChain`]: blocks without a consensus client.
-//! * [`Follower`]: blocks from another node's JSON-RPC.
+//! * [`Follower`]: blocks of another node.
+//! * [`NodeStatus`]: what a node tells of itself; [`SyncProgress`]: how far it is behind.
 //! * [`pool`]: transactions that wait for a block.
 
 mod api;
 mod dev;
 mod error;
 mod follow;
-mod listed;
 mod live;
 mod maintain;
 mod orphans;
@@ -24,16 +24,21 @@ pub mod pool;
 mod reexecute;
 mod rejected;
 mod service;
+mod state;
+mod status;
 mod testing;
+mod view;
 
 pub use api::{CAPABILITIES, EngineApi, EngineApiError};
 pub use dev::{DevChain, DevError, NextDevBlock, Sealing};
 pub use error::EngineError;
-pub use follow::{FollowConfig, FollowError, Follower, Leader};
-pub use listed::ListedState;
-pub use live::{BlockState, LiveChain, View};
+pub use follow::{FollowConfig, FollowError, Follower, Following, Leader};
+pub use live::LiveChain;
 pub use maintain::PoolMaintainer;
 pub use payload::{BuilderConfig, BuiltPayload, PayloadBuilder};
 pub use reexecute::{ReExecuted, re_execute};
 pub use service::{Engine, EngineConfig, EngineHandle, ForkchoiceOutcome, RejectedBlock};
+pub use state::{Need, StateAfter};
+pub use status::{HeapStats, NodeStatus, SizeClass, SyncProgress};
 pub use testing::{TestBlock, TestPayload};
+pub use view::View;

@@ -1,8 +1,7 @@
 //! The pool follows the chain.
 
 use crate::{
-    EngineError,
-    live::{BlockState, LiveChain},
+    EngineError, LiveChain, StateAfter,
     pool::{HeadState, Heads, NextBlock, Pool},
 };
 use alloy_consensus::transaction::Recovered;
@@ -22,7 +21,7 @@ use std::{
 };
 use tokio::sync::{broadcast::error::RecvError, watch};
 
-impl HeadState for BlockState {
+impl HeadState for StateAfter {
     fn sequence(&self) -> u64 {
         self.view().sequence()
     }
@@ -42,7 +41,7 @@ impl Heads for LiveChain {
         match state {
             Ok(state) => Ok(Box::new(state)),
             Err(PipelineError::State(error)) => Err(error),
-            Err(error) => Err(StoreError::new("reading the head", error.to_string()).into()),
+            Err(error) => Err(StoreError::new("reading the head", error).into()),
         }
     }
 }
@@ -110,6 +109,12 @@ impl PoolMaintainer {
     pub(crate) fn refresh(&self, live: &LiveChain) -> Result<(), PipelineError> {
         let _one_by_one = self.advancing.lock();
         advance(live, &self.pool, &[])
+    }
+
+    /// Whether its thread is alive.
+    pub fn is_running(&self) -> bool {
+        // The thread has the other end.
+        self.seen.has_changed().is_ok()
     }
 
     /// Waits until the pool has seen that `head` is the head.

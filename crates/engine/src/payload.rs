@@ -5,8 +5,7 @@
 //! | `payload-builder` (one a payload) | builds at once, and again while there is time and something to gain | when the payload is taken, or after the deadline |
 
 use crate::{
-    EngineError,
-    live::{LiveChain, View},
+    EngineError, LiveChain, View,
     pool::{BestTransactions, NextBlock, Pool, PoolTransaction, Sidecar},
 };
 use alloy_consensus::{Transaction as _, transaction::Recovered};
@@ -16,14 +15,12 @@ use alloy_primitives::{B256, Bytes, U256, map::HashMap};
 use alloy_rpc_types_engine::{PayloadAttributes, PayloadId};
 use parking_lot::{Condvar, Mutex};
 use retrie_chainspec::primitives::{SealedHeader, Transaction};
-use retrie_consensus::{ChainHead, MAX_RLP_BLOCK_SIZE};
+use retrie_consensus::MAX_RLP_BLOCK_SIZE;
 use retrie_db::StateRootMode;
 use retrie_execution::{ExecutionError, Room, TransactionSource};
 use retrie_pipeline::{
-    BlockAttributes, BlockBuilder, BlockWithReceipts, BuildParent, BuiltBlock, ExecutedBlock,
-    Liberties, PipelineError,
+    BlockAttributes, BlockBuilder, BuildParent, ExecutedBlock, Liberties, PipelineError, StatesAt,
 };
-use retrie_state::At;
 use sha2::{Digest, Sha256};
 use std::{
     collections::VecDeque,
@@ -145,7 +142,7 @@ impl PayloadBuilder {
         is_shadow.then(|| {
             format!(
                 "this node cannot build payloads: backend {} does not compute the state roots of \
-                 the chain's headers; run it with --referee mpt",
+                 the chain's headers, and no referee beside it does",
                 chain.state().identity().name
             )
         })
@@ -267,8 +264,8 @@ impl PayloadBuilder {
         if let Some(reason) = source.refused {
             return Err(EngineError::Build { reason });
         }
-        let base_fee = built.block.header().base_fee_per_gas.unwrap_or_default();
-        complete(&view, parent, built, base_fee, &HashMap::default())
+        let base_fee = built.block().header().base_fee_per_gas.unwrap_or_default();
+        Ok(complete(built, base_fee, &HashMap::default()))
     }
 }
 
@@ -396,7 +393,7 @@ fn build_on(
         block.gas_limit = gas_limit;
     }
     let built = fill(view, parent, block, liberties, &mut source)?;
-    complete(view, parent, built, base_fee, &source.sidecars)
+    Ok(complete(built, base_fee, &source.sidecars))
 }
 
 fn block_attributes(
@@ -424,65 +421,45 @@ fn fill(
     attributes: BlockAttributes,
     liberties: Liberties<'_>,
     source: &mut dyn TransactionSource,
-) -> Result<BuiltBlock, EngineError> {
+) -> Result<ExecutedBlock, EngineError> {
     let live = view.live();
     let chain = live.chain();
     let hash = parent.hash();
     let surroundings = view.state(&hash)?;
     let executed = view.executed(&hash);
-    let state = executed.map_or(At::Block(hash), |block| At::Proposal(&block.proposal));
-    let referee = chain.referee().map(|store| {
-        let proposal = executed.and_then(|block| block.referee.as_ref());
-        (store, proposal.map_or(At::Block(hash), At::Proposal))
-    });
+    let states = executed.map_or(StatesAt::Block(hash), |block| StatesAt::Proposals(&block.states));
     let builder = BlockBuilder {
         spec: live.spec(),
-        store: chain.state(),
+        states: chain.states(),
         codes: &surroundings,
         hashes: &surroundings,
         code_cache: live.codes(),
     };
     let total_difficulty = view.total_difficulty(&hash)?.unwrap_or_default();
-    let parent = BuildParent { header: parent, total_difficulty, state, referee };
+    let parent = BuildParent { header: parent, total_difficulty, states };
     Ok(builder.fill_freely(parent, attributes, liberties, source)?)
 }
 
+/// The payload of a block, whose base fee is taken to be `base_fee`.
 fn complete(
-    view: &View,
-    parent: &SealedHeader,
-    built: BuiltBlock,
+    block: ExecutedBlock,
     base_fee: u64,
     sidecars: &HashMap<B256, Arc<Sidecar>>,
-) -> Result<BuiltPayload, EngineError> {
-    let spec = view.live().spec();
-    let BuiltBlock { block, outcome, proposal, referee } = built;
+) -> BuiltPayload {
     let mut value = U256::ZERO;
     let mut gas_before = 0;
     let mut blobs = Vec::new();
-    for (transaction, receipt) in block.body().transactions.iter().zip(&outcome.receipts) {
+    let transactions = &block.block().body().transactions;
+    for (transaction, receipt) in transactions.iter().zip(block.receipts()) {
         let gas = receipt.cumulative_gas_used - gas_before;
         gas_before = receipt.cumulative_gas_used;
         let tip = transaction.effective_tip_per_gas(base_fee).unwrap_or_default();
         value += U256::from(tip) * U256::from(gas);
         blobs.extend(sidecars.get(transaction.hash()).cloned());
     }
-    let parent_chain = ChainHead {
-        number: parent.number,
-        hash: parent.hash(),
-        total_difficulty: view.total_difficulty(&parent.hash())?.unwrap_or_default(),
-        is_pos: spec.is_pos(parent),
-    };
-    let chain = parent_chain.child(spec, block.hash(), block.header());
-    let access_list = outcome.access_list.as_ref().map(|list| alloy_rlp::encode(list).into());
-    let block = ExecutedBlock {
-        data: BlockWithReceipts { block: Arc::new(block), receipts: Arc::new(outcome.receipts) },
-        codes: outcome.codes,
-        chain,
-        proposal,
-        referee,
-    };
-    let block = Arc::new(block);
-    Ok(BuiltPayload { block, requests: outcome.requests, sidecars: blobs, value, access_list })
+    let requests = block.requests.clone();
+    let access_list = block.access_list.as_ref().map(|list| alloy_rlp::encode(list).into());
+    BuiltPayload { block: Arc::new(block), requests, sidecars: blobs, value, access_list }
 }
 
 /// The pool's best transactions, as far as they fit.

@@ -14,6 +14,7 @@ use crate::{
     live::{FINALIZED, LiveChain, Moment, SAFE},
     orphans::Orphans,
     rejected::{BadBlocks, Rejected},
+    status::{SyncProgress, SyncTargets},
 };
 use alloy_consensus::BlockHeader;
 use alloy_primitives::B256;
@@ -26,7 +27,7 @@ use retrie_pipeline::{
 use retrie_state::{BlockRef, StateError};
 use retrie_telemetry::Metrics;
 use std::{fmt, sync::Arc, thread::JoinHandle, time::Duration};
-use tokio::sync::{oneshot, watch};
+use tokio::sync::oneshot;
 
 /// How the engine behaves.
 #[derive(Clone, Copy, Debug)]
@@ -89,8 +90,7 @@ pub struct ForkchoiceOutcome {
 pub struct EngineHandle {
     commands: Sender<Command>,
     live: LiveChain,
-    /// A head that the consensus client named and nobody here knows.
-    wanted: watch::Receiver<Option<B256>>,
+    targets: SyncTargets,
     bad_blocks: BadBlocks,
 }
 
@@ -171,9 +171,19 @@ impl EngineHandle {
         self.ask(Command::Flush).await
     }
 
-    /// The head that the consensus client wants and nobody here knows, whenever that changes.
-    pub fn wanted(&self) -> watch::Receiver<Option<B256>> {
-        self.wanted.clone()
+    /// The head that the consensus client wants and nobody here knows.
+    pub fn wanted(&self) -> Option<B256> {
+        self.targets.wanted()
+    }
+
+    /// How far the chain has come, if it is behind.
+    pub fn syncing(&self) -> Option<SyncProgress> {
+        self.targets.progress(self.live.head().number)
+    }
+
+    /// The heads that others have named.
+    pub(crate) const fn targets(&self) -> &SyncTargets {
+        &self.targets
     }
 
     async fn ask<T>(&self, command: impl FnOnce(Reply<T>) -> Command) -> Result<T, EngineError> {
@@ -202,30 +212,33 @@ impl Engine {
     ) -> Result<Self, EngineError> {
         let live = LiveChain::new(chain)?;
         let (commands, inbox) = unbounded();
-        let (want, wanted) = watch::channel(None);
+        let targets = SyncTargets::default();
         let bad_blocks = BadBlocks::default();
-        let handle =
-            EngineHandle { commands, live: live.clone(), wanted, bad_blocks: bad_blocks.clone() };
+        let handle = EngineHandle {
+            commands,
+            live: live.clone(),
+            targets: targets.clone(),
+            bad_blocks: bad_blocks.clone(),
+        };
         let thread = std::thread::Builder::new()
             .name("engine".into())
             .spawn(move || {
                 let chain = live.chain().clone();
                 std::thread::scope(|scope| {
                     let codes = live.codes().clone();
-                    let tree = Tree::new(&chain, false, codes, metrics.clone(), scope)?;
+                    let tree = Tree::new(&chain, false, codes, metrics, scope)?;
                     let (safe, finalized) = live.named();
                     let service = Service {
                         tree,
                         config,
                         live,
-                        want,
+                        targets,
                         safe,
                         finalized,
                         orphans: Orphans::default(),
                         rejected: Rejected::default(),
                         bad_blocks,
                         patch: None,
-                        metrics,
                     };
                     service.run(&inbox)
                 })
@@ -272,7 +285,7 @@ struct Service<'a> {
     tree: Tree<'a>,
     config: EngineConfig,
     live: LiveChain,
-    want: watch::Sender<Option<B256>>,
+    targets: SyncTargets,
     safe: Option<BlockRef>,
     finalized: Option<BlockRef>,
     orphans: Orphans,
@@ -280,7 +293,6 @@ struct Service<'a> {
     bad_blocks: BadBlocks,
     /// Of the head's state.
     patch: Option<Arc<StatePatch>>,
-    metrics: Metrics,
 }
 
 impl Service<'_> {
@@ -346,6 +358,7 @@ impl Service<'_> {
             return Ok(status);
         }
         if self.tree.header(&parent)?.is_none() {
+            self.targets.heard_of(block.number());
             self.orphans.insert(block);
             return Ok(PayloadStatus::from_status(PayloadStatusEnum::Syncing));
         }
@@ -380,20 +393,13 @@ impl Service<'_> {
 
     fn insert(&mut self, block: PreparedBlock) -> Result<PayloadStatus, EngineError> {
         let (number, hash, parent) = (block.number(), block.hash(), block.parent_hash());
-        let start = std::time::Instant::now();
         let whole = block.block().clone();
         match self.tree.insert(block) {
-            Ok(block) => {
-                let block = block.block();
-                self.metrics.blocks.inc();
-                self.metrics.transactions.inc_by(block.transaction_count() as u64);
-                self.metrics.gas.inc_by(block.gas_used());
-                self.metrics.block_seconds.observe(start.elapsed().as_secs_f64());
+            Ok(_) => {
                 tracing::debug!(number, %hash, "valid block");
                 Ok(valid(hash))
             }
             Err(error) if error.is_invalid_block() => {
-                self.metrics.invalid_blocks.inc();
                 tracing::warn!(number, %hash, %error, "invalid block");
                 let reason = error.to_string();
                 self.reject(RejectedBlock { hash, parent, reason, block: Some(whole) })
@@ -465,10 +471,13 @@ impl Service<'_> {
             {
                 return only(status);
             }
-            self.want.send_replace(Some(hash));
+            if let Some(orphan) = self.orphans.get(&hash) {
+                self.targets.heard_of(orphan.number());
+            }
+            self.targets.want(hash, self.tree.head().header.number);
             return only(PayloadStatus::from_status(PayloadStatusEnum::Syncing));
         };
-        self.want.send_replace(None);
+        self.targets.reached(self.tree.head().header.number);
         let safe = self.ancestor(state.state_safe_hash(), &header, "safe")?;
         let finalized = self.ancestor(state.state_finalized_hash(), &header, "finalized")?;
 
@@ -541,7 +550,6 @@ impl Service<'_> {
             if change.reverted.is_empty() {
                 tracing::info!(number, %hash, txs = change.committed.last().map_or(0, |block| block.block.transaction_count()), "new head");
             } else {
-                self.metrics.reorgs.inc();
                 let (depth, ancestor) = (change.reverted.len(), change.ancestor);
                 tracing::info!(number, %hash, depth, ancestor, "reorg");
             }

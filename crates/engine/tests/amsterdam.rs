@@ -16,7 +16,7 @@ use retrie_pipeline::testkit::{CHAIN_ID, Call, GENESIS_CONTRACT, Plan, Rules, Te
 
 /// Three blocks with stores and transfers, each with its access list.
 fn chain() -> (TestChain, Vec<(Block, BlockAccessList)>) {
-    let mut chain = Setup::Mpt.test_chain(Rules::Amsterdam);
+    let mut chain = Setup::MPT.test_chain(Rules::Amsterdam);
     let mut at = chain.genesis();
     let blocks = (1..=3)
         .map(|round| {
@@ -63,8 +63,8 @@ fn payloads_are_valid_with_their_own_access_list_alone() {
             changed.next().unwrap().post_balance += U256::from(1);
         }),
     ];
-    for setup in [Setup::Mpt, Setup::LvmtNative] {
-        let (chain, blocks) = if setup == Setup::Mpt {
+    for setup in [Setup::MPT, Setup::LVMT_NATIVE] {
+        let (chain, blocks) = if setup == Setup::MPT {
             chain()
         } else {
             let mut chain = setup.test_chain(Rules::Amsterdam);
@@ -106,7 +106,7 @@ fn payloads_are_valid_with_their_own_access_list_alone() {
 #[test]
 fn only_the_fifth_version_takes_these_payloads() {
     let (chain, blocks) = chain();
-    let running = Node::new(&chain.spec, Setup::Mpt).start();
+    let running = Node::new(&chain.spec, Setup::MPT).start();
     let (block, list) = &blocks[0];
     let whole = payload(block.header.hash_slow(), block, list);
     let root = block.header.parent_beacon_block_root.unwrap();
@@ -114,17 +114,17 @@ fn only_the_fifth_version_takes_these_payloads() {
     let fourth = running.send_payload(inner.clone().into(), vec![], root, Some(vec![]));
     assert_eq!(code(fourth), -38005);
     assert_eq!(code(running.send_payload(inner.into(), vec![], root, None)), -38005);
-    let osaka = Setup::Mpt.test_chain(Rules::Prague);
-    let other = Node::new(&osaka.spec, Setup::Mpt).start();
+    let osaka = Setup::MPT.test_chain(Rules::Prague);
+    let other = Node::new(&osaka.spec, Setup::MPT).start();
     assert_eq!(code(other.send_payload(whole.into(), vec![], root, Some(vec![]))), -38005);
 }
 
 #[test]
 fn payloads_are_built_with_what_others_need_to_check_them() {
-    let chain = Setup::Mpt.test_chain(Rules::Amsterdam);
-    let maker = Node::new(&chain.spec, Setup::Mpt).start();
+    let chain = Setup::MPT.test_chain(Rules::Amsterdam);
+    let maker = Node::new(&chain.spec, Setup::MPT).start();
     let judges =
-        [Setup::Archive, Setup::Refereed].map(|setup| Node::new(&chain.spec, setup).start());
+        [Setup::ARCHIVE, Setup::REFEREED].map(|setup| Node::new(&chain.spec, setup).start());
     let mut maintainer = maker.maintainer();
     // A builder asks for its exit, with its key and a fee of a wei (EIP-8282).
     let tx = TxEip1559 {

@@ -15,9 +15,6 @@ use retrie_execution::AccountOverride;
 use retrie_state::{Account, StateReader};
 use std::time::{Duration, Instant};
 
-/// Every backend, with its own roots in the headers.
-const ALL: [Setup; 5] =
-    [Setup::Mpt, Setup::ArchiveNative, Setup::RawNative, Setup::LvmtNative, Setup::ColeNative];
 const GWEI: u128 = 1_000_000_000;
 
 struct Dev {
@@ -112,17 +109,17 @@ fn all_are_mined(setup: Setup, accounts: usize, each: u64) {
 
 #[test]
 fn a_thousand_transactions_of_one_account_are_all_mined() {
-    ALL.into_iter().for_each(|setup| all_are_mined(setup, 1, 1_000));
+    Setup::native().into_iter().for_each(|setup| all_are_mined(setup, 1, 1_000));
 }
 
 #[test]
 fn a_thousand_transactions_of_many_accounts_are_all_mined() {
-    ALL.into_iter().for_each(|setup| all_are_mined(setup, 20, 50));
+    Setup::native().into_iter().for_each(|setup| all_are_mined(setup, 20, 50));
 }
 
 #[test]
 fn changes_of_the_state_show_at_once_and_are_part_of_the_next_block() {
-    for setup in ALL {
+    for setup in Setup::native() {
         let node = Node::new(&ChainSpec::dev(), setup);
         let dev = Dev::start(&node, Sealing::Manual);
         let someone = Address::repeat_byte(7);
@@ -146,7 +143,7 @@ fn changes_of_the_state_show_at_once_and_are_part_of_the_next_block() {
         let before = dev.running.live.head().state_root;
         dev.mine(1);
         has_changed(&dev);
-        if setup != Setup::RawNative {
+        if setup.backend().capabilities().proofs {
             assert_ne!(dev.running.live.head().state_root, before, "{setup:?}");
         }
         dev.mine(3);
@@ -170,7 +167,7 @@ fn changes_of_the_state_show_at_once_and_are_part_of_the_next_block() {
 
 #[test]
 fn a_snapshot_takes_back_blocks_changes_time_and_pool() {
-    for setup in ALL {
+    for setup in Setup::native() {
         let dev = Dev::new(setup, Sealing::Manual);
         let someone = Address::repeat_byte(7);
         let fund = |wei| {
@@ -211,7 +208,7 @@ fn a_snapshot_takes_back_blocks_changes_time_and_pool() {
 
 #[test]
 fn times_are_those_that_were_asked_for() {
-    let dev = Dev::new(Setup::Mpt, Sealing::Manual);
+    let dev = Dev::new(Setup::MPT, Sealing::Manual);
     dev.mine(1);
     let (_, start) = dev.head();
     dev.chain.set_next_timestamp(start + 1_000).unwrap();
@@ -229,7 +226,7 @@ fn times_are_those_that_were_asked_for() {
 
 #[test]
 fn an_impersonated_contract_sends_transactions() {
-    for setup in [Setup::Mpt, Setup::LvmtNative, Setup::ColeNative] {
+    for setup in Setup::native() {
         let node = Node::new(&ChainSpec::dev(), setup);
         let dev = Dev::start(&node, Sealing::Instant);
         let contract = Address::repeat_byte(0xcc);
@@ -258,7 +255,7 @@ fn an_impersonated_contract_sends_transactions() {
 
 #[test]
 fn going_back_further_than_the_retention_is_refused() {
-    let node = Node { retention: 5, ..Node::new(&ChainSpec::dev(), Setup::Mpt) };
+    let node = Node { retention: 5, ..Node::new(&ChainSpec::dev(), Setup::MPT) };
     let dev = Dev::start(&node, Sealing::Manual);
     let snapshot = dev.wait(dev.chain.snapshot());
     dev.mine(20);

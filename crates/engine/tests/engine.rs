@@ -2,33 +2,17 @@
 
 mod common;
 
-use alloy_primitives::{Address, B256, U256};
+use alloy_primitives::{Address, B256, U256, keccak256};
 use alloy_rpc_types_engine::{
     ExecutionPayload, ExecutionPayloadInputV2, ForkchoiceState, PayloadId, PayloadStatusEnum,
 };
 use common::{
-    CHECKED, Node, Running, Setup, attributes, code, hash, invalid, line, only_head, syncing,
-    valid, with,
+    Node, Running, Setup, attributes, code, hash, invalid, line, only_head, syncing, valid, with,
 };
 use retrie_chainspec::primitives::Block;
-use retrie_engine::EngineConfig;
+use retrie_engine::{EngineConfig, Need};
 use retrie_pipeline::testkit::{Call, GENESIS_CONTRACT, Plan, Rules};
 use retrie_state::{StateKey, StateReader};
-
-const ALL: [Setup; 12] = [
-    Setup::Mpt,
-    Setup::MptShadow,
-    Setup::Archive,
-    Setup::Raw,
-    Setup::Refereed,
-    Setup::Lvmt,
-    Setup::Cole,
-    Setup::ColeRefereed,
-    Setup::RawNative,
-    Setup::ArchiveNative,
-    Setup::LvmtNative,
-    Setup::ColeNative,
-];
 
 /// `block` with the wrong gas, which no setup accepts, and its child in the same way.
 fn bad_pair(block: &Block, child: &Block) -> (Block, Block) {
@@ -39,7 +23,7 @@ fn bad_pair(block: &Block, child: &Block) -> (Block, Block) {
 
 #[test]
 fn valid_blocks_become_the_head_by_forkchoice_alone() {
-    for setup in ALL {
+    for setup in Setup::all() {
         for rules in [Rules::Cancun, Rules::Prague] {
             let (chain, blocks) = line(setup, rules, 6);
             let node = Node::new(&chain.spec, setup);
@@ -68,26 +52,26 @@ fn valid_blocks_become_the_head_by_forkchoice_alone() {
 
 #[test]
 fn blocks_that_come_before_their_parents_wait_for_them() {
-    let (chain, blocks) = line(Setup::Mpt, Rules::Cancun, 6);
-    let running = Node::new(&chain.spec, Setup::Mpt).start();
+    let (chain, blocks) = line(Setup::MPT, Rules::Cancun, 6);
+    let running = Node::new(&chain.spec, Setup::MPT).start();
     for block in blocks[1..].iter().rev() {
         assert_eq!(running.send(block), syncing());
     }
     let tip = hash(&blocks[5]);
     let updated = running.fcu(3, only_head(tip), None).unwrap();
     assert_eq!((updated.payload_status, updated.payload_id), (syncing(), None));
-    assert_eq!(*running.engine.handle().wanted().borrow(), Some(tip), "somebody should fetch it");
+    assert_eq!(running.engine.handle().wanted(), Some(tip), "somebody should fetch it");
     assert_eq!(running.head(), chain.genesis());
     assert_eq!(running.send(&blocks[0]), valid(hash(&blocks[0])));
     assert_eq!(running.send(&blocks[5]), valid(tip), "it was adopted");
     running.lead(tip);
-    assert_eq!(*running.engine.handle().wanted().borrow(), None);
+    assert_eq!(running.engine.handle().wanted(), None);
     assert_eq!(running.head(), tip);
 }
 
 #[test]
 fn descendants_of_an_invalid_block_are_invalid_whenever_they_come() {
-    for setup in ALL {
+    for setup in Setup::all() {
         let (chain, blocks) = line(setup, Rules::Prague, 4);
         let good = hash(&blocks[0]);
         let (bad, child) = bad_pair(&blocks[1], &blocks[2]);
@@ -134,8 +118,8 @@ fn descendants_of_an_invalid_block_are_invalid_whenever_they_come() {
 
 #[test]
 fn block_that_is_invalid_by_itself_has_no_known_valid_ancestor_if_its_parent_is_unknown() {
-    let (chain, blocks) = line(Setup::Mpt, Rules::Cancun, 3);
-    let running = Node::new(&chain.spec, Setup::Mpt).start();
+    let (chain, blocks) = line(Setup::MPT, Rules::Cancun, 3);
+    let running = Node::new(&chain.spec, Setup::MPT).start();
     let bad = with(&blocks[1], |block| block.header.gas_used = block.header.gas_limit + 1);
     invalid(running.send(&bad), None);
     let child = with(&blocks[2], |block| block.header.parent_hash = hash(&bad));
@@ -145,7 +129,7 @@ fn block_that_is_invalid_by_itself_has_no_known_valid_ancestor_if_its_parent_is_
 #[test]
 fn last_valid_ancestor_below_the_merge_is_zero() {
     // Genesis has a difficulty of 2 million, and each block about as much.
-    let mut chain = Setup::Mpt.test_chain(Rules::Merge(5_000_000));
+    let mut chain = Setup::MPT.test_chain(Rules::Merge(5_000_000));
     let genesis = chain.genesis();
     let early = chain.extend(genesis, Plan::new([]));
     let mined = chain.extend(early, Plan::new([]));
@@ -153,7 +137,7 @@ fn last_valid_ancestor_below_the_merge_is_zero() {
     let next = chain.extend(staked, Plan::new([Call::transfer(0, Address::ZERO, 2)]));
     assert!(chain.total_difficulty(early) < U256::from(5_000_000));
     assert!(chain.block(staked).header.difficulty.is_zero());
-    for setup in CHECKED {
+    for setup in Setup::checked() {
         let running = Node::new(&chain.spec, setup).start();
         assert_eq!(running.insert(chain.block(early)), valid(early));
         // A payload on a block that is not terminal.
@@ -182,8 +166,8 @@ fn last_valid_ancestor_below_the_merge_is_zero() {
 #[test]
 fn head_goes_back_to_an_ancestor_unless_that_lies_below_the_final_block() {
     for persistence_threshold in [0, 100] {
-        let (chain, blocks) = line(Setup::Mpt, Rules::Cancun, 6);
-        let mut node = Node::new(&chain.spec, Setup::Mpt);
+        let (chain, blocks) = line(Setup::MPT, Rules::Cancun, 6);
+        let mut node = Node::new(&chain.spec, Setup::MPT);
         node.config = EngineConfig { persistence_threshold, memory_blocks: 0 };
         let running = node.start();
         running.follow(&blocks);
@@ -224,8 +208,8 @@ fn head_goes_back_to_an_ancestor_unless_that_lies_below_the_final_block() {
 
 #[test]
 fn safe_and_final_block_are_known_after_a_restart() {
-    let (chain, blocks) = line(Setup::Mpt, Rules::Cancun, 6);
-    let node = Node::new(&chain.spec, Setup::Mpt);
+    let (chain, blocks) = line(Setup::MPT, Rules::Cancun, 6);
+    let node = Node::new(&chain.spec, Setup::MPT);
     let running = node.start();
     running.follow(&blocks);
     let named = ForkchoiceState {
@@ -256,8 +240,8 @@ fn safe_and_final_block_are_known_after_a_restart() {
 
 #[test]
 fn invalid_blocks_are_kept_for_a_look_at_them() {
-    let (chain, blocks) = line(Setup::Mpt, Rules::Cancun, 3);
-    let running = Node::new(&chain.spec, Setup::Mpt).start();
+    let (chain, blocks) = line(Setup::MPT, Rules::Cancun, 3);
+    let running = Node::new(&chain.spec, Setup::MPT).start();
     running.follow(&blocks[..1]);
     let kept = || -> Vec<_> {
         running.engine.handle().bad_blocks().iter().map(|block| block.hash()).collect()
@@ -281,11 +265,11 @@ fn invalid_blocks_are_kept_for_a_look_at_them() {
 
 #[test]
 fn head_must_be_named_and_safe_and_final_blocks_lie_below_it() {
-    let mut chain = Setup::Mpt.test_chain(Rules::Cancun);
+    let mut chain = Setup::MPT.test_chain(Rules::Cancun);
     let genesis = chain.genesis();
     let main = chain.branch(genesis, 5, 12, 1);
     let side = chain.branch(main[1], 2, 12, 2);
-    let running = Node::new(&chain.spec, Setup::Mpt).start();
+    let running = Node::new(&chain.spec, Setup::MPT).start();
     running.follow(&chain.path(genesis, main[4]));
     for block in chain.path(main[1], side[1]) {
         assert_eq!(running.send(&block), valid(hash(&block)));
@@ -322,8 +306,8 @@ fn head_must_be_named_and_safe_and_final_blocks_lie_below_it() {
 
 #[test]
 fn wrong_attributes_are_told_and_the_head_stands() {
-    let (chain, blocks) = line(Setup::Mpt, Rules::Cancun, 8);
-    let running = Node::new(&chain.spec, Setup::Mpt).start();
+    let (chain, blocks) = line(Setup::MPT, Rules::Cancun, 8);
+    let running = Node::new(&chain.spec, Setup::MPT).start();
     for block in &blocks {
         running.send(block);
     }
@@ -378,21 +362,21 @@ fn each_version_is_for_its_forks() {
             }
         })
     };
-    let (chain, cancun) = line(Setup::Mpt, Rules::Cancun, 1);
-    let running = Node::new(&chain.spec, Setup::Mpt).start();
+    let (chain, cancun) = line(Setup::MPT, Rules::Cancun, 1);
+    let running = Node::new(&chain.spec, Setup::MPT).start();
     for version in [1, 2, 4] {
         assert_eq!(code(call(&running, version, &cancun[0])), -38005);
     }
-    let (chain, prague) = line(Setup::Mpt, Rules::Prague, 1);
-    let running = Node::new(&chain.spec, Setup::Mpt).start();
+    let (chain, prague) = line(Setup::MPT, Rules::Prague, 1);
+    let running = Node::new(&chain.spec, Setup::MPT).start();
     for version in [1, 2, 3] {
         assert_eq!(code(call(&running, version, &prague[0])), -38005);
     }
     // Withdrawals before Shanghai.
-    let mut chain = Setup::Mpt.test_chain(Rules::Merge(0));
+    let mut chain = Setup::MPT.test_chain(Rules::Merge(0));
     let genesis = chain.genesis();
     let paris = chain.extend(genesis, Plan::new([]));
-    let running = Node::new(&chain.spec, Setup::Mpt).start();
+    let running = Node::new(&chain.spec, Setup::MPT).start();
     let (payload, _) = ExecutionPayload::from_block_unchecked(paris, chain.block(paris));
     let execution_payload = payload.into_v1();
     let mut input = ExecutionPayloadInputV2 { execution_payload, withdrawals: Some(vec![]) };
@@ -404,8 +388,8 @@ fn each_version_is_for_its_forks() {
 
 #[test]
 fn unknown_payloads_and_too_many_bodies_are_refused() {
-    let (chain, blocks) = line(Setup::Mpt, Rules::Cancun, 5);
-    let running = Node::new(&chain.spec, Setup::Mpt).start();
+    let (chain, blocks) = line(Setup::MPT, Rules::Cancun, 5);
+    let running = Node::new(&chain.spec, Setup::MPT).start();
     running.follow(&blocks);
     let (api, runtime) = (&running.api, &running.runtime);
     let unknown = PayloadId::new([3; 8]);
@@ -433,11 +417,11 @@ fn unknown_payloads_and_too_many_bodies_are_refused() {
 
 #[test]
 fn reorg_below_what_is_kept_is_refused_and_changes_nothing() {
-    let mut chain = Setup::Mpt.test_chain(Rules::Cancun);
+    let mut chain = Setup::MPT.test_chain(Rules::Cancun);
     let genesis = chain.genesis();
     let main = chain.branch(genesis, 24, 12, 1);
     let side = chain.branch(main[0], 26, 12, 2);
-    for setup in [Setup::Mpt, Setup::Lvmt, Setup::Cole] {
+    for setup in Setup::on_headers() {
         let mut node = Node::new(&chain.spec, setup);
         node.retention = 8;
         node.config = EngineConfig { persistence_threshold: 0, memory_blocks: 0 };
@@ -467,7 +451,7 @@ fn reorg_below_what_is_kept_is_refused_and_changes_nothing() {
 /// depth, if the backend keeps history.
 #[test]
 fn a_view_outlives_its_blocks_in_memory() {
-    for setup in [Setup::Cole, Setup::Archive, Setup::Raw] {
+    for setup in Setup::on_headers() {
         let (chain, blocks) = line(setup, Rules::Cancun, 30);
         let mut node = Node::new(&chain.spec, setup);
         node.retention = 2;
@@ -478,18 +462,28 @@ fn a_view_outlives_its_blocks_in_memory() {
         running.follow(&blocks[4..]);
         running.flush();
         let key = StateKey::Account(GENESIS_CONTRACT);
+        let has_history = setup.backend().history().is_some();
         for block in &blocks[..4] {
             let hash = hash(block);
-            let (state, proof) = (view.state(&hash), view.prove(&hash, &[key]));
-            if setup == Setup::Raw {
-                assert!(state.is_err() && proof.is_err());
+            let (state, proven) = (view.state(&hash), view.state_at(&hash, Need::Proofs));
+            let listed = view.state_at(&hash, Need::Entries);
+            if !has_history {
+                assert!(state.is_err() && proven.is_err() && listed.is_err());
                 continue;
             }
             let contract = StateReader::account(&state.unwrap(), &GENESIS_CONTRACT).unwrap();
             assert_eq!(contract, chain.account(hash, GENESIS_CONTRACT), "{setup:?}");
-            let proof = proof.unwrap();
+            let (proven, entries) = (proven.unwrap(), listed.unwrap().entries(None, 5).unwrap());
+            assert_eq!(entries.len(), 5, "{setup:?}");
+            let proof = proven.prove(&[key]).unwrap();
             let shown = proof.as_of.unwrap_or(proof.block.number);
             assert_eq!(shown, block.header.number, "{setup:?}");
+            if setup == Setup::ARCHIVE {
+                // What eth_getProof and debug_executionWitness ask for.
+                let nodes = proven.account_nodes(&GENESIS_CONTRACT, &[]).unwrap();
+                assert_eq!(keccak256(&nodes.account[0]), block.header.state_root);
+                proven.merge_nodes(&[key]).unwrap();
+            }
         }
     }
 }

@@ -5,14 +5,14 @@ mod common;
 use alloy_eips::{eip4895::Withdrawal, eip7685::Requests};
 use alloy_primitives::{Address, B256, Bloom, Bytes, U256};
 use alloy_rpc_types_engine::ExecutionPayload;
-use common::{CHECKED, Node, Setup, code, hash, invalid, line, only_head, valid, with};
+use common::{Node, Setup, code, hash, invalid, line, only_head, valid, with};
 use retrie_chainspec::primitives::Block;
 use retrie_pipeline::testkit::Rules;
 
 #[test]
 fn requests_are_sorted_by_type_and_have_data() {
-    let (chain, blocks) = line(Setup::Mpt, Rules::Prague, 1);
-    let running = Node::new(&chain.spec, Setup::Mpt).start();
+    let (chain, blocks) = line(Setup::MPT, Rules::Prague, 1);
+    let running = Node::new(&chain.spec, Setup::MPT).start();
     let send = |requests: &[&'static [u8]]| {
         let (payload, _) = ExecutionPayload::from_block_unchecked(hash(&blocks[0]), &blocks[0]);
         let root = blocks[0].header.parent_beacon_block_root.unwrap();
@@ -29,7 +29,7 @@ fn requests_are_sorted_by_type_and_have_data() {
 
 #[test]
 fn requests_are_those_that_execution_gives() {
-    for setup in [Setup::Mpt, Setup::Raw, Setup::Lvmt, Setup::Cole] {
+    for setup in Setup::on_headers() {
         let (chain, blocks) = line(setup, Rules::Prague, 2);
         let running = Node::new(&chain.spec, setup).start();
         running.follow(&blocks[..1]);
@@ -49,9 +49,9 @@ fn requests_are_those_that_execution_gives() {
 
 #[test]
 fn payload_is_the_block_of_its_hash() {
-    let (chain, blocks) = line(Setup::Mpt, Rules::Cancun, 2);
+    let (chain, blocks) = line(Setup::MPT, Rules::Cancun, 2);
     let block = &blocks[0];
-    let running = Node::new(&chain.spec, Setup::Mpt).start();
+    let running = Node::new(&chain.spec, Setup::MPT).start();
     let root = block.header.parent_beacon_block_root.unwrap();
     let payload = || ExecutionPayload::from_block_unchecked(hash(block), block).0;
     let wrong = |change: &dyn Fn(&mut ExecutionPayload)| {
@@ -103,7 +103,7 @@ type Change<'a> = dyn Fn(&mut Block) + 'a;
 
 #[test]
 fn each_wrong_field_makes_a_block_invalid() {
-    let (chain, blocks) = line(Setup::Mpt, Rules::Cancun, 3);
+    let (chain, blocks) = line(Setup::MPT, Rules::Cancun, 3);
     let (parent, block) = (hash(&blocks[0]), &blocks[1]);
     let one = B256::with_last_byte(1);
     let reseal = |block: &mut Block| {
@@ -145,10 +145,11 @@ fn each_wrong_field_makes_a_block_invalid() {
             block.body.withdrawals = Some(list.into());
         },
     ];
-    for setup in CHECKED.into_iter().chain([Setup::Raw, Setup::Lvmt, Setup::Cole]) {
+    let checked = Setup::checked();
+    for setup in [Setup::on_headers(), Setup::refereed()].concat() {
         let running = Node::new(&chain.spec, setup).start();
         running.follow(&blocks[..1]);
-        let sees_roots = CHECKED.contains(&setup);
+        let sees_roots = checked.contains(&setup);
         let changes = everywhere.iter().chain(by_root.iter().filter(|_| sees_roots));
         for (index, change) in changes.enumerate() {
             let bad = with(block, change);

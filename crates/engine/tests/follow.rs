@@ -4,11 +4,16 @@ mod common;
 
 use alloy_primitives::B256;
 use common::{Node, Running, Setup, hash, only_head, syncing, valid};
-use retrie_chainspec::primitives::Block;
-use retrie_engine::{EngineConfig, FollowConfig, FollowError, Follower, Leader};
+use retrie_chainspec::{
+    ChainSpec,
+    primitives::{Block, Header},
+};
+use retrie_engine::{
+    EngineConfig, EngineHandle, FollowConfig, FollowError, Follower, Leader, SyncProgress,
+};
 use retrie_pipeline::testkit::{CHAIN_ID, Plan, Rules, TestChain};
 use retrie_sources::{
-    Http, HttpOptions, RpcClient,
+    BlockFetcher, BlockTag, FetchError, Http, HttpOptions, RpcClient,
     testkit::{HttpServer, Reply},
 };
 use serde_json::{Value, json};
@@ -123,13 +128,7 @@ impl World {
             backoff: Duration::from_millis(1),
         };
         let client = RpcClient::new(&self.server.url(), Http::new(options, Arc::default()));
-        Follower::new(
-            self.running.engine.handle().clone(),
-            client,
-            FollowConfig { leader, interval: Duration::from_millis(1) },
-            self.running.runtime.handle().clone(),
-            self.stop.clone(),
-        )
+        follower(&self.running, client, leader, &self.stop)
     }
 
     fn asked(&self, method: &str) -> usize {
@@ -138,9 +137,257 @@ impl World {
     }
 }
 
+fn follower(
+    running: &Running,
+    remote: impl BlockFetcher + 'static,
+    leader: Leader,
+    stop: &Arc<AtomicBool>,
+) -> Follower {
+    Follower::new(
+        running.engine.handle().clone(),
+        remote,
+        FollowConfig { leader, interval: Duration::from_millis(1) },
+        running.runtime.handle().clone(),
+        stop.clone(),
+    )
+}
+
+/// A remote node without a network, which says whatever it was given.
+#[derive(Clone, Debug, Default)]
+struct Scripted(Arc<Mutex<Script>>);
+
+#[derive(Debug, Default)]
+struct Script {
+    head: Option<(B256, Header)>,
+    headers: HashMap<B256, Header>,
+    blocks: HashMap<B256, Block>,
+    numbers: HashMap<u64, Block>,
+    /// What was asked for.
+    headers_asked: usize,
+    blocks_asked: usize,
+    /// Whose progress is noted with each block that is asked for by number.
+    watched: Option<EngineHandle>,
+    progress: Vec<Option<SyncProgress>>,
+}
+
+impl Scripted {
+    fn new(headers: &[Header]) -> Self {
+        let headers: Vec<_> =
+            headers.iter().map(|header| (header.hash_slow(), header.clone())).collect();
+        let head = headers.last().cloned();
+        let headers = headers.into_iter().collect();
+        Self(Arc::new(Mutex::new(Script { head, headers, ..Script::default() })))
+    }
+
+    /// A node that is honest about these blocks.
+    fn honest(blocks: &[Block]) -> Self {
+        let headers: Vec<_> = blocks.iter().map(|block| block.header.clone()).collect();
+        let scripted = Self::new(&headers);
+        scripted.change(|script| {
+            script.blocks = blocks.iter().map(|block| (hash(block), block.clone())).collect();
+            script.numbers =
+                blocks.iter().map(|block| (block.header.number, block.clone())).collect();
+        });
+        scripted
+    }
+
+    fn change<T>(&self, change: impl FnOnce(&mut Script) -> T) -> T {
+        change(&mut self.0.lock().unwrap())
+    }
+}
+
+fn found<T: Clone>(found: Option<&T>) -> Result<T, FetchError> {
+    found.cloned().ok_or_else(|| FetchError::new("there is no such block"))
+}
+
+impl BlockFetcher for Scripted {
+    fn name(&self) -> &str {
+        "a script"
+    }
+
+    fn check_chain(&self, _: &ChainSpec, _: Option<Duration>) -> Result<(), FetchError> {
+        Ok(())
+    }
+
+    fn tagged(&self, tag: BlockTag) -> Result<(B256, Header), FetchError> {
+        self.change(|script| found(script.head.as_ref().filter(|_| tag == BlockTag::Head)))
+    }
+
+    fn header_by_hash(&self, hash: B256) -> Result<Header, FetchError> {
+        self.change(|script| {
+            script.headers_asked += 1;
+            found(script.headers.get(&hash))
+        })
+    }
+
+    fn block_by_hash(&self, hash: B256) -> Result<Block, FetchError> {
+        self.change(|script| {
+            script.blocks_asked += 1;
+            found(script.blocks.get(&hash))
+        })
+    }
+
+    fn block_by_number(&self, number: u64) -> Result<Block, FetchError> {
+        self.change(|script| {
+            script.blocks_asked += 1;
+            let progress = script.watched.as_ref().map(EngineHandle::syncing);
+            script.progress.extend(progress);
+            found(script.numbers.get(&number))
+        })
+    }
+}
+
+/// So many headers, each on the one before it; `number` says what the n-th calls itself.
+fn forged(count: u64, number: impl Fn(u64) -> u64) -> Vec<Header> {
+    let mut parent_hash = B256::repeat_byte(0x66);
+    let mut headers = Vec::new();
+    for n in 0..count {
+        let header = Header { parent_hash, number: number(n), ..Header::default() };
+        parent_hash = header.hash_slow();
+        headers.push(header);
+    }
+    headers
+}
+
+/// Such a chain was fetched block by block, and kept, for as long as the other node went on.
+#[test]
+fn a_remote_chain_whose_numbers_lie_is_left_at_the_first_lie() {
+    let chain = Setup::MPT.test_chain(Rules::Cancun);
+    let running = Node::new(&chain.spec, Setup::MPT).start();
+    let constant = forged(5_000, |_| 40);
+    let liars = [
+        // All of them say the same number, or one a lower one than its place, or a parent a higher
+        // one than its child.
+        (constant.clone(), 40, 40, 1),
+        (forged(5_000, |n| if n % 10 == 5 { 20 } else { 40 + n % 10 }), 20, 46, 4),
+        (forged(5_000, |n| 5_030 - n), 32, 31, 1),
+    ];
+    for (headers, number, child, most) in liars {
+        let liar = Scripted::new(&headers);
+        let follower = follower(&running, liar.clone(), Leader::Remote, &Arc::default());
+        match follower.step().unwrap_err() {
+            FollowError::WrongNumber { number: got, child: of, endpoint, .. } => {
+                assert_eq!((got, of), (number, child));
+                assert_eq!(endpoint, "a script");
+            }
+            other => panic!("{other}"),
+        }
+        liar.change(|script| {
+            assert!(script.headers_asked <= most, "{} headers asked for", script.headers_asked);
+            assert_eq!(script.blocks_asked, 0, "headers come first");
+        });
+    }
+    // The consensus client names one of them.
+    let liar = Scripted::new(&constant);
+    let named = constant[4_000].hash_slow();
+    assert_eq!(running.fcu(3, only_head(named), None).unwrap().payload_status, syncing());
+    let follower = follower(&running, liar.clone(), Leader::ConsensusClient, &Arc::default());
+    let error = follower.step().unwrap_err();
+    assert!(matches!(error, FollowError::WrongNumber { number: 40, child: 40, .. }), "{error}");
+    assert!(liar.change(|script| script.headers_asked) <= 2);
+}
+
+#[test]
+fn a_remote_chain_that_meets_ours_nowhere_is_left_where_ours_begins() {
+    let chain = Setup::MPT.test_chain(Rules::Cancun);
+    let running = Node::new(&chain.spec, Setup::MPT).start();
+    let liar = Scripted::new(&forged(60, |n| n + 1));
+    let one = follower(&running, liar.clone(), Leader::Remote, &Arc::default());
+    let error = one.step().unwrap_err();
+    assert!(matches!(error, FollowError::Apart { number: 1, .. }), "{error}");
+    assert_eq!(liar.change(|script| (script.headers_asked, script.blocks_asked)), (59, 0));
+    // A head as high as numbers go: blocks come by number, and the first one is missing.
+    let liar = Scripted::new(&forged(1, |_| u64::MAX));
+    let one = follower(&running, liar.clone(), Leader::Remote, &Arc::default());
+    let error = one.step().unwrap_err();
+    assert!(matches!(error, FollowError::Fetch(_)), "{error}");
+    assert_eq!(liar.change(|script| (script.headers_asked, script.blocks_asked)), (0, 1));
+}
+
+#[test]
+fn a_block_of_another_hash_than_asked_for_is_refused() {
+    let mut chain = Setup::MPT.test_chain(Rules::Cancun);
+    let genesis = chain.genesis();
+    let main = chain.branch(genesis, 3, 12, 1);
+    let blocks = chain.path(genesis, main[2]);
+    let running = Node::new(&chain.spec, Setup::MPT).start();
+    let other = |asked: usize, change: fn(&mut Script, B256, &[Block])| {
+        let remote = Scripted::honest(&blocks);
+        remote.change(|script| change(script, main[asked], &blocks));
+        let error = follower(&running, remote, Leader::Remote, &Arc::default()).step().unwrap_err();
+        match error {
+            FollowError::OtherBlock { asked: hash, number: 1, got, .. } => {
+                assert_eq!((hash, got), (main[asked], main[0]));
+            }
+            other => panic!("{other}"),
+        }
+        assert_eq!(running.live.head().number, 0);
+    };
+    other(2, |script, hash, blocks| script.head = Some((hash, blocks[0].header.clone())));
+    other(1, |script, hash, blocks| {
+        script.headers.insert(hash, blocks[0].header.clone());
+    });
+    other(1, |script, hash, blocks| {
+        script.blocks.insert(hash, blocks[0].clone());
+    });
+}
+
+#[test]
+fn a_node_that_is_behind_says_so_and_how_far() {
+    let mut chain = Setup::MPT.test_chain(Rules::Cancun);
+    let genesis = chain.genesis();
+    let main = chain.branch(genesis, 90, 12, 1);
+    let blocks = chain.path(genesis, main[89]);
+    for leader in [Leader::Remote, Leader::ConsensusClient] {
+        let running = Node::new(&chain.spec, Setup::MPT).start();
+        let engine = running.engine.handle().clone();
+        let remote = Scripted::honest(&blocks);
+        remote.change(|script| script.watched = Some(engine.clone()));
+        let follower = follower(&running, remote.clone(), leader, &Arc::default());
+        assert_eq!(engine.syncing(), None, "nobody has named a head");
+        if leader == Leader::ConsensusClient {
+            assert_eq!(running.send(&blocks[89]), syncing());
+            assert_eq!(engine.syncing(), None, "a block is no head");
+            let updated = running.fcu(3, only_head(main[89]), None).unwrap();
+            assert_eq!(updated.payload_status, syncing());
+            let progress = SyncProgress { starting: 0, current: 0, highest: 90 };
+            assert_eq!(engine.syncing(), Some(progress), "the block has told how high it is");
+        }
+        follower.step().unwrap();
+        let seen = remote.change(|script| std::mem::take(&mut script.progress));
+        assert_eq!(seen.len(), 26, "{leader:?}");
+        for progress in &seen {
+            let progress = progress.expect("behind");
+            assert_eq!((progress.starting, progress.highest), (0, 90), "{leader:?}");
+        }
+        assert!(seen[25].is_some_and(|progress| progress.current > 15), "{leader:?}: {seen:?}");
+        if leader == Leader::ConsensusClient {
+            running.lead(main[89]);
+        }
+        assert_eq!(running.head(), main[89]);
+        assert_eq!(engine.syncing(), None, "{leader:?}");
+        // One more block is no falling behind, and a consensus client's word goes first.
+        follower.step().unwrap();
+        assert_eq!(engine.syncing(), None, "{leader:?}");
+    }
+}
+
+#[test]
+fn a_follower_that_gets_nowhere_says_why_after_a_while() {
+    let chain = Setup::MPT.test_chain(Rules::Cancun);
+    let running = Node::new(&chain.spec, Setup::MPT).start();
+    let stop = Arc::<AtomicBool>::default();
+    let following = follower(&running, Scripted::default(), Leader::Remote, &stop).start().unwrap();
+    std::thread::sleep(Duration::from_millis(100));
+    assert_eq!(following.trouble(), None, "it may pass");
+    assert!(!following.is_finished());
+    stop.store(true, Ordering::Relaxed);
+    following.join().unwrap();
+}
+
 #[test]
 fn follower_catches_up_and_follows_reorgs() {
-    for setup in [Setup::Mpt, Setup::Lvmt, Setup::ColeNative] {
+    for setup in [Setup::on_headers(), Setup::native()].concat() {
         let mut chain = setup.test_chain(Rules::Cancun);
         let genesis = chain.genesis();
         let main = chain.branch(genesis, 90, 12, 1);
@@ -176,11 +423,11 @@ fn follower_catches_up_and_follows_reorgs() {
 
 #[test]
 fn deep_gap_on_another_branch_is_found_by_hash() {
-    let mut chain = Setup::Mpt.test_chain(Rules::Cancun);
+    let mut chain = Setup::MPT.test_chain(Rules::Cancun);
     let genesis = chain.genesis();
     let main = chain.branch(genesis, 6, 12, 1);
     let side = chain.branch(main[1], 80, 12, 2);
-    let world = World::new(&chain, Setup::Mpt);
+    let world = World::new(&chain, Setup::MPT);
     world.running.follow(&chain.path(genesis, main[5]));
     world.remote(|remote| remote.lead(&chain, side[79]));
     world.follower(Leader::Remote).step().unwrap();
@@ -189,11 +436,11 @@ fn deep_gap_on_another_branch_is_found_by_hash() {
 
 #[test]
 fn invalid_block_of_the_remote_node_is_named_and_not_followed() {
-    let mut chain = Setup::Mpt.test_chain(Rules::Cancun);
+    let mut chain = Setup::MPT.test_chain(Rules::Cancun);
     let genesis = chain.genesis();
     let main = chain.branch(genesis, 100, 12, 1);
     for bad_number in [5, 98] {
-        let world = World::new(&chain, Setup::Mpt);
+        let world = World::new(&chain, Setup::MPT);
         let follower = world.follower(Leader::Remote);
         let mut blocks = vec![chain.block(genesis).clone()];
         for block in chain.path(genesis, main[99]) {
@@ -225,11 +472,11 @@ fn invalid_block_of_the_remote_node_is_named_and_not_followed() {
 
 #[test]
 fn other_chains_are_not_followed() {
-    let mut chain = Setup::Mpt.test_chain(Rules::Cancun);
+    let mut chain = Setup::MPT.test_chain(Rules::Cancun);
     let genesis = chain.genesis();
     let main = chain.branch(genesis, 3, 12, 1);
     // Another id: not a block is asked for.
-    let world = World::new(&chain, Setup::Mpt);
+    let world = World::new(&chain, Setup::MPT);
     world.remote(|remote| {
         remote.lead(&chain, main[2]);
         remote.chain_id = 1;
@@ -251,9 +498,9 @@ fn other_chains_are_not_followed() {
     thread.join().unwrap();
 
     // The same id, but another genesis.
-    let mut other = Setup::Mpt.test_chain(Rules::Prague);
+    let mut other = Setup::MPT.test_chain(Rules::Prague);
     let tip = *other.branch(other.genesis(), 3, 12, 1).last().unwrap();
-    let world = World::new(&chain, Setup::Mpt);
+    let world = World::new(&chain, Setup::MPT);
     world.remote(|remote| remote.lead(&other, tip));
     let error = world.follower(Leader::Remote).step().unwrap_err();
     assert!(matches!(error, FollowError::Apart { number: 1, .. }), "{error}");
@@ -262,11 +509,11 @@ fn other_chains_are_not_followed() {
 
 #[test]
 fn remote_chain_that_left_ours_too_far_below_is_not_followed() {
-    let mut chain = Setup::Mpt.test_chain(Rules::Cancun);
+    let mut chain = Setup::MPT.test_chain(Rules::Cancun);
     let genesis = chain.genesis();
     let main = chain.branch(genesis, 30, 12, 1);
     let side = chain.branch(main[1], 34, 12, 2);
-    let mut node = Node::new(&chain.spec, Setup::Mpt);
+    let mut node = Node::new(&chain.spec, Setup::MPT);
     node.retention = 8;
     node.config = EngineConfig { persistence_threshold: 0, memory_blocks: 0 };
     let world = World::on(node);
@@ -284,11 +531,11 @@ fn remote_chain_that_left_ours_too_far_below_is_not_followed() {
 #[test]
 fn gap_below_the_head_of_a_consensus_client_is_filled() {
     for count in [10, 90] {
-        let mut chain = Setup::Mpt.test_chain(Rules::Cancun);
+        let mut chain = Setup::MPT.test_chain(Rules::Cancun);
         let genesis = chain.genesis();
         let main = chain.branch(genesis, count, 12, 1);
         let tip = main[main.len() - 1];
-        let world = World::new(&chain, Setup::Mpt);
+        let world = World::new(&chain, Setup::MPT);
         world.remote(|remote| remote.lead(&chain, tip));
         let follower = world.follower(Leader::ConsensusClient);
         // Nobody wants anything yet.
@@ -308,10 +555,10 @@ fn gap_below_the_head_of_a_consensus_client_is_filled() {
 
 #[test]
 fn follower_that_is_told_to_stop_fetches_nothing_more() {
-    let mut chain = Setup::Mpt.test_chain(Rules::Cancun);
+    let mut chain = Setup::MPT.test_chain(Rules::Cancun);
     let genesis = chain.genesis();
     let main = chain.branch(genesis, 3, 12, 1);
-    let world = World::new(&chain, Setup::Mpt);
+    let world = World::new(&chain, Setup::MPT);
     world.remote(|remote| remote.lead(&chain, main[2]));
     world.stop.store(true, Ordering::Relaxed);
     let error = world.follower(Leader::Remote).step().unwrap_err();

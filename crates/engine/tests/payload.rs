@@ -195,8 +195,8 @@ fn accept(running: &Running, told: &Told, root: Option<B256>) {
 fn payloads_of_every_fork_are_built_by_tip_and_accepted_by_others() {
     for fork_name in ["paris", "shanghai", "cancun", "prague", "osaka"] {
         let spec = fork(fork_name);
-        let maker = Node::new(&spec, Setup::Mpt).start();
-        let judge = Node::new(&spec, Setup::Archive).start();
+        let maker = Node::new(&spec, Setup::MPT).start();
+        let judge = Node::new(&spec, Setup::ARCHIVE).start();
         let mut maintainer = maker.maintainer();
         let mut nonce = 0;
         for round in 1..=3 {
@@ -250,7 +250,7 @@ fn payloads_of_every_fork_are_built_by_tip_and_accepted_by_others() {
 
 #[test]
 fn payload_is_fetched_by_the_version_of_its_fork_alone() {
-    let running = Node::new(&fork("prague"), Setup::Mpt).start();
+    let running = Node::new(&fork("prague"), Setup::MPT).start();
     let attributes = attributes(&running.live, 12);
     let id = start(&running, "prague", attributes.clone());
     assert_eq!(start(&running, "prague", attributes.clone()), id, "the same is the same");
@@ -282,8 +282,8 @@ fn blobs_come_with_the_payload_that_holds_their_transaction() {
     let sidecar = BlobTransactionSidecar::try_from_blobs_with_settings(blob(), settings.get());
     let sidecar = sidecar.unwrap();
     for fork_name in ["cancun", "prague"] {
-        let maker = Node::new(&fork(fork_name), Setup::Mpt).start();
-        let judge = Node::new(&fork(fork_name), Setup::Mpt).start();
+        let maker = Node::new(&fork(fork_name), Setup::MPT).start();
+        let judge = Node::new(&fork(fork_name), Setup::MPT).start();
         let _maintainer = maker.maintainer();
         pool_add(&maker, [with_blob(1, sidecar.clone().into()), transfer(0, 0, GWEI)]);
         let attributes = attributes(&maker.live, 12);
@@ -310,8 +310,8 @@ fn blobs_come_with_the_payload_that_holds_their_transaction() {
     let sidecar =
         BlobTransactionSidecarEip7594::try_from_blobs_with_settings(blob(), settings.get());
     let sidecar = sidecar.unwrap();
-    let maker = Node::new(&fork("osaka"), Setup::Mpt).start();
-    let judge = Node::new(&fork("osaka"), Setup::Mpt).start();
+    let maker = Node::new(&fork("osaka"), Setup::MPT).start();
+    let judge = Node::new(&fork("osaka"), Setup::MPT).start();
     let _maintainer = maker.maintainer();
     pool_add(&maker, [with_blob(1, sidecar.clone().into())]);
     let attributes = attributes(&maker.live, 12);
@@ -328,8 +328,8 @@ fn blobs_come_with_the_payload_that_holds_their_transaction() {
 
 #[test]
 fn withdrawal_requests_go_to_the_consensus_layer() {
-    let maker = Node::new(&fork("prague"), Setup::Mpt).start();
-    let judge = Node::new(&fork("prague"), Setup::Refereed).start();
+    let maker = Node::new(&fork("prague"), Setup::MPT).start();
+    let judge = Node::new(&fork("prague"), Setup::REFEREED).start();
     let _maintainer = maker.maintainer();
     // Public key and amount, paid for with at least a wei (EIP-7002).
     let input: Bytes = [0x77; 56].into();
@@ -352,27 +352,22 @@ fn withdrawal_requests_go_to_the_consensus_layer() {
 
 #[test]
 fn node_without_the_state_roots_of_its_chain_builds_nothing() {
-    for setup in [Setup::Raw, Setup::Lvmt, Setup::Cole] {
+    let checked = Setup::checked();
+    for setup in Setup::on_headers().into_iter().filter(|setup| !checked.contains(setup)) {
         let running = Node::new(&fork("cancun"), setup).start();
         let attributes = attributes(&running.live, 12);
         let head = ForkchoiceState::same_hash(running.head());
         let error = running.fcu(3, head, Some(attributes)).unwrap_err();
         assert_eq!(error.code(), -38003);
-        assert!(error.to_string().contains("--referee mpt"), "{error}");
+        assert!(error.to_string().contains("no referee beside it"), "{error}");
     }
 }
 
 #[test]
 fn referee_and_native_roots_make_payloads_of_every_backend() {
-    for (maker, judge) in [
-        (Setup::Refereed, Setup::Mpt),
-        (Setup::Archive, Setup::Mpt),
-        (Setup::ColeRefereed, Setup::Mpt),
-        (Setup::LvmtNative, Setup::LvmtNative),
-        (Setup::ColeNative, Setup::ColeNative),
-        (Setup::RawNative, Setup::RawNative),
-        (Setup::ArchiveNative, Setup::ArchiveNative),
-    ] {
+    let on_headers = Setup::checked().into_iter().map(|maker| (maker, Setup::MPT));
+    let native = Setup::native().into_iter().map(|setup| (setup, setup));
+    for (maker, judge) in on_headers.chain(native) {
         let spec = fork("prague");
         let maker = Node::new(&spec, maker).start();
         let judge = Node::new(&spec, judge).start();
@@ -402,12 +397,9 @@ fn miner(running: &Running, maintainer: &PoolMaintainer, sealing: Sealing) -> De
     )
 }
 
-const NATIVE: [Setup; 4] =
-    [Setup::LvmtNative, Setup::RawNative, Setup::ArchiveNative, Setup::ColeNative];
-
 #[test]
 fn dev_chain_seals_each_transaction_at_once() {
-    for setup in NATIVE {
+    for setup in Setup::native() {
         let node = Node::new(&fork("prague"), setup);
         let running = node.start();
         let maintainer = running.maintainer();
@@ -439,7 +431,7 @@ fn dev_chain_seals_each_transaction_at_once() {
 
 #[test]
 fn dev_chain_seals_at_an_interval_with_or_without_transactions() {
-    let node = Node::new(&fork("prague"), Setup::LvmtNative);
+    let node = Node::new(&fork("prague"), Setup::LVMT_NATIVE);
     let running = node.start();
     let maintainer = running.maintainer();
     let mut heads = running.live.subscribe();

@@ -51,16 +51,7 @@ fn node(
 
 #[test]
 fn chain_goes_back_and_on_from_there_in_memory_and_on_disk() {
-    for setup in [
-        Setup::Mpt,
-        Setup::Archive,
-        Setup::Raw,
-        Setup::Refereed,
-        Setup::Lvmt,
-        Setup::Cole,
-        Setup::LvmtNative,
-        Setup::ColeNative,
-    ] {
+    for setup in Setup::all() {
         let mut chain = setup.test_chain(Rules::Cancun);
         let genesis = chain.genesis();
         let main = chain.branch(genesis, 10, 12, 1);
@@ -102,8 +93,8 @@ fn chain_goes_back_and_on_from_there_in_memory_and_on_disk() {
 #[test]
 fn what_is_safe_or_final_does_not_hold_it_and_is_lowered() {
     for threshold in THRESHOLDS {
-        let (chain, blocks) = line(Setup::Mpt, Rules::Cancun, 8);
-        let (node, running) = node(&chain, Setup::Mpt, threshold, &blocks);
+        let (chain, blocks) = line(Setup::MPT, Rules::Cancun, 8);
+        let (node, running) = node(&chain, Setup::MPT, threshold, &blocks);
         let named = ForkchoiceState {
             head_block_hash: hash(&blocks[7]),
             safe_block_hash: hash(&blocks[5]),
@@ -132,7 +123,7 @@ fn what_is_safe_or_final_does_not_hold_it_and_is_lowered() {
 
 #[test]
 fn beyond_the_retention_depth_it_is_refused_and_nothing_changes() {
-    for setup in [Setup::Mpt, Setup::Lvmt, Setup::Cole] {
+    for setup in Setup::on_headers() {
         let (chain, blocks) = line(setup, Rules::Cancun, 24);
         let mut node = Node::new(&chain.spec, setup);
         node.retention = 8;
@@ -147,7 +138,7 @@ fn beyond_the_retention_depth_it_is_refused_and_nothing_changes() {
             let error = set_head(&running, too_deep).unwrap_err();
             assert!(matches!(&error, EngineError::TooDeepReorg { hash, .. } if *hash == too_deep));
             let text = error.to_string();
-            assert!(text.contains("depth 8") && text.contains("--retention"), "{text}");
+            assert!(text.contains("retention window") && text.contains("depth 8"), "{text}");
             assert_head(&running, &chain, head);
         }
         set_head(&running, deepest).unwrap();
@@ -163,12 +154,12 @@ fn beyond_the_retention_depth_it_is_refused_and_nothing_changes() {
 
 #[test]
 fn blocks_that_are_not_canonical_are_refused() {
-    let mut chain = Setup::Mpt.test_chain(Rules::Cancun);
+    let mut chain = Setup::MPT.test_chain(Rules::Cancun);
     let genesis = chain.genesis();
     let main = chain.branch(genesis, 4, 12, 1);
     let side = chain.branch(main[0], 2, 12, 2);
     for threshold in THRESHOLDS {
-        let (_node, running) = node(&chain, Setup::Mpt, threshold, &chain.path(genesis, main[3]));
+        let (_node, running) = node(&chain, Setup::MPT, threshold, &chain.path(genesis, main[3]));
         for block in chain.path(main[0], side[1]) {
             assert_eq!(running.send(&block), valid(hash(&block)));
         }
@@ -184,8 +175,8 @@ fn blocks_that_are_not_canonical_are_refused() {
 #[test]
 fn subscribers_and_pool_hear_of_it() {
     for threshold in THRESHOLDS {
-        let (chain, blocks) = line(Setup::Mpt, Rules::Cancun, 6);
-        let (_node, running) = node(&chain, Setup::Mpt, threshold, &blocks);
+        let (chain, blocks) = line(Setup::MPT, Rules::Cancun, 6);
+        let (_node, running) = node(&chain, Setup::MPT, threshold, &blocks);
         let mut changes = running.live.subscribe();
         let mut maintainer = running.maintainer();
         assert_eq!(running.pool.status().pending, 0);

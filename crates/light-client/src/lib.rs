@@ -3,9 +3,9 @@
 //! ```text
 //!  node                                     here
 //!  ----                                     ----
-//!  state_getProof --> StateProofResponse -> Verifier -- by backend --> verifier of the storage crate
-//!  eth_getProof ----> EthProofResponse ---> ^  ^
-//!  state_getProvenance                      |  '-- parameters, pinned by their digest (lvmt, cole)
+//!  state_getProof --> StateProofResponse -> Verifier -- by format --> verifier of the storage crate
+//!  eth_getProof ----> EthProofResponse ---> ^  ^                      (crates/backends lists them)
+//!  state_getProvenance                      |  '-- parameters, pinned by their digest
 //!               '---> ProvenanceResponse ---'
 //!                                           ^
 //!             header, checkpoint or root: TrustedRoot
@@ -26,10 +26,10 @@
 //!
 //! # Assumptions
 //!
-//! The hash function of the kind is collision resistant; for `lvmt` also what its
-//! [verifier](retrie_storage_lvmt::verify()) assumes of the pinned parameters. Everything that comes
-//! from the node may be forged, the envelope included. Which block is the head of the chain is not
-//! this crate's business: whoever gives the trusted root knows.
+//! The hash function of the kind is collision resistant; for parameters with a secret also what the
+//! verifier of their backend assumes of them. Everything that comes from the node may be forged, the
+//! envelope included. Which block is the head of the chain is not this crate's business: whoever gives
+//! the trusted root knows.
 //!
 //! Pure, without `std`, I/O or clock. Formats: `docs/formats/proofs.md`. An independent verifier in
 //! TypeScript lies beside this one in `ts/`; both run the proofs of `vectors/`, valid and forged.
@@ -49,9 +49,8 @@ mod verifier;
 pub use error::{HeaderFault, LightClientError};
 pub use provenance::{ProvenanceResponse, VersionClaim, VersionValue};
 pub use response::{AccountClaim, EthProofResponse, EthSlotProof, SlotClaim, StateProofResponse};
+pub use retrie_backends::{ParamsFacts, ProofFormat, ProofVerifier};
 pub use retrie_state::{Account, BlockRef, ProofError, StateKey, StateProof, Value, Version};
-pub use retrie_storage_cole::{Params as ColeParams, ParamsError as ColeParamsError};
-pub use retrie_storage_lvmt::VerifierParams;
 pub use trust::{ParamsTrust, RootTrust, Trust, TrustedRoot};
 pub use verified::{Shown, Verified, VerifiedProvenance};
 pub use verifier::{Verifier, verify_code};

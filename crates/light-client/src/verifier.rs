@@ -5,51 +5,34 @@ use crate::{
     EthProofResponse, LightClientError, ParamsTrust, ProvenanceResponse, Shown, StateProofResponse,
     Trust, TrustedRoot, Verified, VerifiedProvenance, VersionValue,
 };
-use alloc::{borrow::ToOwned, vec::Vec};
+use alloc::{borrow::ToOwned, sync::Arc, vec::Vec};
 use alloy_primitives::{B256, KECCAK256_EMPTY, keccak256};
-use retrie_state::{Account, HashId, ProofError, StateKey, StateProof, Value, Version};
-use retrie_storage_cole::{Params as ColeParams, verify_versions};
-use retrie_storage_lvmt::VerifierParams;
+use retrie_backends::{ParamsFacts, ProofFormat, ProofVerifier, proof_formats};
+use retrie_state::{Account, StateKey, StateProof, Value, Version};
 use retrie_storage_mpt::{
     TrieHash,
     verify::{shown_account, shown_slot},
 };
 
-/// Verifies proofs of every kind that it has been given what it takes for: `mpt` and `mpt-archive`
-/// always, `lvmt` and `cole` under pinned parameters.
+/// Verifies proofs of every format that takes no parameters, and of the others under those that are
+/// pinned.
 #[derive(Clone, Debug, Default)]
 pub struct Verifier {
-    lvmt: Vec<VerifierParams>,
-    cole: Vec<ColeParams>,
-}
-
-/// Kinds of proofs.
-enum Kind<'a> {
-    Mpt(TrieHash),
-    Lvmt(&'a VerifierParams),
-    Cole(&'a ColeParams),
+    pinned: Vec<Arc<dyn ProofVerifier>>,
 }
 
 impl Verifier {
     /// A verifier without pinned parameters.
     pub const fn new() -> Self {
-        Self { lvmt: Vec::new(), cole: Vec::new() }
+        Self { pinned: Vec::new() }
     }
 
-    /// The same, which also takes proofs of `lvmt` under these parameters. Whether they are to be
-    /// trusted is the caller's to decide, by their [digest](VerifierParams::digest).
+    /// The same, which also takes proofs under these parameters of a backend. Whether they are to be
+    /// trusted is the caller's to decide, by their [digest](ParamsFacts::digest): under parameters
+    /// whose secret is known, or under others than the store's, a proof may lie.
     #[must_use]
-    pub fn pin_lvmt(mut self, params: VerifierParams) -> Self {
-        self.lvmt.push(params);
-        self
-    }
-
-    /// The same, which also takes proofs of `cole` under these parameters. They have no secret, but a
-    /// proof under others than the store's may lie; whose they are is the caller's to know. Their
-    /// [digest](ColeParams::digest) is all of them: [`ColeParams::from_digest`].
-    #[must_use]
-    pub fn pin_cole(mut self, params: ColeParams) -> Self {
-        self.cole.push(params);
+    pub fn pin(mut self, params: Arc<dyn ProofVerifier>) -> Self {
+        self.pinned.push(params);
         self
     }
 
@@ -81,8 +64,8 @@ impl Verifier {
         keys: &[StateKey],
         trusted: &TrustedRoot,
     ) -> Result<(Vec<Option<Value>>, Trust), LightClientError> {
-        let (kind, trust) = self.open(proof, trusted)?;
-        Ok((kind.verify(trust.root, keys, proof.as_of, &proof.bytes)?, trust))
+        let (verifier, trust) = self.open(proof, trusted)?;
+        Ok((verifier.values(trust.root, keys, proof.as_of, &proof.bytes)?, trust))
     }
 
     /// The verifier of a proof's kind, and the trusted root, which the envelope names. What the proof
@@ -91,8 +74,8 @@ impl Verifier {
         &self,
         proof: &StateProof,
         trusted: &TrustedRoot,
-    ) -> Result<(Kind<'_>, Trust), LightClientError> {
-        let kind = self.kind(proof)?;
+    ) -> Result<(&dyn ProofVerifier, Trust), LightClientError> {
+        let verifier = self.of_format(proof)?;
         let (root, reason) = trusted.open()?;
         reason.check_block(proof)?;
         let proven = proof.block.number;
@@ -102,8 +85,8 @@ impl Verifier {
         if proof.root != root {
             return Err(LightClientError::OtherRoot { trusted: root, proof: proof.root });
         }
-        let params = kind.params();
-        Ok((kind, Trust { root, reason, params }))
+        let params = verifier.params().map(ParamsTrust::from);
+        Ok((verifier, Trust { root, reason, params }))
     }
 
     /// What an answer of `state_getProvenance` proves under the trusted root, which is also what it
@@ -118,9 +101,8 @@ impl Verifier {
         trusted: &TrustedRoot,
     ) -> Result<VerifiedProvenance, LightClientError> {
         let (key, blocks, proof) = (response.key(), response.blocks(), response.to_proof());
-        let (kind, trust) = self.open(&proof, trusted)?;
-        let Kind::Cole(params) = kind else { return Err(NO_HISTORY.into()) };
-        let versions = verify_versions(params, trust.root, &[key], blocks.clone(), &proof.bytes)?;
+        let (verifier, trust) = self.open(&proof, trusted)?;
+        let versions = verifier.versions(trust.root, &[key], blocks.clone(), &proof.bytes)?;
         let shown = versions.into_iter().flatten();
         let shown = shown.map(|Version { block, value }| Ok((block, Shown::of(&key, value)?)));
         let versions = shown.collect::<Result<Vec<_>, LightClientError>>()?;
@@ -201,68 +183,37 @@ impl Verifier {
         Ok(Verified { shown: all, as_of: None, trust: Trust { root, reason, params: None } })
     }
 
-    fn kind(&self, proof: &StateProof) -> Result<Kind<'_>, LightClientError> {
-        const KECCAK: &str = HashId::Keccak256.name();
-        const BLAKE2B: &str = HashId::Blake2b256.name();
-        let unknown_params = || LightClientError::UnknownParams {
-            backend: proof.backend.clone(),
-            digest: proof.params,
+    /// What checks proofs of the format that the envelope names, under the parameters it names.
+    fn of_format(&self, proof: &StateProof) -> Result<&dyn ProofVerifier, LightClientError> {
+        let (backend, version, hash) = (&proof.backend, proof.version, &proof.hash);
+        let is_named = |format: &&ProofFormat| {
+            format.backend == backend && format.version == version && format.hash.name() == hash
         };
-        if proof.as_of.is_some() && proof.backend != "cole" {
-            return Err(NO_HISTORY.into());
+        let Some(format) = proof_formats().find(is_named) else {
+            let (backend, hash) = (backend.to_owned(), hash.to_owned());
+            return Err(LightClientError::UnknownKind { backend, version, hash });
+        };
+        if proof.as_of.is_some() && !format.shows_history {
+            return Err(ProofFormat::NO_HISTORY.into());
         }
-        let kind = match (proof.backend.as_str(), proof.version, proof.hash.as_str()) {
-            ("mpt" | "mpt-archive", 1, KECCAK) => Kind::Mpt(TrieHash::Keccak256),
-            ("mpt-archive", 1, BLAKE2B) => Kind::Mpt(TrieHash::Blake2b256),
-            ("lvmt", 1, BLAKE2B) => {
-                let mut pinned = self.lvmt.iter();
-                let params = pinned.find(|params| params.digest() == proof.params);
-                return params.map(Kind::Lvmt).ok_or_else(unknown_params);
-            }
-            ("cole", 1, BLAKE2B) => {
-                let mut pinned = self.cole.iter();
-                let params = pinned.find(|params| params.digest() == proof.params);
-                return params.map(Kind::Cole).ok_or_else(unknown_params);
-            }
-            (backend, version, hash) => {
-                let (backend, hash) = (backend.to_owned(), hash.to_owned());
-                return Err(LightClientError::UnknownKind { backend, version, hash });
+        let is_meant =
+            |params: ParamsFacts| params.backend == format.backend && params.digest == proof.params;
+        let found = match format.verifier {
+            Some(verifier) => Some(verifier).filter(|_| proof.params.is_zero()),
+            None => {
+                let mut pinned = self.pinned.iter().map(|pinned| &**pinned);
+                pinned.find(|pinned| pinned.params().is_some_and(is_meant))
             }
         };
-        // These have no parameters.
-        if proof.params.is_zero() { Ok(kind) } else { Err(unknown_params()) }
+        let (backend, digest) = (backend.to_owned(), proof.params);
+        found.ok_or(LightClientError::UnknownParams { backend, digest })
     }
 }
 
-/// Only `cole` proves older states than that of the root.
-const NO_HISTORY: ProofError = ProofError::WrongKind { what: "it cannot show older states" };
-
-impl Kind<'_> {
-    fn params(&self) -> Option<ParamsTrust> {
-        let (digest, has_secret, insecure) = match self {
-            Self::Mpt(_) => return None,
-            Self::Lvmt(params) => (params.digest(), true, params.is_insecure()),
-            Self::Cole(params) => (params.digest(), false, false),
-        };
-        Some(ParamsTrust { digest, has_secret, insecure })
-    }
-
-    fn verify(
-        &self,
-        root: B256,
-        keys: &[StateKey],
-        as_of: Option<u64>,
-        proof: &[u8],
-    ) -> Result<Vec<Option<Value>>, ProofError> {
-        match self {
-            Self::Mpt(hash) => retrie_storage_mpt::verify::verify_with(*hash, root, keys, proof),
-            Self::Lvmt(params) => retrie_storage_lvmt::verify(params, root, keys, proof),
-            Self::Cole(params) => {
-                let at = as_of.unwrap_or(u64::MAX);
-                let versions = verify_versions(params, root, keys, at..=at, proof)?.into_iter();
-                Ok(versions.map(|all| all.into_iter().next()?.value).collect())
-            }
-        }
+impl From<ParamsFacts> for ParamsTrust {
+    fn from(facts: ParamsFacts) -> Self {
+        let ParamsFacts { digest, has_secret, insecure, .. } = facts;
+        Self { digest, has_secret, insecure }
     }
 }
 

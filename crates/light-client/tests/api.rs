@@ -3,11 +3,13 @@
 
 use alloy_primitives::{Address, B256, U64, U256, keccak256};
 use retrie_light_client::{
-    Account, BlockRef, ColeParams, LightClientError, ProvenanceResponse, RootTrust, StateKey,
-    StateProof, StateProofResponse, TrustedRoot, Verifier, VerifierParams, Version, VersionValue,
-    verify_code,
+    Account, BlockRef, LightClientError, ProvenanceResponse, RootTrust, StateKey, StateProof,
+    StateProofResponse, TrustedRoot, Verifier, Version, VersionValue, verify_code,
 };
+use retrie_storage_cole::Params as ColeParams;
+use retrie_storage_lvmt::VerifierParams;
 use serde_json::{Value, json};
+use std::sync::Arc;
 
 /// A valid answer with two slots, the second one absent, of this file of vectors.
 fn answer(file: &str, name: &str) -> StateProofResponse {
@@ -111,7 +113,7 @@ fn old_states_and_provenance_have_the_json_of_the_format_page() {
 fn what_a_root_cannot_show_is_refused_before_its_proof_is_read() {
     let (address, proof) = (Address::ZERO, cole_proof());
     let trusted = TrustedRoot::Root(proof.root);
-    let verifier = Verifier::new().pin_cole(ColeParams::default());
+    let verifier = Verifier::new().pin(Arc::new(ColeParams::default()));
     let class = |proof: StateProof, verifier: &Verifier| {
         let answer = StateProofResponse::new(proof, address, None, []);
         verifier.verify_response(&answer, &trusted).unwrap_err().class()
@@ -120,7 +122,7 @@ fn what_a_root_cannot_show_is_refused_before_its_proof_is_read() {
     assert_eq!(class(proof.clone().as_of(17), &verifier), "block");
     assert_eq!(class(proof.clone(), &Verifier::new()), "kind");
     let other = ColeParams { fanout: 5, ..ColeParams::default() };
-    assert_eq!(class(proof.clone(), &Verifier::new().pin_cole(other)), "kind");
+    assert_eq!(class(proof.clone(), &Verifier::new().pin(Arc::new(other))), "kind");
     let mpt = StateProof { backend: "mpt".into(), hash: "keccak256".into(), ..proof.clone() };
     let mpt = StateProof { params: B256::ZERO, ..mpt };
     assert_eq!(class(mpt.clone(), &verifier), "malformed");
@@ -150,7 +152,7 @@ fn provenance_must_state_all_versions_that_are_shown_and_no_others() {
         let answer = case["question"]["provenance"].clone();
         let answer: ProvenanceResponse = serde_json::from_value(answer).unwrap();
         let params = ColeParams::from_digest(&answer.params).unwrap();
-        let verifier = Verifier::new().pin_cole(params);
+        let verifier = Verifier::new().pin(Arc::new(params));
         let trusted = TrustedRoot::Root(answer.root);
         let shown = verifier.verify_provenance(&answer, &trusted).unwrap();
         assert_eq!((shown.key, shown.blocks), (answer.key(), answer.blocks()));
@@ -191,7 +193,7 @@ fn what_was_shown_is_found_by_key_and_nothing_else_is() {
 fn a_result_says_what_it_rests_on() {
     let answer = answer("lvmt.json", "height 2: an answer under a checkpoint");
     let params = VerifierParams::insecure_dev(2).unwrap();
-    let verifier = Verifier::new().pin_lvmt(params.clone());
+    let verifier = Verifier::new().pin(Arc::new(params.clone()));
     let number = answer.block.to();
     let trusted = TrustedRoot::Checkpoint { number, root: answer.root };
     let trust = verifier.verify_response(&answer, &trusted).unwrap().trust;
@@ -205,7 +207,7 @@ fn a_result_says_what_it_rests_on() {
     assert!(words.contains("given by hand") && words.contains("the node's word"), "{words}");
 
     // Pinned parameters of another height do not serve.
-    let other = Verifier::new().pin_lvmt(VerifierParams::insecure_dev(3).unwrap());
+    let other = Verifier::new().pin(Arc::new(VerifierParams::insecure_dev(3).unwrap()));
     let error = other.verify_response(&answer, &trusted).unwrap_err();
     assert!(matches!(error, LightClientError::UnknownParams { .. }), "{error}");
     assert!(error.to_string().contains(&params.digest().to_string()), "{error}");

@@ -11,8 +11,9 @@
 //! checked that can be.
 
 use crate::{
-    Chain, ChainOptions, PipelineError, RootMismatch,
+    AnchorError, Chain, ChainOptions, PipelineError,
     chain::{DB_FOLDER, native_spec, write_genesis_block},
+    states::EntrySource,
 };
 use alloy_primitives::{B256, KECCAK256_EMPTY, U256, keccak256};
 use retrie_chainspec::{
@@ -22,117 +23,11 @@ use retrie_chainspec::{
 use retrie_consensus::ConsensusError;
 use retrie_db::{ChainRead, NewBlock, StateRootMode, WriteTxn};
 use retrie_sources::{DumpedAccount, HeaderItem, StateDump};
-use retrie_state::{Account, BlockRef, EntrySorter, StateKey, StateStore, encode_slot};
-use std::{
-    path::PathBuf,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+use retrie_state::{Account, BlockRef, EntrySorter, StateError, StateKey, Value, encode_slot};
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
 };
-
-/// Why a chain cannot begin where it was asked to.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum AnchorError {
-    /// No header, and the dump is not of genesis.
-    #[error(
-        "the dump has the state root {root}, which is not that of genesis: give the header of its \
-         block (--header)"
-    )]
-    NoHeader {
-        /// Root of the dump.
-        root: B256,
-    },
-    /// The last header is not the one that was asked for.
-    #[error("the last header is block {number} ({got}), not {expected} (--header-hash)")]
-    OtherHash {
-        /// Its number.
-        number: u64,
-        /// Its hash.
-        got: B256,
-        /// The hash asked for.
-        expected: B256,
-    },
-    /// A header that does not follow from the one before it.
-    #[error(
-        "header {number} ({hash}) is not the child of the one before it, {parent}: the file must \
-         hold a run of ancestors and end with the block of the dump"
-    )]
-    Unlinked {
-        /// Its number.
-        number: u64,
-        /// Its hash.
-        hash: B256,
-        /// The header before it.
-        parent: BlockRef,
-    },
-    /// A proof-of-work block without its total difficulty.
-    #[error(
-        "block {number} is of proof of work: give its total difficulty (--total-difficulty), by \
-         which branches are chosen"
-    )]
-    NoTotalDifficulty {
-        /// Its number.
-        number: u64,
-    },
-    /// A total difficulty that the difficulties of the headers exceed, or, from genesis on, miss.
-    #[error("the total difficulty {total} does not fit the difficulties of the headers")]
-    TotalDifficulty {
-        /// What was given.
-        total: U256,
-    },
-    /// The dump is of another state.
-    #[error(
-        "the dump has the state root {dump}, block {number} ({hash}) has {header}: it is the state \
-         of another block"
-    )]
-    OtherState {
-        /// Root of the dump.
-        dump: B256,
-        /// Block number.
-        number: u64,
-        /// Block hash.
-        hash: B256,
-        /// Root in the header.
-        header: B256,
-    },
-    /// The datadir has a chain.
-    #[error(
-        "the datadir {} already holds a chain, up to block {tip}: a state is loaded into an empty \
-         datadir only", datadir.display()
-    )]
-    NotEmpty {
-        /// The datadir.
-        datadir: PathBuf,
-        /// Its tip.
-        tip: BlockRef,
-    },
-    /// A root that cannot be had from values alone.
-    #[error(
-        "the root of backend {backend} depends on all that happened, not on the state alone: a \
-         chain with its roots in the headers (--state-root native) cannot begin with a dump, \
-         import its blocks"
-    )]
-    HistoryRoot {
-        /// Name of the backend.
-        backend: &'static str,
-    },
-    /// It was told to stop.
-    #[error("stopped; nothing was written, run the same command again")]
-    Stopped,
-    /// A block below the first state.
-    #[error(
-        "the datadir was started from the state after block {anchor}: block {number} is none that it \
-         can import or go back to"
-    )]
-    Below {
-        /// The block.
-        number: u64,
-        /// Number of the block it was started from.
-        anchor: u64,
-    },
-}
 
 /// The block that a chain begins with, and as many ancestors as are known. BLOCKHASH in the blocks
 /// after it asks for up to 255 of these.
@@ -346,7 +241,7 @@ impl Chain {
                 return Err(AnchorError::NotEmpty { datadir, tip }.into());
             }
             let loaded = chain.load(anchor, dump, stop, progress)?;
-            chain.check_tips()?;
+            chain.states.check_tips(&chain.db)?;
             Ok((chain, loaded))
         });
         if created.is_err() && is_new && folder.exists() {
@@ -369,36 +264,21 @@ impl Chain {
         let header = anchor.header();
         let block = BlockRef::new(header.number, header.hash());
         let mut loaded = LoadedState::default();
-        let mut txn = self.db.begin_write()?;
-        anchor.write(&mut txn)?;
+        let mut txn = self.states.begin_write(&self.db)?;
+        anchor.write(txn.rows())?;
         let mut sorter = EntrySorter::new(self.db.datadir());
         for account in dump {
             if stop.load(Ordering::Relaxed) {
                 return Err(AnchorError::Stopped.into());
             }
-            sort(account?, &mut sorter, &mut txn, &mut loaded)?;
+            sort(account?, &mut sorter, txn.rows(), &mut loaded)?;
             progress(&loaded);
         }
-        let (root, after) = self.store.bulk_load(block, &mut sorter.entries()?, &mut txn)?;
-        if self.root_mode != StateRootMode::Shadow {
-            check_root(header, &self.store, root)?;
-            loaded.is_checked = true;
-        }
-        let mut referee_after = None;
-        if let Some(referee) = &self.referee {
-            let (root, after) = referee.load(block, &mut sorter.entries()?, &mut txn)?;
-            check_root(header, &referee.store, root)?;
-            loaded.is_checked = true;
-            referee_after = Some((root, after));
-        }
-        let referee_root = referee_after.as_ref().map(|(root, _)| *root);
-        self.write_roots(&mut txn, block.hash, root, referee_root)?;
-        txn.commit()?;
-        after.run()?;
-        if let Some((_, after)) = referee_after {
-            after.run()?;
-        }
-        Ok(LoadedState { root, ..loaded })
+        let roots = txn.load(block, &mut Sorted(sorter))?;
+        loaded.is_checked = self.states.check_roots(header, roots)? > 0;
+        self.states.write_roots(txn.rows(), block.hash, roots)?;
+        txn.finish()?;
+        Ok(LoadedState { root: roots.own, ..loaded })
     }
 
     /// Refuses blocks at and below which there is no state.
@@ -439,11 +319,13 @@ fn sort(
     Ok(())
 }
 
-fn check_root(header: &SealedHeader, store: &StateStore, got: B256) -> Result<(), PipelineError> {
-    if got == header.state_root {
-        return Ok(());
+/// The entries of a dump, sorted on disk.
+struct Sorted(EntrySorter);
+
+impl EntrySource for Sorted {
+    fn entries(
+        &mut self,
+    ) -> Result<impl Iterator<Item = Result<(StateKey, Value), StateError>>, PipelineError> {
+        Ok(self.0.entries()?)
     }
-    let (number, hash, expected) = (header.number, header.hash(), header.state_root);
-    let source = Box::new(RootMismatch { expected, got, backend: store.identity().name });
-    Err(PipelineError::StateRoot { number, hash, source })
 }

@@ -3,7 +3,7 @@
 //! Whatever makes blocks ends here. The caller chooses and orders the transactions; the rest of the
 //! header follows from parent, rules and execution.
 
-use crate::PipelineError;
+use crate::{ExecutedBlock, PipelineError, States, StatesAt, StatesSession};
 use alloy_consensus::{
     TxReceipt,
     proofs::{
@@ -21,12 +21,12 @@ use retrie_chainspec::{
         Withdrawals,
     },
 };
-use retrie_consensus::ConsensusError;
+use retrie_consensus::{ChainHead, ConsensusError};
 use retrie_execution::{
     BlockHashes, CodeCache, CodeReader, ExecutionInput, ExecutionOutcome, LayeredState,
     TransactionSource, execute_block, execute_block_with_observer, fill_block,
 };
-use retrie_state::{At, Proposal, Session, StateDelta, StateStore};
+use retrie_state::StateDelta;
 use std::sync::Arc;
 
 /// The block to build on.
@@ -36,11 +36,8 @@ pub struct BuildParent<'a> {
     pub header: &'a SealedHeader,
     /// Sum of the difficulties up to and with it.
     pub total_difficulty: U256,
-    /// Its state.
-    pub state: At<'a>,
-    /// Where the state root of the header comes from another store than the builder's: that one,
-    /// and the parent's state in it.
-    pub referee: Option<(&'a StateStore, At<'a>)>,
+    /// Its states.
+    pub states: StatesAt<'a>,
 }
 
 /// What a new block says that follows neither from its parent nor from its transactions. Fields
@@ -85,26 +82,13 @@ pub struct Liberties<'a> {
     pub base_fee: Option<u64>,
 }
 
-/// A complete block, and what it leaves.
-#[derive(Debug)]
-pub struct BuiltBlock {
-    /// The block with its senders.
-    pub block: RecoveredBlock,
-    /// What its execution gave.
-    pub outcome: ExecutionOutcome,
-    /// Its state, sealed with its hash.
-    pub proposal: Proposal,
-    /// Its state in the referee's store.
-    pub referee: Option<Proposal>,
-}
-
 /// Builds blocks of one chain on any parent. Proof-of-work seals are not made. Frontier to Amsterdam.
 #[derive(Clone, Copy)]
 pub struct BlockBuilder<'a> {
     /// Rules of the chain.
     pub spec: &'a Arc<ChainSpec>,
-    /// The states; their roots go into the headers, unless there is a referee.
-    pub store: &'a StateStore,
+    /// The states, whose [header root](crate::Roots::header) goes into the headers.
+    pub states: &'a States,
     /// Codes of contracts.
     pub codes: &'a dyn CodeReader,
     /// Hashes of ancestors.
@@ -131,12 +115,12 @@ impl BlockBuilder<'_> {
         attributes: BlockAttributes,
         transactions: Vec<Transaction>,
         senders: Vec<Address>,
-    ) -> Result<BuiltBlock, PipelineError> {
+    ) -> Result<ExecutedBlock, PipelineError> {
         let block = self.unsealed(parent, attributes, transactions)?;
         let block = RecoveredBlock::new_unhashed(block, senders);
         let spec = self.spec.for_header(block.header());
-        let session = self.store.begin(parent.state)?;
-        let reader = session.reader();
+        let session = self.states.begin(parent.states)?;
+        let reader = session.own().reader();
         let input =
             ExecutionInput::new(&reader, self.codes, self.hashes).with_code_cache(self.code_cache);
         let byzantium = spec.is_byzantium_active_at_block(block.header().number);
@@ -146,15 +130,10 @@ impl BlockBuilder<'_> {
             let root = calculate_receipt_root(&receipts);
             (outcome, root)
         } else {
-            let mut roots = Vec::new();
-            let mut last: Option<Proposal> = None;
-            let outcome = execute_block_with_observer(&spec, &block, input, &mut |_, delta| {
-                let at = last.as_ref().map_or(parent.state, At::Proposal);
-                let proposal = self.store.begin(at)?.finish(&delta)?;
-                roots.push(proposal.root());
-                last = Some(proposal);
-                Ok(())
-            })?;
+            let mut roots = self.states.receipt_roots(parent.states)?;
+            let mut observer = |_, delta| Ok(roots.push(&delta)?);
+            let outcome = execute_block_with_observer(&spec, &block, input, &mut observer)?;
+            let (roots, _) = roots.finish();
             let root = retrie_consensus::pre_byzantium_receipts_root(&outcome.receipts, &roots)
                 .expect("the observer saw every transaction");
             (outcome, root)
@@ -174,7 +153,7 @@ impl BlockBuilder<'_> {
         parent: BuildParent<'_>,
         attributes: BlockAttributes,
         source: &mut dyn TransactionSource,
-    ) -> Result<BuiltBlock, PipelineError> {
+    ) -> Result<ExecutedBlock, PipelineError> {
         self.fill_freely(parent, attributes, Liberties::default(), source)
     }
 
@@ -188,7 +167,7 @@ impl BlockBuilder<'_> {
         attributes: BlockAttributes,
         liberties: Liberties<'_>,
         source: &mut dyn TransactionSource,
-    ) -> Result<BuiltBlock, PipelineError> {
+    ) -> Result<ExecutedBlock, PipelineError> {
         let Liberties { patch, base_fee } = liberties;
         let mut template = self.unsealed(parent, attributes, Vec::new())?;
         if let Some(base_fee) = base_fee {
@@ -196,8 +175,8 @@ impl BlockBuilder<'_> {
         }
         let template = RecoveredBlock::new_unhashed(template, Vec::new());
         let spec = self.spec.for_header(template.header());
-        let session = self.store.begin(parent.state)?;
-        let mut reader = LayeredState::new(session.reader());
+        let session = self.states.begin(parent.states)?;
+        let mut reader = LayeredState::new(session.own().reader());
         if let Some(patch) = patch {
             reader.apply(&patch.delta, []);
         }
@@ -222,22 +201,16 @@ impl BlockBuilder<'_> {
     fn seal(
         &self,
         parent: BuildParent<'_>,
-        session: Session<'_>,
+        session: StatesSession<'_>,
         mut block: Block,
         senders: Vec<Address>,
         outcome: ExecutionOutcome,
         receipts_root: B256,
-    ) -> Result<BuiltBlock, PipelineError> {
+    ) -> Result<ExecutedBlock, PipelineError> {
         let spec = self.spec.for_header(&block.header);
-        let proposal = session.finish(&outcome.delta)?;
-        let referee = parent
-            .referee
-            .map(|(store, at)| {
-                Ok::<_, PipelineError>((store, store.begin(at)?.finish(&outcome.delta)?))
-            })
-            .transpose()?;
+        let (states, _) = session.finish(&outcome.delta)?;
         let header = &mut block.header;
-        header.state_root = referee.as_ref().map_or_else(|| proposal.root(), |(_, of)| of.root());
+        header.state_root = states.roots().header();
         header.receipts_root = receipts_root;
         header.logs_bloom = outcome.logs_bloom();
         header.gas_used = outcome.gas_used;
@@ -249,12 +222,16 @@ impl BlockBuilder<'_> {
         }
         header.block_access_list_hash = outcome.access_list_hash();
         let block = RecoveredBlock::new_unhashed(block, senders);
-        self.store.seal(&proposal, block.hash());
-        if let Some((store, proposal)) = &referee {
-            store.seal(proposal, block.hash());
-        }
-        let referee = referee.map(|(_, proposal)| proposal);
-        Ok(BuiltBlock { block, outcome, proposal, referee })
+        self.states.seal(&states, block.hash());
+        let BuildParent { header: parent, total_difficulty, .. } = parent;
+        let chain = ChainHead {
+            number: parent.number,
+            hash: parent.hash(),
+            total_difficulty,
+            is_pos: self.spec.is_pos(parent),
+        };
+        let chain = chain.child(self.spec, block.hash(), block.header());
+        Ok(ExecutedBlock::new(Arc::new(block), outcome, chain, states))
     }
 
     /// The block as far as it is known before execution.

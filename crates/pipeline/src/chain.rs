@@ -1,6 +1,9 @@
-//! An open datadir: the chain's tables, the backend's state, and the referee's if there is one.
+//! An open datadir: the chain's tables, and its states.
 
-use crate::{PipelineError, error::RootMismatch};
+use crate::{
+    PipelineError, Proposals, Roots, States, StatesAt,
+    states::{EntrySource, StateBackends},
+};
 use alloy_primitives::{B256, Bytes, KECCAK256_EMPTY, keccak256};
 use retrie_chainspec::{
     ChainSpec,
@@ -8,26 +11,15 @@ use retrie_chainspec::{
 };
 use retrie_db::{ChainRead, Db, Metadata, NewBlock, OpenOptions, StateRootMode, WriteTxn};
 use retrie_state::{
-    Account, AfterCommit, At, Backend, BlockRef, Changes, DeltaBuilder, MemoryStore, Namespace,
-    Proposal, Sight, StateDelta, StateError, StateKey, StateStore, StoreOptions, TableCounts,
-    Value, encode_slot,
+    Account, AnyBackend, At, BlockRef, DeltaBuilder, MemoryStore, StateDelta, StateError, StateKey,
+    StateStore, StoreGauges, StoreOptions, TableCounts, Value, encode_slot,
 };
 use retrie_telemetry::{
     Metrics,
     state::{StateFigures, TableFigures},
 };
-use std::{
-    path::{Path, PathBuf},
-    sync::Arc,
-};
+use std::{path::PathBuf, sync::Arc};
 
-/// Names of the referee's tables start with this.
-const REFEREE_PREFIX: &str = "Referee";
-/// First table id of the referee; backends' own ids lie below.
-const REFEREE_FIRST_ID: u8 = 0x80;
-/// The state directory within the datadir, for files of backends. What no block names is deleted
-/// there, so it must be a folder that nobody else uses.
-const STATE_FOLDER: &str = "db/state-files";
 /// Of the datadir: the database, and all else that is kept of the chain.
 pub(crate) const DB_FOLDER: &str = "db";
 
@@ -36,9 +28,9 @@ pub struct ChainOptions {
     /// Rules and genesis of the chain.
     pub spec: Arc<ChainSpec>,
     /// The state backend.
-    pub backend: Arc<dyn Backend>,
+    pub backend: Arc<dyn AnyBackend>,
     /// A backend with Ethereum's roots that runs beside it on the same deltas.
-    pub referee: Option<Arc<dyn Backend>>,
+    pub referee: Option<Arc<dyn AnyBackend>>,
     /// What header state roots mean.
     pub root_mode: StateRootMode,
     /// The datadir.
@@ -60,15 +52,15 @@ impl std::fmt::Debug for ChainOptions {
 }
 
 /// In the words of the metrics.
-fn figures(sight: Sight) -> StateFigures {
-    let Sight {
+fn figures(gauges: StoreGauges) -> StateFigures {
+    let StoreGauges {
         counts,
         pending_bytes,
         disk_bytes,
         file_bytes,
         retained_file_bytes,
         first_retained,
-    } = sight;
+    } = gauges;
     let table = |(table, of): (&'static str, TableCounts)| TableFigures {
         table,
         reads: of.reads,
@@ -90,25 +82,6 @@ fn figures(sight: Sight) -> StateFigures {
     }
 }
 
-/// The referee: a second state whose root is Ethereum's.
-#[derive(Debug)]
-pub(crate) struct Referee {
-    pub(crate) store: StateStore,
-    names: Namespace,
-}
-
-impl Referee {
-    /// [`StateStore::bulk_load`] of its own state.
-    pub(crate) fn load(
-        &self,
-        block: BlockRef,
-        entries: &mut dyn Iterator<Item = Result<(StateKey, Value), StateError>>,
-        txn: &mut WriteTxn,
-    ) -> Result<(B256, AfterCommit<'_>), StateError> {
-        self.store.bulk_load(block, entries, &mut self.names.txn(txn))
-    }
-}
-
 /// Where the state of genesis comes from.
 enum Genesis<'a> {
     /// The specification has it all.
@@ -124,9 +97,7 @@ enum Genesis<'a> {
 pub struct Chain {
     pub(crate) spec: Arc<ChainSpec>,
     pub(crate) db: Db,
-    pub(crate) store: StateStore,
-    pub(crate) referee: Option<Referee>,
-    pub(crate) root_mode: StateRootMode,
+    pub(crate) states: States,
 }
 
 impl Chain {
@@ -142,14 +113,10 @@ impl Chain {
 
     /// Shows the state stores among `metrics`, as long as this datadir is open.
     pub fn show_in(&self, metrics: &Metrics) {
-        let stores =
-            [("state", Some(&self.store)), ("referee", self.referee.as_ref().map(|r| &r.store))];
-        for (name, store) in stores {
-            if let Some(store) = store {
-                let watch = store.watch();
-                let backend = store.identity().name;
-                metrics.watch_state(name, backend, move || watch.look().map(figures));
-            }
+        for (store, is_referee) in self.states.stores() {
+            let watch = store.watch();
+            let name = if is_referee { "referee" } else { "state" };
+            metrics.watch_state(name, store.identity().name, move || watch.read().map(figures));
         }
     }
 
@@ -196,7 +163,7 @@ impl Chain {
                 }
             }
         }
-        chain.check_tips()?;
+        chain.states.check_tips(&chain.db)?;
         Ok(chain)
     }
 
@@ -204,42 +171,20 @@ impl Chain {
     pub(crate) fn open_stores(options: ChainOptions) -> Result<Self, PipelineError> {
         let ChainOptions { spec, backend, referee, root_mode, datadir, mut db, store } = options;
         let identity = backend.identity().clone();
-        if root_mode == StateRootMode::Header && !backend.capabilities().ethereum_root {
-            return Err(PipelineError::NoHeaderRoot { backend: identity.name });
-        }
-        if let Some(referee) = &referee
-            && !referee.capabilities().ethereum_root
-        {
-            return Err(PipelineError::NoHeaderRoot { backend: referee.identity().name });
-        }
+        let backends = StateBackends { own: backend, referee, root_mode };
+        backends.check()?;
         let file = spec;
         let spec = match root_mode {
-            StateRootMode::Native => native_spec(&file, &backend)?,
+            StateRootMode::Native => native_spec(&file, &backends.own)?,
             StateRootMode::Header | StateRootMode::Shadow => file.clone(),
         };
-        let names = referee.as_deref().map(referee_names);
-        db.state_tables = StateStore::tables(&*backend);
-        db.state_tables.extend(names.iter().flat_map(Namespace::tables));
+        db.state_tables = backends.tables();
         let db = Db::open_or_create(&datadir, &db)?;
         let expected = Metadata::new(spec.chain_id(), spec.genesis_hash(), &identity, root_mode);
         db.init_metadata(&expected)?;
         db.keep_spec(&file)?;
-
-        let kv = db.state_store();
-        let files = make_state_folder(&datadir, false)?;
-        let state =
-            StateStore::open(backend, kv.clone(), StoreOptions { dir: Some(files), ..store })?;
-        let referee = match referee.zip(names) {
-            None => None,
-            Some((backend, names)) => {
-                let files = make_state_folder(&datadir, true)?;
-                // Old states are read from the backend's own store.
-                let options = StoreOptions { dir: Some(files), changes: Changes::Off, ..store };
-                let store = StateStore::open(backend, names.store(kv), options)?;
-                Some(Referee { store, names })
-            }
-        };
-        Ok(Self { spec, db, store: state, referee, root_mode })
+        let states = States::open(&db, backends, store)?;
+        Ok(Self { spec, db, states })
     }
 
     /// Rules of the chain.
@@ -252,19 +197,24 @@ impl Chain {
         &self.db
     }
 
+    /// The states.
+    pub const fn states(&self) -> &States {
+        &self.states
+    }
+
     /// The backend's state.
     pub const fn state(&self) -> &StateStore {
-        &self.store
+        self.states.own()
     }
 
     /// The referee's state, if there is one.
     pub fn referee(&self) -> Option<&StateStore> {
-        self.referee.as_ref().map(|referee| &referee.store)
+        self.states.referee()
     }
 
     /// What header state roots mean.
     pub const fn root_mode(&self) -> StateRootMode {
-        self.root_mode
+        self.states.root_mode()
     }
 
     /// The highest canonical block.
@@ -276,70 +226,44 @@ impl Chain {
     /// Folds all committed state into its tables and syncs; for a short reopening and for honest
     /// sizes. Loses nothing if it is left out.
     pub fn flush(&self) -> Result<(), PipelineError> {
-        self.store.flush()?;
-        if let Some(referee) = &self.referee {
-            referee.store.flush()?;
-        }
+        self.states.flush()?;
         Ok(self.db.sync()?)
     }
 
-    /// Commits proposals of backend and referee with whatever `rows` writes, in one transaction.
+    /// Commits sealed proposals with whatever `rows` writes, in one transaction.
     pub(crate) fn commit(
         &self,
-        proposals: &[Proposal],
-        referee: &[Proposal],
+        proposals: &[Proposals],
         rows: impl FnOnce(&mut WriteTxn) -> Result<(), PipelineError>,
     ) -> Result<(), PipelineError> {
-        let mut txn = self.db.begin_write()?;
-        rows(&mut txn)?;
-        let after = self.store.commit(proposals, &mut txn)?;
-        let referee_after = match &self.referee {
-            None => None,
-            Some(r) => Some(r.store.commit(referee, &mut r.names.txn(&mut txn))?),
-        };
-        txn.commit()?;
-        after.run()?;
-        referee_after.map_or(Ok(()), |after| Ok(after.run()?))
+        let mut txn = self.states.begin_write(&self.db)?;
+        rows(txn.rows())?;
+        txn.commit(proposals)?;
+        txn.finish()
     }
 
-    /// Takes chain and state back to block `number`, with whatever else `rows` does to the chain's
+    /// Takes chain and states back to block `number`, with whatever else `rows` does to the chain's
     /// tables, in one transaction.
     pub(crate) fn revert_with(
         &self,
         number: u64,
         rows: impl FnOnce(&mut WriteTxn) -> Result<(), PipelineError>,
     ) -> Result<(), PipelineError> {
-        let mut txn = self.db.begin_write()?;
-        txn.unset_canonical_above(number)?;
-        rows(&mut txn)?;
-        let after = self.store.revert(number, &mut txn)?;
-        let referee_after = match &self.referee {
-            None => None,
-            Some(r) => Some(r.store.revert(number, &mut r.names.txn(&mut txn))?),
-        };
-        txn.commit()?;
-        after.run()?;
-        referee_after.map_or(Ok(()), |after| Ok(after.run()?))
+        let mut txn = self.states.begin_write(&self.db)?;
+        txn.rows().unset_canonical_above(number)?;
+        rows(txn.rows())?;
+        txn.revert(number)?;
+        txn.finish()
     }
 
-    fn write_genesis(&self) -> Result<(), PipelineError> {
+    pub(crate) fn write_genesis(&self) -> Result<(), PipelineError> {
         let (delta, codes) = genesis_delta(&self.spec);
         let header = self.spec.genesis_header();
-        let hash = header.hash();
-        let proposal = self.store.begin(At::Tip)?.finish_as(0, &delta)?;
-        self.store.seal(&proposal, hash);
-        let mut referee = Vec::new();
-        if let Some(r) = &self.referee {
-            let proposal = r.store.begin(At::Tip)?.finish_as(0, &delta)?;
-            r.store.seal(&proposal, hash);
-            referee.push(proposal);
-        }
-        self.check_roots(0, hash, header.state_root, &proposal, referee.first())?;
-        let roots = (proposal.root(), referee.first().map(Proposal::root));
-        self.commit(&[proposal], &referee, |txn| {
-            self.write_genesis_block(txn, &codes)?;
-            self.write_roots(txn, hash, roots.0, roots.1)
-        })
+        let (proposals, _) = self.states.begin(StatesAt::Tip)?.finish_as(0, &delta)?;
+        self.states.seal(&proposals, header.hash());
+        let roots = proposals.roots();
+        self.states.check_roots(header, roots)?;
+        self.commit(&[proposals], |txn| self.write_genesis_block(txn, &codes, roots))
     }
 
     fn write_padded_genesis(
@@ -353,7 +277,8 @@ impl Chain {
         // Stable: where both have a key, genesis stays.
         entries.sort_by_key(|(key, _)| *key);
         entries.dedup_by_key(|(key, _)| *key);
-        self.load_genesis(&codes, &mut entries.into_iter().map(Ok))
+        let mut entries = entries.into_iter().map(Ok);
+        self.load_genesis(&codes, &mut entries)
     }
 
     /// Writes the genesis block with the state of `entries`, all of it.
@@ -363,100 +288,45 @@ impl Chain {
         entries: &mut dyn Iterator<Item = Result<(StateKey, Value), StateError>>,
     ) -> Result<(), PipelineError> {
         let header = self.spec.genesis_header();
-        let (hash, expected) = (header.hash(), header.state_root);
-        let mut txn = self.db.begin_write()?;
-        self.write_genesis_block(&mut txn, codes)?;
-        let (root, after) = self.store.bulk_load(BlockRef::new(0, hash), entries, &mut txn)?;
-        if self.root_mode != StateRootMode::Shadow && root != expected {
-            let backend = self.store.identity().name;
-            let source = Box::new(RootMismatch { expected, got: root, backend });
-            return Err(PipelineError::StateRoot { number: 0, hash, source });
-        }
-        self.write_roots(&mut txn, hash, root, None)?;
-        txn.commit()?;
-        Ok(after.run()?)
+        let mut txn = self.states.begin_write(&self.db)?;
+        let block = BlockRef::new(0, header.hash());
+        let roots = txn.load(block, &mut Once(Some(entries)))?;
+        self.states.check_roots(header, roots)?;
+        self.write_genesis_block(txn.rows(), codes, roots)?;
+        txn.finish()
     }
 
     fn write_genesis_block(
         &self,
         txn: &mut WriteTxn,
         codes: &[(B256, Bytes)],
+        roots: Roots,
     ) -> Result<(), PipelineError> {
-        write_genesis_block(txn, self.spec.genesis_header())?;
+        let header = self.spec.genesis_header();
+        write_genesis_block(txn, header)?;
         for (hash, code) in codes {
             txn.insert_code(hash, code)?;
         }
-        Ok(())
-    }
-
-    /// Records the root of each state beside the stored block `hash`.
-    pub(crate) fn write_roots(
-        &self,
-        txn: &mut WriteTxn,
-        hash: B256,
-        root: B256,
-        referee: Option<B256>,
-    ) -> Result<(), PipelineError> {
-        txn.insert_root(&hash, self.store.identity().name, &root)?;
-        if let (Some(r), Some(root)) = (&self.referee, referee) {
-            txn.insert_root(&hash, r.store.identity().name, &root)?;
-        }
-        Ok(())
-    }
-
-    /// Compares computed roots with the header's, as far as they can be. Returns how many were.
-    pub(crate) fn check_roots(
-        &self,
-        number: u64,
-        hash: B256,
-        expected: B256,
-        proposal: &Proposal,
-        referee: Option<&Proposal>,
-    ) -> Result<u64, PipelineError> {
-        let own = (self.root_mode != StateRootMode::Shadow).then_some((&self.store, proposal));
-        let refereed = self.referee.as_ref().map(|r| &r.store).zip(referee);
-        let mut checked = 0;
-        for (store, proposal) in own.into_iter().chain(refereed) {
-            if proposal.root() != expected {
-                let backend = store.identity().name;
-                let source = Box::new(RootMismatch { expected, got: proposal.root(), backend });
-                return Err(PipelineError::StateRoot { number, hash, source });
-            }
-            checked += 1;
-        }
-        Ok(checked.min(1))
-    }
-
-    pub(crate) fn check_tips(&self) -> Result<(), PipelineError> {
-        let show = |store: &StateStore| {
-            store.tip().map_or_else(|| "nothing".into(), |tip| tip.block.to_string())
-        };
-        let (chain, state) = (self.db.begin_read()?.tip()?, self.store.tip().map(|tip| tip.block));
-        if chain != state {
-            let chain = chain.map_or_else(|| "nothing".into(), |tip| tip.to_string());
-            let what = format!("the state is at {}, the chain at {chain}", show(&self.store));
-            return Err(StateError::corrupt("Meta", what).into());
-        }
-        match &self.referee {
-            Some(r) if r.store.tip().map(|t| t.block) != self.store.tip().map(|t| t.block) => {
-                Err(PipelineError::RefereeBehind {
-                    referee: show(&r.store),
-                    backend: show(&self.store),
-                })
-            }
-            _ => Ok(()),
-        }
+        self.states.write_roots(txn, header.hash(), roots)
     }
 
     /// Bytes of the state on disk, after folding: table pages and files, the referee's included, but
     /// not the files that blocks below the tip alone still need.
     pub fn state_bytes(&self) -> Result<u64, PipelineError> {
         self.flush()?;
-        let mut bytes = self.db.state_store().disk_bytes()? + self.store.stats()?.file_bytes;
-        if let Some(referee) = &self.referee {
-            bytes += referee.store.stats()?.file_bytes;
-        }
-        Ok(bytes)
+        Ok(self.db.state_store().disk_bytes()? + self.states.file_bytes()?)
+    }
+}
+
+/// Entries that can be read once, where there is no referee.
+struct Once<'a>(Option<&'a mut dyn Iterator<Item = Result<(StateKey, Value), StateError>>>);
+
+impl EntrySource for Once<'_> {
+    fn entries(
+        &mut self,
+    ) -> Result<impl Iterator<Item = Result<(StateKey, Value), StateError>>, PipelineError> {
+        let gone = || StateError::corrupt("state", "these entries were read before");
+        Ok(self.0.take().ok_or_else(gone)?)
     }
 }
 
@@ -478,34 +348,13 @@ pub(crate) fn write_genesis_block(
     })?)
 }
 
-/// Names of the tables of a referee.
-pub(crate) fn referee_names(referee: &dyn Backend) -> Namespace {
-    Namespace::new(REFEREE_PREFIX, REFEREE_FIRST_ID, &StateStore::tables(referee))
-}
-
-/// Where the files of a state lie, or of the referee's.
-pub fn state_folder(datadir: &Path, is_referee: bool) -> PathBuf {
-    let mut folder = datadir.join(STATE_FOLDER);
-    folder.extend(is_referee.then(|| REFEREE_PREFIX.to_lowercase()));
-    folder
-}
-
-fn make_state_folder(datadir: &Path, is_referee: bool) -> Result<PathBuf, PipelineError> {
-    let folder = state_folder(datadir, is_referee);
-    std::fs::create_dir_all(&folder).map_err(|source| PipelineError::Io {
-        action: format!("creating folder {}", folder.display()),
-        source,
-    })?;
-    Ok(folder)
-}
-
 /// The same chain with the genesis root that `backend` gives it: a chain of its own.
 ///
 /// # Errors
 /// If the state store fails.
 pub fn native_spec(
     spec: &ChainSpec,
-    backend: &Arc<dyn Backend>,
+    backend: &Arc<dyn AnyBackend>,
 ) -> Result<Arc<ChainSpec>, PipelineError> {
     // A genesis can be large enough for a backend to write files.
     let files = tempfile::tempdir().map_err(|source| PipelineError::Io {
@@ -556,7 +405,12 @@ mod tests {
     use retrie_chainspec::primitives::Block;
     use retrie_db::SyncMode;
     use retrie_storage_mpt::Mpt;
+    use retrie_storage_raw::Raw;
     use retrie_telemetry::Metrics;
+    use std::{
+        sync::atomic::{AtomicBool, Ordering},
+        time::Duration,
+    };
 
     fn import(chain: &Chain, blocks: &[Block]) -> BlockRef {
         std::thread::scope(|scope| {
@@ -609,5 +463,52 @@ mod tests {
             let head = import(&chain, &[&old.1[..], &new.1].concat());
             assert_eq!(head.hash, new.0, "{rules:?}");
         }
+    }
+
+    /// A commit of a state with much in memory waits for a fold, which needs the write transaction.
+    /// Another thread, which had that and waited for the referee's store, once waited for ever.
+    #[test]
+    fn commits_of_two_threads_beside_a_referee_do_not_wait_for_each_other() {
+        let mut made = TestChain::new(Rules::Cancun, Arc::new(Mpt::default()));
+        let genesis = made.genesis();
+        let tip = *made.branch(genesis, 60, 12, 0).last().unwrap();
+        let blocks = made.path(genesis, tip);
+        let dir = tempfile::tempdir().unwrap();
+        let store = StoreOptions { fold_bytes: 1, fold_commits: 1, ..StoreOptions::default() };
+        let chain = Chain::open(ChainOptions {
+            spec: made.spec.clone(),
+            backend: Arc::new(Raw),
+            referee: Some(Arc::new(Mpt::default())),
+            root_mode: StateRootMode::Shadow,
+            datadir: dir.path().to_owned(),
+            db: OpenOptions {
+                map_limit: 1 << 30,
+                sync: SyncMode::NoSync,
+                ..OpenOptions::default()
+            },
+            store,
+        });
+        let chain = Arc::new(chain.unwrap());
+        let is_over = Arc::new(AtomicBool::new(false));
+        let (done, wait) = std::sync::mpsc::channel();
+        let other = {
+            let (chain, is_over) = (chain.clone(), is_over.clone());
+            std::thread::spawn(move || {
+                while !is_over.load(Ordering::Relaxed) {
+                    chain.commit(&[], |_| Ok(())).unwrap();
+                }
+            })
+        };
+        std::thread::spawn(move || {
+            for block in blocks {
+                import(&chain, &[block]);
+            }
+            done.send(chain.tip().unwrap().hash).unwrap();
+        });
+        // Threads that wait for ever are left behind.
+        let imported = wait.recv_timeout(Duration::from_secs(120));
+        is_over.store(true, Ordering::Relaxed);
+        assert_eq!(imported, Ok(tip), "two commits wait for each other");
+        other.join().unwrap();
     }
 }

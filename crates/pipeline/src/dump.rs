@@ -1,13 +1,13 @@
 //! The state of a datadir as a [dump](retrie_sources::state_dump): [`dump_state`].
 
-use crate::{PipelineError, chain::state_folder};
+use crate::{
+    PipelineError, States,
+    entries::{Entries, listed_state},
+};
 use alloy_primitives::{Address, B256, Bytes, KECCAK256_EMPTY};
 use retrie_db::{ChainRead, ReadTxn};
 use retrie_sources::StateDumpWriter;
-use retrie_state::{
-    Account, At, Backend, BlockRef, PastState, StateError, StateKey, StateStore, StoreOptions,
-    Value, decode_slot,
-};
+use retrie_state::{Account, AnyBackend, BlockRef, StateError, StateKey, decode_slot};
 use std::{
     path::Path,
     sync::{
@@ -15,9 +15,6 @@ use std::{
         atomic::{AtomicBool, Ordering},
     },
 };
-
-/// Entries read at a time.
-const PAGE: usize = 1 << 16;
 
 /// What was dumped.
 #[derive(Clone, Copy, Debug, Default)]
@@ -37,31 +34,29 @@ pub struct Dumped {
 /// file then.
 pub fn dump_state(
     read: &Arc<ReadTxn>,
-    backend: Arc<dyn Backend>,
+    backend: Arc<dyn AnyBackend>,
     block: BlockRef,
     file: &Path,
     stop: &AtomicBool,
     progress: &mut dyn FnMut(&Dumped),
 ) -> Result<Dumped, PipelineError> {
     let header = read.header(&block.hash)?.ok_or(StateError::UnknownBlock { hash: block.hash })?;
-    let dir = Some(state_folder(read.datadir(), false));
-    let options = StoreOptions { dir, read_only: true, ..StoreOptions::default() };
-    let store = StateStore::open(backend, read.state_store(), options)?;
-    let state = State::of(&store, block)?;
+    let store = States::open_one_to_read(read, backend, false)?;
+    let state = listed_state(&store, block)?;
     let mut writer = StateDumpWriter::create(file, header.state_root)?;
-    let mut accounts = Cursor::new(&state, None);
-    let mut slots = Cursor::new(&state, Some(StateKey::Slot(Address::ZERO, B256::ZERO)));
+    let mut accounts = Entries::new(&state, None);
+    let mut slots = Entries::new(&state, Some(StateKey::Slot(Address::ZERO, B256::ZERO)));
     let mut dumped = Dumped::default();
-    while let Some((StateKey::Account(address), value)) = accounts.next()? {
+    while let Some((StateKey::Account(address), value)) = accounts.next().transpose()? {
         if stop.load(Ordering::Relaxed) {
             return Err(StateError::from(stopped(file)).into());
         }
         let account = Account::decode(&value)
             .ok_or_else(|| damaged(format!("account {address} is not canonical")))?;
-        let code = code_of(read, &account)?;
+        let code = code_of(read, &account.code_hash)?;
         writer.account(&address, account.nonce, account.balance, &code)?;
         dumped.accounts += 1;
-        while let Some((key, value)) = slots.next_if(&address)? {
+        while let Some((key, value)) = slots.next_if(|key| *key.address() == address)? {
             let StateKey::Slot(_, slot) = key else { continue };
             let value =
                 decode_slot(&value).ok_or_else(|| damaged(format!("{key} is not canonical")))?;
@@ -70,7 +65,7 @@ pub fn dump_state(
         }
         progress(&dumped);
     }
-    if let Some((key, _)) = slots.next()? {
+    if let Some((key, _)) = slots.next().transpose()? {
         return Err(damaged(format!("{key} belongs to no account")).into());
     }
     writer.finish()?;
@@ -86,81 +81,11 @@ fn stopped(file: &Path) -> retrie_state::StoreError {
     retrie_state::StoreError::new(action, "it was stopped, and there is no file")
 }
 
-fn code_of(read: &ReadTxn, account: &Account) -> Result<Bytes, PipelineError> {
-    if account.code_hash == KECCAK256_EMPTY {
+/// The code of this hash, which an account has.
+pub(crate) fn code_of(read: &ReadTxn, hash: &B256) -> Result<Bytes, PipelineError> {
+    if *hash == KECCAK256_EMPTY {
         return Ok(Bytes::new());
     }
-    let lost = || StateError::corrupt("Codes", format!("code {} is missing", account.code_hash));
-    Ok(read.code(&account.code_hash)?.ok_or_else(lost)?)
-}
-
-type Entry = (StateKey, Value);
-
-/// One state, in whatever way it is kept.
-enum State<'a> {
-    Retained(&'a StateStore, B256),
-    Past(PastState),
-}
-
-impl<'a> State<'a> {
-    fn of(store: &'a StateStore, block: BlockRef) -> Result<Self, StateError> {
-        if store.retained().is_some_and(|kept| kept.contains(&block.number)) {
-            return Ok(Self::Retained(store, block.hash));
-        }
-        if store.backend().history().is_some() {
-            return Ok(Self::Past(store.history(block.number)?));
-        }
-        Err(store.beyond_retention(block.number))
-    }
-
-    fn entries(&self, start: Option<&StateKey>) -> Result<Vec<Entry>, StateError> {
-        match self {
-            Self::Retained(store, hash) => store.entries(At::Block(*hash), start, PAGE),
-            Self::Past(state) => state.entries(start, PAGE),
-        }
-    }
-}
-
-/// Entries of a state in key order.
-struct Cursor<'a> {
-    state: &'a State<'a>,
-    page: std::iter::Peekable<std::vec::IntoIter<Entry>>,
-    /// Where the next page starts; its first entry was given already if `last` is set.
-    start: Option<StateKey>,
-    last: Option<StateKey>,
-    is_over: bool,
-}
-
-impl<'a> Cursor<'a> {
-    fn new(state: &'a State<'a>, start: Option<StateKey>) -> Self {
-        let page = Vec::new().into_iter().peekable();
-        Self { state, page, start, last: None, is_over: false }
-    }
-
-    fn peek(&mut self) -> Result<Option<&Entry>, StateError> {
-        if self.page.peek().is_none() && !self.is_over {
-            let mut entries = self.state.entries(self.start.as_ref())?;
-            self.is_over = entries.len() < PAGE;
-            if self.last.is_some() && entries.first().map(|(key, _)| *key) == self.last {
-                entries.remove(0);
-            }
-            self.last = entries.last().map(|(key, _)| *key);
-            self.start = self.last;
-            self.page = entries.into_iter().peekable();
-        }
-        Ok(self.page.peek())
-    }
-
-    fn next(&mut self) -> Result<Option<Entry>, StateError> {
-        self.peek()?;
-        Ok(self.page.next())
-    }
-
-    /// The next entry, if it is one of `address`.
-    fn next_if(&mut self, address: &Address) -> Result<Option<Entry>, StateError> {
-        match self.peek()? {
-            Some((key, _)) if key.address() == address => self.next(),
-            _ => Ok(None),
-        }
-    }
+    let lost = || StateError::corrupt("Codes", format!("code {hash} is missing"));
+    Ok(read.code(hash)?.ok_or_else(lost)?)
 }

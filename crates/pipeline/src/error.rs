@@ -1,12 +1,11 @@
 //! Why an import or a replay stopped. Every message names block or file and the cause.
 
-use crate::AnchorError;
-use alloy_primitives::B256;
+use alloy_primitives::{B256, U256};
 use retrie_consensus::ConsensusError;
 use retrie_db::DbError;
 use retrie_execution::ExecutionError;
 use retrie_sources::{Bundle, RpcError, SourceError};
-use retrie_state::{StateError, StateKey, StoreError};
+use retrie_state::{BlockRef, StateError, StateKey, StoreError};
 use std::path::PathBuf;
 
 /// Why the pipeline stopped. Blocks before the one named are kept.
@@ -50,9 +49,7 @@ pub enum PipelineError {
         head: u64,
     },
     /// The first block of the chain is another one.
-    #[error(
-        "block 0 of the source is {got}, but chain {chain} starts with {expected}; check --chain"
-    )]
+    #[error("block 0 of the source is {got}, but chain {chain} starts with {expected}")]
     ForeignGenesis {
         /// Hash in the source.
         got: B256,
@@ -62,10 +59,7 @@ pub enum PipelineError {
         chain: String,
     },
     /// The datadir holds another chain.
-    #[error(
-        "the datadir starts with block {found}, but chain {chain} with {expected}; pass the --chain \
-         it was made with"
-    )]
+    #[error("the datadir starts with block {found}, but chain {chain} with {expected}")]
     OtherChain {
         /// Genesis hash of the datadir.
         found: B256,
@@ -75,7 +69,7 @@ pub enum PipelineError {
         expected: B256,
     },
     /// The files do not hold all blocks asked for.
-    #[error("the files end at block {last}, before block {to} (--to); what they hold is imported")]
+    #[error("the files end at block {last}, before block {to}; what they hold is imported")]
     FilesEnd {
         /// Highest block of the files that was asked for.
         last: u64,
@@ -101,10 +95,7 @@ pub enum PipelineError {
         source: Box<RootMismatch>,
     },
     /// A backend whose roots are not Ethereum's was asked to check the header's.
-    #[error(
-        "backend {backend} does not compute Ethereum's state roots, so it cannot check them: run \
-         --referee mpt beside it, or leave them unchecked (--state-root shadow)"
-    )]
+    #[error("backend {backend} does not compute Ethereum's state roots, so it cannot check them")]
     NoHeaderRoot {
         /// Backend name.
         backend: &'static str,
@@ -151,7 +142,7 @@ pub enum PipelineError {
         failure: String,
     },
     /// The genesis has no state before it.
-    #[error("block 0 is the genesis: it has no transactions and no parent, begin with --from 1")]
+    #[error("block 0 is the genesis: it has no transactions and no parent")]
     GenesisBundle,
     /// A bundle cannot be replayed.
     #[error("{}: {source}", file.display())]
@@ -184,7 +175,7 @@ pub enum PipelineError {
     /// Two states of one datadir disagree about the tip.
     #[error(
         "the referee's state is at block {referee}, the backend's at block {backend}: the datadir \
-         was used without --referee; drop the flag, or import afresh with it"
+         was used without the referee"
     )]
     RefereeBehind {
         /// Tip of the referee.
@@ -195,6 +186,9 @@ pub enum PipelineError {
     /// A chain cannot begin, or go back, where it was asked to.
     #[error(transparent)]
     Anchor(#[from] AnchorError),
+    /// A chain cannot be moved to the backend it was asked to.
+    #[error(transparent)]
+    Migrate(#[from] MigrateError),
     /// Execution failed, or a transaction is invalid.
     #[error(transparent)]
     Execution(#[from] ExecutionError),
@@ -218,12 +212,12 @@ pub enum PipelineError {
     /// The check of a datadir cannot write what it needs to compare states. It says nothing of them.
     #[error(
         "the check could not be done, as its scratch folder {} failed: {source}; give it room, or \
-         another folder by --scratch",
+         another folder",
         folder.display()
     )]
     Check {
         /// The folder.
-        folder: std::path::PathBuf,
+        folder: PathBuf,
         /// The cause.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
@@ -232,6 +226,179 @@ pub enum PipelineError {
     Thread {
         /// Its name.
         thread: &'static str,
+    },
+}
+
+/// Why a chain cannot begin where it was asked to.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AnchorError {
+    /// No header, and the dump is not of genesis.
+    #[error(
+        "the dump has the state root {root}, which is not that of genesis, and comes without the \
+         header of its block"
+    )]
+    NoHeader {
+        /// Root of the dump.
+        root: B256,
+    },
+    /// The last header is not the one that was asked for.
+    #[error("the last header is block {number} ({got}), not {expected}")]
+    OtherHash {
+        /// Its number.
+        number: u64,
+        /// Its hash.
+        got: B256,
+        /// The hash asked for.
+        expected: B256,
+    },
+    /// A header that does not follow from the one before it.
+    #[error(
+        "header {number} ({hash}) is not the child of the one before it, {parent}: the file must \
+         hold a run of ancestors and end with the block of the dump"
+    )]
+    Unlinked {
+        /// Its number.
+        number: u64,
+        /// Its hash.
+        hash: B256,
+        /// The header before it.
+        parent: BlockRef,
+    },
+    /// A proof-of-work block without its total difficulty.
+    #[error(
+        "block {number} is of proof of work, and its total difficulty, by which branches are chosen, \
+         is not given"
+    )]
+    NoTotalDifficulty {
+        /// Its number.
+        number: u64,
+    },
+    /// A total difficulty that the difficulties of the headers exceed, or, from genesis on, miss.
+    #[error("the total difficulty {total} does not fit the difficulties of the headers")]
+    TotalDifficulty {
+        /// What was given.
+        total: U256,
+    },
+    /// The dump is of another state.
+    #[error(
+        "the dump has the state root {dump}, block {number} ({hash}) has {header}: it is the state \
+         of another block"
+    )]
+    OtherState {
+        /// Root of the dump.
+        dump: B256,
+        /// Block number.
+        number: u64,
+        /// Block hash.
+        hash: B256,
+        /// Root in the header.
+        header: B256,
+    },
+    /// The datadir has a chain.
+    #[error(
+        "the datadir {} already holds a chain, up to block {tip}: a state is loaded into an empty \
+         datadir only", datadir.display()
+    )]
+    NotEmpty {
+        /// The datadir.
+        datadir: PathBuf,
+        /// Its tip.
+        tip: BlockRef,
+    },
+    /// A root that cannot be had from values alone.
+    #[error(
+        "the root of backend {backend} depends on all that happened, not on the state alone: a \
+         chain with its roots in the headers cannot begin with a dump, \
+         import its blocks"
+    )]
+    HistoryRoot {
+        /// Name of the backend.
+        backend: &'static str,
+    },
+    /// It was told to stop.
+    #[error("stopped; nothing was written, run the same command again")]
+    Stopped,
+    /// A block below the first state.
+    #[error(
+        "the datadir was started from the state after block {anchor}: block {number} is none that it \
+         can import or go back to"
+    )]
+    Below {
+        /// The block.
+        number: u64,
+        /// Number of the block it was started from.
+        anchor: u64,
+    },
+}
+
+/// Why a chain cannot be moved to another backend.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum MigrateError {
+    /// There is no chain.
+    #[error("the datadir {} holds no blocks", datadir.display())]
+    Nothing {
+        /// The datadir.
+        datadir: PathBuf,
+    },
+    /// Headers carry roots that the new backend does not compute.
+    #[error(
+        "the chain's headers carry the roots of the backend that it was made on, from its genesis \
+         {genesis} on; on backend {backend} its genesis would be {other}: such a chain can be moved \
+         only to a backend with the same roots, as a native chain"
+    )]
+    OtherGenesis {
+        /// Hash of the first block.
+        genesis: B256,
+        /// Name of the new backend.
+        backend: &'static str,
+        /// The hash that this backend gives it.
+        other: B256,
+    },
+    /// Blocks to be executed again lack bodies.
+    #[error(
+        "blocks {first} to {last} have no bodies any more, so the chain cannot be executed again; \
+         without its history it can be moved"
+    )]
+    NoBodies {
+        /// The first block that would be executed.
+        first: u64,
+        /// The last without a body.
+        last: u64,
+    },
+    /// The state before the first block is gone.
+    #[error(
+        "the chain began with the state after block {number}, which is not kept any more ({source}), \
+         so it cannot be executed again; without its history it can be moved"
+    )]
+    NoFirstState {
+        /// The block.
+        number: u64,
+        /// Why its state cannot be had.
+        source: Box<StateError>,
+    },
+    /// The folder was begun in another way.
+    #[error(
+        "the datadir {} was begun otherwise: {found}; give that command again, or delete the folder",
+        datadir.display()
+    )]
+    OtherMigration {
+        /// The new datadir.
+        datadir: PathBuf,
+        /// What is noted there.
+        found: String,
+    },
+    /// What is in the new datadir is no part of the chain.
+    #[error(
+        "the datadir {} is at block {tip}, which the chain that is being moved does not have any \
+         more, and cannot be taken back: delete the folder and begin again", datadir.display()
+    )]
+    Diverged {
+        /// The new datadir.
+        datadir: PathBuf,
+        /// Its tip.
+        tip: BlockRef,
     },
 }
 

@@ -5,10 +5,10 @@
 //! common ancestor and commits the branch.
 
 use crate::{
-    AnchorError, Chain, End, PipelineError,
+    AnchorError, Chain, ExecutedBlock, PipelineError,
     report::{ImportReport, TipReport},
     stream::{PreparedBlock, prepare},
-    tree::{BatchLimits, ExecutedBlock, ImportTimes, Tree},
+    tree::{BatchLimits, ImportTimes, Tree},
 };
 use alloy_consensus::BlockHeader;
 use alloy_primitives::B256;
@@ -23,7 +23,7 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 /// How an import behaves.
@@ -48,6 +48,15 @@ impl Default for ImportOptions {
             intermediate_roots: false,
         }
     }
+}
+
+/// How an import ended, if it did not fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// All blocks asked for are there.
+    Complete,
+    /// It was told to stop.
+    Stopped,
 }
 
 /// What became of a block.
@@ -106,13 +115,17 @@ impl<'a> Importer<'a> {
     /// Figures so far.
     pub fn report(&self) -> ImportReport {
         let header = &self.tree.head().header;
+        let counts = &self.tree.counts;
         ImportReport {
+            blocks: counts.blocks,
+            txs: counts.txs,
+            gas: counts.gas,
             tip: TipReport {
                 number: header.number,
                 hash: header.hash(),
                 state_root: header.state_root,
             },
-            roots_checked: self.tree.counts.roots_checked,
+            roots_checked: counts.roots_checked,
             ..self.report.clone()
         }
     }
@@ -142,16 +155,7 @@ impl<'a> Importer<'a> {
     /// As [`import`](Self::import).
     pub fn import_prepared(&mut self, block: PreparedBlock) -> Result<Imported, PipelineError> {
         let (number, hash) = (block.block.number(), block.block.hash());
-        self.tree.metrics.prepare_seconds.observe(block.prepare.as_secs_f64());
-        let start = Instant::now();
-        let imported = self.import_block(block);
-        self.tree.metrics.block_seconds.observe(start.elapsed().as_secs_f64());
-        imported.map_err(|error| {
-            if error.is_invalid_block() {
-                self.tree.metrics.invalid_blocks.inc();
-            }
-            error.in_block(number, hash)
-        })
+        self.import_block(block).map_err(|error| error.in_block(number, hash))
     }
 
     fn import_block(&mut self, block: PreparedBlock) -> Result<Imported, PipelineError> {
@@ -180,12 +184,7 @@ impl<'a> Importer<'a> {
 
     /// Takes head and figures back to what is durable, once a commit has failed.
     pub(crate) fn give_up_what_is_not_durable(&mut self) -> Result<(), PipelineError> {
-        for block in self.tree.give_up()? {
-            self.report.blocks -= 1;
-            self.report.txs -= block.block().transaction_count() as u64;
-            self.report.gas -= block.block().gas_used();
-        }
-        Ok(())
+        self.tree.give_up()
     }
 
     fn check_genesis(&mut self, hash: B256) -> Result<Imported, PipelineError> {
@@ -224,14 +223,6 @@ impl<'a> Importer<'a> {
 
     fn accept(&mut self, block: Arc<ExecutedBlock>) -> Result<Imported, PipelineError> {
         let (number, hash) = (block.block().number(), block.block().hash());
-        self.report.blocks += 1;
-        self.report.txs += block.block().transaction_count() as u64;
-        self.report.gas += block.block().gas_used();
-        let metrics = self.tree.metrics.clone();
-        metrics.blocks.inc();
-        metrics.transactions.inc_by(block.block().transaction_count() as u64);
-        metrics.gas.inc_by(block.block().gas_used());
-
         let head = self.tree.head();
         let outcome = if block.block().parent_hash() == head.header.hash() {
             self.tree.extend(block);
@@ -240,17 +231,14 @@ impl<'a> Importer<'a> {
             let change = self.tree.set_head(hash)?;
             let ancestor = change.map_or(number, |change| change.ancestor);
             self.report.reorgs += 1;
-            metrics.reorgs.inc();
             tracing::info!(number, %hash, ancestor, "reorg");
             Imported::Reorg { ancestor }
         } else {
             self.report.side_blocks += 1;
-            metrics.side_blocks.inc();
             tracing::debug!(number, %hash, "side block");
             self.tree.store_side_block(&block)?;
             Imported::Side
         };
-        metrics.head.set(self.tree.head().header.number as i64);
         self.tree.hand_over_full(&self.batch)?;
         Ok(outcome)
     }

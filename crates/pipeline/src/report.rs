@@ -1,10 +1,9 @@
 //! What `--json` writes: the figures of a run, in the shapes that DESIGN fixes.
 
-use crate::replay::BundleOutcome;
 use alloy_primitives::B256;
 use retrie_state::Counts;
 use serde::{Deserialize, Serialize};
-use std::time::Duration;
+use std::{borrow::Cow, time::Duration};
 
 /// Report of `retrie replay`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -66,6 +65,57 @@ pub struct ReplayResult {
     /// Checks of each bundle; absent for chains.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub bundles: Vec<BundleOutcome>,
+}
+
+/// What replaying one bundle showed. A check is `None` where it cannot be made.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct BundleOutcome {
+    /// Block number.
+    pub number: u64,
+    /// `witness` or `prestate`.
+    pub kind: Cow<'static, str>,
+    /// Rule set of the block.
+    pub fork: String,
+    /// Number of transactions.
+    pub txs: u64,
+    /// Gas used, as executed.
+    pub gas: u64,
+    /// Timed seconds.
+    pub seconds: f64,
+    /// Whether `gasUsed` is that of the header.
+    pub gas_ok: bool,
+    /// Whether `logsBloom` is that of the header.
+    pub bloom_ok: bool,
+    /// Whether `receiptsRoot` is that of the header; before Byzantium it needs a trie.
+    pub receipts_ok: Option<bool>,
+    /// Whether `requestsHash` is that of the header, from Prague on.
+    pub requests_ok: Option<bool>,
+    /// Whether the post-state root is that of the header; needs the witness and a trie.
+    pub root_ok: Option<bool>,
+}
+
+impl BundleOutcome {
+    /// Whether no check failed.
+    pub fn ok(&self) -> bool {
+        let optional = [self.receipts_ok, self.requests_ok, self.root_ok];
+        self.gas_ok && self.bloom_ok && optional.iter().all(|check| *check != Some(false))
+    }
+
+    pub(crate) fn failure(&self) -> String {
+        let failed = [
+            (Some(self.gas_ok), "gasUsed"),
+            (Some(self.bloom_ok), "logsBloom"),
+            (self.receipts_ok, "receiptsRoot"),
+            (self.requests_ok, "requestsHash"),
+            (self.root_ok, "stateRoot"),
+        ];
+        let failed: Vec<_> = failed
+            .iter()
+            .filter(|(check, _)| *check == Some(false))
+            .map(|(_, name)| *name)
+            .collect();
+        format!("block {} ({}): {} differ", self.number, self.kind, failed.join(", "))
+    }
 }
 
 /// Seconds by kind of work, cut as in the LVMT paper (section 6, Fig. 3). They add up to the timed

@@ -6,8 +6,8 @@
 //! | `import-prepare` (+ rayon) | hash, check header and body, recover senders | the same | the same |
 //! | the importer | everything that needs the state | | |
 //!
-//! Blocks that are in memory already ([`BlockStream::of_blocks`]) skip the first thread, and are
-//! prepared one by one.
+//! Blocks that are in memory already ([`BlockStream::of_blocks`]) or in a database skip the first
+//! thread.
 //!
 //! The last chunk says so: a channel that closes before is a thread that died.
 
@@ -20,7 +20,9 @@ use retrie_chainspec::{
     ChainSpec,
     primitives::{Block, RecoveredBlock, SealedBlock},
 };
+use retrie_db::{ChainRead, ReadTxn};
 use retrie_sources::{BlockSource, SourceBlock};
+use retrie_state::StateError;
 use std::{
     ops::RangeInclusive,
     sync::Arc,
@@ -33,6 +35,8 @@ const CHUNKS: usize = 3;
 const CHUNK_BLOCKS: usize = 256;
 /// ... or this many bytes of block RLP.
 const CHUNK_BYTES: u64 = 4 << 20;
+/// Blocks of a chunk that are read from a database, as large as they may be.
+const STORED_CHUNK_BLOCKS: usize = 32;
 
 /// A block that passed every check that needs no other block.
 #[derive(Clone, Debug)]
@@ -125,6 +129,33 @@ impl BlockStream {
         let (ready, chunks) = bounded(CHUNKS);
         spawn("import-read", move || read_chunks(sources, &range, &read))?;
         spawn("import-prepare", move || prepare_chunks(&spec, &raw, &ready))?;
+        Ok(Self { chunks, current: Vec::new().into_iter(), end: None, ended: false })
+    }
+
+    /// Starts reading the canonical blocks of a snapshot whose numbers are in `range`. Their senders
+    /// are believed.
+    pub(crate) fn stored(
+        spec: Arc<ChainSpec>,
+        read: Arc<ReadTxn>,
+        range: RangeInclusive<u64>,
+    ) -> Result<Self, PipelineError> {
+        let (ready, chunks) = bounded(CHUNKS);
+        spawn("import-prepare", move || {
+            let mut numbers = range;
+            loop {
+                let part: Vec<u64> = numbers.by_ref().take(STORED_CHUNK_BLOCKS).collect();
+                let end = (part.len() < STORED_CHUNK_BLOCKS).then_some(Ok(()));
+                let one = |number| {
+                    let (block, senders) = stored_block(&read, number)?.split();
+                    prepare_with(&spec, block, Some(senders))
+                };
+                let chunk = chunk_of(part.into_par_iter().map(one).collect(), end);
+                let ended = chunk.end.is_some();
+                if ready.send(chunk).is_err() || ended {
+                    return;
+                }
+            }
+        })?;
         Ok(Self { chunks, current: Vec::new().into_iter(), end: None, ended: false })
     }
 
@@ -237,24 +268,38 @@ fn prepare_chunks(
     raw: &Receiver<Chunk<SourceBlock>>,
     out: &Sender<Chunk<PreparedBlock>>,
 ) {
-    for Chunk { blocks, mut end } in raw {
-        let prepared: Vec<_> =
-            blocks.into_par_iter().map(|block| prepare(spec, block.block)).collect();
-        let mut blocks = Vec::with_capacity(prepared.len());
-        for block in prepared {
-            match block {
-                Ok(block) => blocks.push(block),
-                Err(error) => {
-                    end = Some(Err(error));
-                    break;
-                }
-            }
-        }
-        let ended = end.is_some();
-        if out.send(Chunk { blocks, end }).is_err() || ended {
+    for Chunk { blocks, end } in raw {
+        let prepared = blocks.into_par_iter().map(|block| prepare(spec, block.block)).collect();
+        let chunk = chunk_of(prepared, end);
+        let ended = chunk.end.is_some();
+        if out.send(chunk).is_err() || ended {
             return;
         }
     }
+}
+
+/// The blocks up to the first error, which then is the end.
+fn chunk_of(
+    prepared: Vec<Result<PreparedBlock, PipelineError>>,
+    mut end: Option<Result<(), PipelineError>>,
+) -> Chunk<PreparedBlock> {
+    let mut blocks = Vec::with_capacity(prepared.len());
+    for block in prepared {
+        match block {
+            Ok(block) => blocks.push(block),
+            Err(error) => {
+                end = Some(Err(error));
+                break;
+            }
+        }
+    }
+    Chunk { blocks, end }
+}
+
+fn stored_block(read: &ReadTxn, number: u64) -> Result<RecoveredBlock, PipelineError> {
+    let lost = || StateError::corrupt("Canonical", format!("block {number} is missing"));
+    let hash = read.canonical_hash(number)?.ok_or_else(lost)?;
+    Ok(read.recovered_block(&hash)?.ok_or_else(lost)?)
 }
 
 #[cfg(test)]

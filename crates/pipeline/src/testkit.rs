@@ -8,7 +8,7 @@
 //! Every function here panics where a test would.
 
 use crate::{
-    BlockAttributes, BlockBuilder, BuildParent, BuiltBlock,
+    BlockAttributes, BlockBuilder, BuildParent, Proposals, States, StatesAt,
     chain::{genesis_delta, native_spec},
 };
 use alloy_consensus::{SignableTransaction, TxEip1559, TxLegacy};
@@ -22,7 +22,7 @@ use retrie_chainspec::{
 use retrie_execution::{BlockAccessList, CodeCache};
 use retrie_sources::BlockWriter;
 use retrie_state::{
-    Account, At, Backend, MemoryStore, Proposal, StateKey, StateReader, StateStore, StoreOptions,
+    Account, AnyBackend, At, MemoryStore, StateKey, StateReader, StateStore, StoreOptions,
 };
 use serde_json::json;
 use std::{path::Path, sync::Arc};
@@ -252,7 +252,7 @@ pub struct TestChain {
     pub spec: Arc<ChainSpec>,
     /// The genesis file.
     pub genesis_json: String,
-    state: StateStore,
+    states: States,
     blocks: HashMap<B256, Built>,
     codes: HashMap<B256, Bytes>,
     code_cache: CodeCache,
@@ -264,7 +264,7 @@ pub struct TestChain {
 struct Built {
     block: Block,
     total_difficulty: U256,
-    state: Proposal,
+    states: Proposals,
     access_list: Option<BlockAccessList>,
 }
 
@@ -276,7 +276,7 @@ impl std::fmt::Debug for TestChain {
 
 impl TestChain {
     /// A chain of genesis alone. `backend` must compute Ethereum's state roots.
-    pub fn new(rules: Rules, backend: Arc<dyn Backend>) -> Self {
+    pub fn new(rules: Rules, backend: Arc<dyn AnyBackend>) -> Self {
         assert!(backend.capabilities().ethereum_root, "headers need Ethereum's state roots");
         let genesis_json = rules.genesis_json();
         let spec = Arc::new(ChainSpec::from_genesis_json(&genesis_json).expect("a genesis file"));
@@ -284,36 +284,37 @@ impl TestChain {
     }
 
     /// The same with the roots of any backend in all headers, as `--state-root native` wants them.
-    pub fn native(rules: Rules, backend: Arc<dyn Backend>) -> Self {
+    pub fn native(rules: Rules, backend: Arc<dyn AnyBackend>) -> Self {
         let genesis_json = rules.genesis_json();
         let spec = ChainSpec::from_genesis_json(&genesis_json).expect("a genesis file");
         let spec = native_spec(&spec, &backend).expect("in memory");
         Self::with(genesis_json, spec, backend)
     }
 
-    fn with(genesis_json: String, spec: Arc<ChainSpec>, backend: Arc<dyn Backend>) -> Self {
+    fn with(genesis_json: String, spec: Arc<ChainSpec>, backend: Arc<dyn AnyBackend>) -> Self {
         let store = Arc::new(MemoryStore::new());
         let files = tempfile::tempdir().expect("a temporary folder");
         let dir = Some(files.path().to_owned());
         let options = StoreOptions { dir, ..StoreOptions::default() };
         let state = StateStore::open(backend, store, options).expect("empty");
         let (delta, codes) = genesis_delta(&spec);
-        let genesis = state.begin(At::Tip).and_then(|session| session.finish_as(0, &delta));
+        let states = States::alone(state);
+        let genesis = states.begin(StatesAt::Tip).and_then(|session| session.finish_as(0, &delta));
         let header = spec.genesis_header();
         let built = Built {
             block: Block { header: header.header().clone(), body: BlockBody::default() },
             total_difficulty: header.difficulty,
-            state: genesis.expect("a state in memory"),
+            states: genesis.expect("a state in memory").0,
             access_list: None,
         };
-        assert_eq!(built.state.root(), header.state_root);
+        assert_eq!(built.states.roots().own, header.state_root);
         Self {
             blocks: [(header.hash(), built)].into_iter().collect(),
             codes: codes.into_iter().collect(),
             code_cache: CodeCache::default(),
             genesis_json,
             spec,
-            state,
+            states,
             _files: files,
         }
     }
@@ -353,7 +354,8 @@ impl TestChain {
 
     /// The account `address` after a block.
     pub fn account(&self, block: B256, address: Address) -> Option<Account> {
-        let state = self.state.reader(At::Proposal(&self.blocks[&block].state)).expect("built");
+        let state =
+            self.states.own().at(At::Proposal(&self.blocks[&block].states.own)).expect("built");
         let value = state.get(&StateKey::Account(address)).expect("in memory")?;
         Some(Account::decode(&value).expect("canonical"))
     }
@@ -366,7 +368,7 @@ impl TestChain {
 
     /// Builds the child of `parent` that `plan` asks for; returns its hash.
     pub fn extend(&mut self, parent: B256, plan: Plan) -> B256 {
-        let Built { block: parent_block, total_difficulty, state: parent_state, .. } =
+        let Built { block: parent_block, total_difficulty, states: parent_states, .. } =
             &self.blocks[&parent];
         let before = SealedHeader::new(parent_block.header.clone(), parent);
         let number = before.number + 1;
@@ -385,7 +387,7 @@ impl TestChain {
         let hashes = self.ancestors(parent);
         let builder = BlockBuilder {
             spec: &self.spec,
-            store: &self.state,
+            states: &self.states,
             codes: &self.codes,
             hashes: &hashes,
             code_cache: &self.code_cache,
@@ -393,19 +395,17 @@ impl TestChain {
         let parent = BuildParent {
             header: &before,
             total_difficulty: *total_difficulty,
-            state: At::Proposal(parent_state),
-            referee: None,
+            states: StatesAt::Proposals(parent_states),
         };
-        let BuiltBlock { block, outcome, proposal, .. } =
+        let executed =
             builder.build(parent, attributes, transactions, senders).expect("a valid plan");
-        let hash = block.hash();
-        let total_difficulty = *total_difficulty + block.header().difficulty;
-        self.codes.extend(outcome.codes);
+        let hash = executed.block().hash();
+        self.codes.extend(executed.codes);
         let built = Built {
-            block: block.into_block(),
-            total_difficulty,
-            state: proposal,
-            access_list: outcome.access_list,
+            block: executed.data.block.clone_block(),
+            total_difficulty: executed.chain.total_difficulty,
+            states: executed.states,
+            access_list: executed.access_list,
         };
         self.blocks.insert(hash, built);
         hash

@@ -26,11 +26,8 @@ impl Chain {
             return Err(StateError::AboveTip { number: to, tip }.into());
         }
         self.refuse_below_anchor(to)?;
-        let referee = self.referee.as_ref().map(|referee| &referee.store);
-        for store in [Some(&self.store), referee].into_iter().flatten() {
-            if store.retained().is_none_or(|retained| to < *retained.start()) {
-                return Err(store.beyond_retention(to).into());
-            }
+        if self.states.first_retained().is_none_or(|first| to < first) {
+            return Err(self.states.beyond_retention(to).into());
         }
         let mut removed = 0;
         loop {

@@ -10,7 +10,7 @@ use retrie_sources::{
     Bundle, BundleKind, Http, HttpOptions, RpcClient, WitnessBundle, list_bundles,
     testkit::{HttpServer, Reply, Request},
 };
-use retrie_state::Backend;
+use retrie_state::AnyBackend;
 use retrie_storage_mpt::Mpt;
 use serde_json::{Value, json};
 use std::{

@@ -13,7 +13,9 @@ use retrie_pipeline::{
     verify::{VerifyOptions, verify},
 };
 use retrie_sources::BlockSource;
-use retrie_state::{At, Backend, Changes, StateError, StateKey, StateReader, StoreOptions};
+use retrie_state::{
+    AnyBackend, At, Backend, BlockRef, FlatHistory, StateError, StateKey, StateReader, StoreOptions,
+};
 use retrie_storage_mpt::{Mpt, MptArchive, TrieHash};
 use retrie_storage_raw::Raw;
 use std::{
@@ -46,8 +48,8 @@ fn options(spec: &Arc<ChainSpec>, datadir: &Path, backend: impl Backend) -> Chai
     }
 }
 
-fn with_changes(options: ChainOptions, changes: Changes) -> ChainOptions {
-    ChainOptions { store: StoreOptions { changes, ..options.store }, ..options }
+fn with_changes(options: ChainOptions, changes: FlatHistory) -> ChainOptions {
+    ChainOptions { store: StoreOptions { flat_history: changes, ..options.store }, ..options }
 }
 
 fn archive() -> MptArchive {
@@ -62,11 +64,16 @@ fn import(chain: &Chain, file: &Path, to: u64, options: ImportOptions) {
 /// Compares what both say of the state of block `number`: some keys, present and absent, and the
 /// slots of their accounts.
 fn compare(chain: &Chain, archive: &Chain, number: u64, random: &mut StdRng) {
-    let past = chain.state().past(At::Tip, number).unwrap();
-    let expected = archive.state().history(number).unwrap();
+    let past = chain.state().flat_history(At::Tip, number).unwrap();
+    let expected = archive.state().history(BlockRef::new(number, B256::ZERO)).unwrap();
     let mut keys: Vec<StateKey> = Vec::new();
     for of in [number, archive.tip().unwrap().number] {
-        let entries = archive.state().history(of).unwrap().entries(None, usize::MAX).unwrap();
+        let entries = archive
+            .state()
+            .history(BlockRef::new(of, B256::ZERO))
+            .unwrap()
+            .entries(None, usize::MAX)
+            .unwrap();
         keys.extend(entries.choose_multiple(random, 40).map(|(key, _)| *key));
     }
     if let Ok(changed) = chain.state().changed_keys(At::Tip, number) {
@@ -86,7 +93,7 @@ fn compare(chain: &Chain, archive: &Chain, number: u64, random: &mut StdRng) {
 
 /// Nothing is wrong with a datadir, and its history has so many changes.
 fn assert_verified(chain: &Chain) -> u64 {
-    let backend = |name: &str| -> Option<Arc<dyn Backend>> {
+    let backend = |name: &str| -> Option<Arc<dyn AnyBackend>> {
         Some(if name == "raw" { Arc::new(Raw) } else { Arc::new(Mpt::new()) })
     };
     let scratch = tempfile::tempdir().unwrap();
@@ -118,9 +125,9 @@ fn history_of_storage_follows_reorgs_unwinding_and_pruning() {
     let file = dir.path().join("blocks.rlp");
     let archive = Chain::open(options(&made.spec, &dir.path().join("archive"), archive())).unwrap();
     let folder = |name: &str| dir.path().join(name);
-    let all = || with_changes(options(&made.spec, &folder("mpt"), Mpt::new()), Changes::All);
+    let all = || with_changes(options(&made.spec, &folder("mpt"), Mpt::new()), FlatHistory::All);
     let last = || {
-        let raw = with_changes(options(&made.spec, &folder("raw"), Raw), Changes::Last(25));
+        let raw = with_changes(options(&made.spec, &folder("raw"), Raw), FlatHistory::Last(25));
         let receipts = KeptBlocks { from: u64::MAX, last: 25 };
         let kept = Kept { receipts, ..Kept::default() };
         ChainOptions { db: OpenOptions { kept, ..raw.db }, ..raw }
@@ -133,7 +140,7 @@ fn history_of_storage_follows_reorgs_unwinding_and_pruning() {
             import(chain, &file, u64::MAX, batches([1, 1000, 5, 1][n]));
             let tip = archive.tip().unwrap();
             assert_eq!(chain.tip().unwrap(), tip);
-            let kept = chain.state().changes_kept(At::Tip).unwrap().unwrap();
+            let kept = chain.state().flat_history_kept(At::Tip).unwrap().unwrap();
             assert_eq!(*kept.end(), tip.number);
             for number in kept {
                 compare(chain, &archive, number, random);
@@ -143,7 +150,7 @@ fn history_of_storage_follows_reorgs_unwinding_and_pruning() {
         drop(states);
         states = [all(), last()].map(|options| Chain::open(options).unwrap());
     }
-    let kept = |chain: &Chain| chain.state().changes_kept(At::Tip).unwrap();
+    let kept = |chain: &Chain| chain.state().flat_history_kept(At::Tip).unwrap();
     assert_eq!(archive.tip().unwrap().number, 60);
     assert_eq!(states.each_ref().map(kept), [Some(0..=60), Some(35..=60)]);
     // Receipts go with the states they belong to.
@@ -164,7 +171,7 @@ fn history_of_storage_follows_reorgs_unwinding_and_pruning() {
         for number in 35..=45 {
             compare(chain, &archive, number, random);
         }
-        let above = chain.state().past(At::Tip, 46).map(drop);
+        let above = chain.state().flat_history(At::Tip, 46).map(drop);
         assert!(matches!(above, Err(StateError::NotInHistory { number: 46, .. })), "{above:?}");
         assert_verified(chain);
     }
@@ -179,7 +186,8 @@ fn a_referee_keeps_no_history() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("blocks.rlp");
     write_blocks(&file, &made.path(genesis, tip));
-    let refereed = with_changes(options(&made.spec, &dir.path().join("data"), Raw), Changes::All);
+    let refereed =
+        with_changes(options(&made.spec, &dir.path().join("data"), Raw), FlatHistory::All);
     let refereed = ChainOptions { referee: Some(Arc::new(Mpt::new())), ..refereed };
     let chain = Chain::open(refereed).unwrap();
     import(&chain, &file, u64::MAX, ImportOptions::default());
@@ -216,9 +224,9 @@ fn old_states_of_mainnet_are_those_of_the_archive() {
     let archive = Chain::open(options(&spec, &dir.path().join("archive"), archive())).unwrap();
     import(&archive, &file, 2000, ImportOptions::default());
     let mpt = options(&spec, &dir.path().join("mpt"), Mpt::new());
-    let mpt = Chain::open(with_changes(mpt, Changes::All)).unwrap();
+    let mpt = Chain::open(with_changes(mpt, FlatHistory::All)).unwrap();
     import(&mpt, &file, 2000, ImportOptions::default());
-    assert_eq!(mpt.state().changes_kept(At::Tip).unwrap(), Some(0..=2000));
+    assert_eq!(mpt.state().flat_history_kept(At::Tip).unwrap(), Some(0..=2000));
     let random = &mut StdRng::seed_from_u64(2000);
     for round in 0..2 {
         for number in [0, 1, 1000, 1999, 2000].into_iter().chain((0..20).map(|n| n * 97 + round)) {

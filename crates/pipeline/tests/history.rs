@@ -4,7 +4,7 @@
 mod common;
 
 use alloy_primitives::{Address, B256};
-use common::{batches, cole, cole_of, import_into, test_chain};
+use common::{batches, cole_of, import_into, test_chain};
 use rand::{Rng, SeedableRng, rngs::StdRng, seq::IndexedRandom};
 use retrie_chainspec::{ChainSpec, parse_chain, primitives::Block};
 use retrie_db::{ChainRead, OpenOptions, StateRootMode, SyncMode};
@@ -14,8 +14,8 @@ use retrie_pipeline::{
 };
 use retrie_sources::BlockSource;
 use retrie_state::{
-    At, Backend, PastState, StateError, StateKey, StateReader, StateStore, StoreOptions, Value,
-    Version,
+    AnyBackend, At, BlockRef, StateAt, StateError, StateKey, StateReader, StateStore, StoreOptions,
+    Value, Version,
 };
 use retrie_storage_cole::Params;
 use retrie_storage_mpt::{Mpt, MptArchive, TrieHash};
@@ -28,15 +28,15 @@ use std::{
 /// Far less than the histories here.
 const RETENTION: u64 = 20;
 
-fn mpt() -> Arc<dyn Backend> {
+fn mpt() -> Arc<dyn AnyBackend> {
     Arc::new(Mpt::new())
 }
 
-fn archive() -> Arc<dyn Backend> {
+fn archive() -> Arc<dyn AnyBackend> {
     Arc::new(MptArchive::new(TrieHash::Keccak256))
 }
 
-fn open(spec: &Arc<ChainSpec>, datadir: &Path, backend: Arc<dyn Backend>) -> Chain {
+fn open(spec: &Arc<ChainSpec>, datadir: &Path, backend: Arc<dyn AnyBackend>) -> Chain {
     let root_mode = match backend.capabilities().ethereum_root {
         true => StateRootMode::Header,
         false => StateRootMode::Shadow,
@@ -74,7 +74,7 @@ fn check(archive: &Chain, states: &States) {
     for (number, expected) in states {
         let hash = read.canonical_hash(*number).unwrap().unwrap();
         let header = read.header(&hash).unwrap().unwrap();
-        let old = store.history(*number).unwrap();
+        let old = store.history(BlockRef::new(*number, hash)).unwrap();
         assert!(old.entries(None, usize::MAX).unwrap() == *expected, "state of block {number}");
 
         let mut asked: Vec<StateKey> =
@@ -83,7 +83,7 @@ fn check(archive: &Chain, states: &States) {
             asked.push(StateKey::Account(address));
             asked.push(StateKey::Slot(address, B256::from(random.random::<[u8; 32]>())));
         }
-        let values = proven(store, &old, hash, header.state_root, &asked);
+        let values = proven(store, &old, header.state_root, &asked);
         let expected: BTreeMap<_, _> = expected.iter().cloned().collect();
         for (key, value) in asked.iter().zip(values) {
             assert_eq!(value.as_ref(), expected.get(key), "block {number}: proof of {key}");
@@ -99,7 +99,7 @@ fn check(archive: &Chain, states: &States) {
             assert!(slots.iter().map(|(slot, value)| (*slot, value)).eq(of), "block {number}");
         }
     }
-    let beyond = store.history(tip + 1).map(drop);
+    let beyond = store.history(BlockRef::new(tip + 1, B256::ZERO)).map(drop);
     assert!(matches!(beyond, Err(StateError::NotInHistory { .. })), "{beyond:?}");
 }
 
@@ -107,13 +107,12 @@ fn check(archive: &Chain, states: &States) {
 /// that the store itself has at its tip.
 fn proven(
     store: &StateStore,
-    old: &PastState,
-    hash: B256,
+    old: &StateAt,
     header: B256,
     asked: &[StateKey],
 ) -> Vec<Option<Value>> {
-    let (backend, number) = (store.backend(), old.number());
-    let proof = old.prove(hash, asked).unwrap();
+    let (backend, number) = (store.backend(), old.number().unwrap());
+    let proof = old.prove(asked).unwrap();
     if !backend.history().unwrap().proven_by_view() {
         assert_eq!((old.root(), proof.root), (header, header), "block {number}");
         return backend.verify(header, asked, &proof.bytes).unwrap();
@@ -129,17 +128,22 @@ fn proven(
 }
 
 #[test]
-fn mpt_archive_keeps_storage_of_every_block_through_reorgs_and_reopening() {
-    storage_of_every_block_is_kept(&archive);
+fn backends_with_history_keep_storage_of_every_block_through_reorgs_and_reopening() {
+    let mut kept = Vec::new();
+    for backend in retrie_backends::all() {
+        if (backend.small)().history().is_some() {
+            println!("{}", backend.name);
+            storage_of_every_block_is_kept(&backend.small);
+            kept.push(backend.name);
+        }
+    }
+    assert!(
+        ["mpt-archive", "cole", "cole-sync"].iter().all(|name| kept.contains(name)),
+        "{kept:?}"
+    );
 }
 
-#[test]
-fn cole_keeps_storage_of_every_block_through_reorgs_and_reopening() {
-    storage_of_every_block_is_kept(&|| cole(true));
-    storage_of_every_block_is_kept(&|| cole(false));
-}
-
-fn storage_of_every_block_is_kept(backend: &dyn Fn() -> Arc<dyn Backend>) {
+fn storage_of_every_block_is_kept(backend: &dyn Fn() -> Arc<dyn AnyBackend>) {
     let mut chain = test_chain(Rules::Byzantium);
     let genesis = chain.genesis();
     let trunk = *chain.branch(genesis, 40, 12, 0).last().unwrap();
@@ -173,7 +177,10 @@ fn storage_of_every_block_is_kept(backend: &dyn Fn() -> Arc<dyn Backend>) {
         write_blocks(&file, canonical.iter().copied());
         for number in 1..=canonical.len() as u64 {
             import(&mpt, source(), number, ImportOptions::default());
-            states.insert(number, mpt.state().entries(At::Tip, None, usize::MAX).unwrap());
+            states.insert(
+                number,
+                mpt.state().at(At::Tip).and_then(|state| state.entries(None, usize::MAX)).unwrap(),
+            );
         }
         assert!(states.values().last().unwrap().len() > 20, "contracts with storage");
         check(&archive, &states);
@@ -221,7 +228,10 @@ fn every_thousandth_state_of_mainnet_is_that_of_mpt_at_its_time() {
         if number > 0 {
             import(&mpt, sources(), number, ImportOptions::default());
         }
-        states.insert(number, mpt.state().entries(At::Tip, None, usize::MAX).unwrap());
+        states.insert(
+            number,
+            mpt.state().at(At::Tip).and_then(|state| state.entries(None, usize::MAX)).unwrap(),
+        );
     }
     assert_eq!(states.len(), 22);
     assert!(states[&20_999].len() > states[&0].len());

@@ -2,13 +2,17 @@
 
 mod common;
 
-use alloy_primitives::B256;
-use common::{CHECKED, Node, Setup, batches, import_into, names_block, test_chain};
+use alloy_primitives::{Address, B256, Bytes, map::HashMap};
+use common::{Node, Setup, batches, import_into, names_block, test_chain};
 use retrie_chainspec::primitives::Block;
 use retrie_db::{ChainRead, DbError};
+use retrie_execution::CodeCache;
 use retrie_pipeline::{
-    Chain, ImportOptions, Importer, PipelineError,
-    testkit::{Call, GENESIS_CONTRACT, Plan, Rules, TestChain, WALLETS, write_blocks},
+    BlockAttributes, BlockBuilder, BuildParent, Chain, ImportOptions, Importer, PipelineError,
+    StatesAt,
+    testkit::{
+        Call, GENESIS_CONTRACT, Plan, Rules, TestChain, WALLETS, Wallet, signed, write_blocks,
+    },
 };
 use retrie_sources::BlockSource;
 use retrie_state::StateReader;
@@ -27,11 +31,11 @@ fn straight(rules: Rules, count: u64) -> (TestChain, Vec<Block>) {
 fn batch_size_and_backend_do_not_change_the_chain() {
     for rules in [Rules::Frontier, Rules::Byzantium, Rules::Cancun, Rules::Prague] {
         let (chain, blocks) = straight(rules, 14);
-        for setup in CHECKED.into_iter().chain([Setup::Raw, Setup::MptShadow, Setup::Cole]) {
+        for setup in Setup::all().into_iter().chain([Setup::MPT_SHADOW]) {
             let mut pictures = [1, 3, 1000].map(|batch| {
                 let node = Node::new(&chain.spec, setup);
                 let report = node.import_with(&blocks, batches(batch)).unwrap();
-                let checked = if CHECKED.contains(&setup) { 14 } else { 0 };
+                let checked = if setup.checks_roots() { 14 } else { 0 };
                 assert_eq!(report.roots_checked, checked, "{setup:?}");
                 node.picture(&blocks)
             });
@@ -53,7 +57,7 @@ fn ommers_are_accepted_and_paid() {
         let [one, two] = [1, 2].map(|salt| *chain.branch(trunk[1], 1, 12, salt).last().unwrap());
         let ommers = [one, two].map(|hash| chain.block(hash).header.clone());
         let nephew = chain.extend(trunk[2], Plan::new([]).with_ommers(ommers));
-        for setup in CHECKED {
+        for setup in Setup::checked() {
             for batch in [1, 1000] {
                 let node = Node::new(&chain.spec, setup);
                 node.import_with(&chain.path(genesis, nephew), batches(batch)).unwrap();
@@ -66,7 +70,7 @@ fn ommers_are_accepted_and_paid() {
 #[test]
 fn two_runs_are_one_run_and_known_blocks_change_nothing() {
     let (chain, blocks) = straight(Rules::Byzantium, 12);
-    for setup in CHECKED {
+    for setup in Setup::checked() {
         let one = Node::new(&chain.spec, setup);
         one.import(&blocks).unwrap();
         let expected = one.picture(&blocks);
@@ -95,7 +99,7 @@ fn two_runs_are_one_run_and_known_blocks_change_nothing() {
 fn genesis_in_the_file_is_compared() {
     let (chain, blocks) = straight(Rules::Byzantium, 2);
     let genesis = chain.block(chain.genesis()).clone();
-    let node = Node::new(&chain.spec, Setup::Mpt);
+    let node = Node::new(&chain.spec, Setup::MPT);
     let report = node.import(&[&[genesis][..], &blocks].concat()).unwrap();
     assert_eq!((report.blocks, report.known_blocks), (2, 1));
     let (foreign, _) = straight(Rules::Cancun, 1);
@@ -109,7 +113,7 @@ fn genesis_in_the_file_is_compared() {
 #[test]
 fn range_is_kept_to_and_must_be_reached() {
     let (chain, blocks) = straight(Rules::Byzantium, 8);
-    let node = Node::new(&chain.spec, Setup::Mpt);
+    let node = Node::new(&chain.spec, Setup::MPT);
     let report = node.import_range(&blocks, 0..=3, ImportOptions::default()).unwrap();
     assert_eq!((report.blocks, report.tip.number), (3, 3));
     let report = node.import_range(&blocks, 4..=6, ImportOptions::default()).unwrap();
@@ -128,7 +132,7 @@ fn range_is_kept_to_and_must_be_reached() {
 #[test]
 fn stopping_keeps_every_block_before_and_goes_on_later() {
     let (chain, blocks) = straight(Rules::Byzantium, 12);
-    for setup in CHECKED {
+    for setup in Setup::checked() {
         let node = Node::new(&chain.spec, setup);
         let file = node.dir.path().join("all.rlp");
         write_blocks(&file, &blocks);
@@ -158,7 +162,7 @@ fn blocks_out_of_order_stop_at_the_first_without_parent() {
     for (order, head, culprit) in
         [(vec![0, 1, 3, 2], 2, 4), (vec![1], 0, 2), (vec![5, 4, 3, 2, 1, 0], 0, 6)]
     {
-        let node = Node::new(&chain.spec, Setup::Mpt);
+        let node = Node::new(&chain.spec, Setup::MPT);
         let file: Vec<_> = order.into_iter().map(|i: usize| blocks[i].clone()).collect();
         let error = node.import(&file).unwrap_err();
         assert!(
@@ -175,7 +179,7 @@ fn blocks_out_of_order_stop_at_the_first_without_parent() {
 #[test]
 fn shadow_mode_records_the_roots_that_it_does_not_check() {
     let (chain, blocks) = straight(Rules::Byzantium, 5);
-    for (setup, backend) in [(Setup::Raw, "raw"), (Setup::MptShadow, "mpt")] {
+    for (setup, backend) in [(Setup::RAW, "raw"), (Setup::MPT_SHADOW, "mpt")] {
         let mut wrong = blocks.clone();
         wrong[4].header.state_root = B256::repeat_byte(1);
         let node = Node::new(&chain.spec, setup);
@@ -186,14 +190,14 @@ fn shadow_mode_records_the_roots_that_it_does_not_check() {
             let hash = read.canonical_hash(number).unwrap().unwrap();
             assert_eq!(hash, block.header.hash_slow());
             let root = match setup {
-                Setup::Raw => B256::ZERO,
+                Setup::RAW => B256::ZERO,
                 _ => blocks[number as usize - 1].header.state_root,
             };
             assert_eq!(read.roots(&hash).unwrap(), [(backend.to_owned(), root)]);
         }
     }
     // The referee records its own beside.
-    let node = Node::new(&chain.spec, Setup::Refereed);
+    let node = Node::new(&chain.spec, Setup::REFEREED);
     node.import(&blocks).unwrap();
     let open = node.open();
     let read = open.db().begin_read().unwrap();
@@ -206,11 +210,13 @@ fn shadow_mode_records_the_roots_that_it_does_not_check() {
 fn referee_catches_a_wrong_state_root() {
     let (chain, mut blocks) = straight(Rules::Byzantium, 5);
     blocks[4].header.state_root = B256::repeat_byte(1);
-    for setup in CHECKED {
+    for setup in Setup::checked() {
         let node = Node::new(&chain.spec, setup);
         let error = node.import(&blocks).unwrap_err();
+        let backend = setup.backend();
+        let checker = if setup.has_referee() { "mpt" } else { backend.identity().name };
         assert!(
-            matches!(&error, PipelineError::StateRoot { source, .. } if source.backend == "mpt"),
+            matches!(&error, PipelineError::StateRoot { source, .. } if source.backend == checker),
             "{error:?}"
         );
         names_block(&error, 5);
@@ -221,33 +227,33 @@ fn referee_catches_a_wrong_state_root() {
 #[test]
 fn referee_must_have_been_there_from_the_start() {
     let (chain, blocks) = straight(Rules::Byzantium, 3);
-    let node = Node::new(&chain.spec, Setup::Raw);
+    let node = Node::new(&chain.spec, Setup::RAW);
     for import in [false, true] {
         if import {
             node.import(&blocks).unwrap();
         } else {
             drop(node.open());
         }
-        let error = node.try_open(Setup::Refereed).unwrap_err();
+        let error = node.try_open(Setup::REFEREED).unwrap_err();
         assert!(matches!(error, PipelineError::RefereeBehind { .. }), "{error:?}");
-        assert!(error.to_string().contains("--referee"), "{error}");
+        assert!(error.to_string().contains("used without the referee"), "{error}");
         // Trying has done no harm.
         drop(node.open());
     }
     assert_eq!(node.tip().number, 3);
     // One that was left out for a while is behind, too.
-    let node = Node::new(&chain.spec, Setup::Refereed);
+    let node = Node::new(&chain.spec, Setup::REFEREED);
     node.import(&blocks[..1]).unwrap();
-    let raw = Node { setup: Setup::Raw, ..node };
+    let raw = Node { setup: Setup::RAW, ..node };
     raw.import(&blocks).unwrap();
-    let error = raw.try_open(Setup::Refereed).unwrap_err();
+    let error = raw.try_open(Setup::REFEREED).unwrap_err();
     assert!(matches!(error, PipelineError::RefereeBehind { .. }), "{error:?}");
 }
 
 #[test]
 fn foreign_datadirs_are_refused_and_left_alone() {
     let (chain, blocks) = straight(Rules::Byzantium, 3);
-    let node = Node::new(&chain.spec, Setup::Mpt);
+    let node = Node::new(&chain.spec, Setup::MPT);
     node.import(&blocks).unwrap();
     let refused = |error: PipelineError| match error {
         PipelineError::Db(error) => {
@@ -256,16 +262,16 @@ fn foreign_datadirs_are_refused_and_left_alone() {
         }
         error => panic!("{error:?}"),
     };
-    let error = refused(node.try_open(Setup::Raw).unwrap_err());
+    let error = refused(node.try_open(Setup::RAW).unwrap_err());
     assert!(matches!(error, DbError::BackendMismatch { .. }), "{error:?}");
-    let error = refused(node.try_open(Setup::MptShadow).unwrap_err());
+    let error = refused(node.try_open(Setup::MPT_SHADOW).unwrap_err());
     assert!(matches!(error, DbError::StateRootMismatch { .. }), "{error:?}");
     let node = Node { spec: test_chain(Rules::Cancun).spec, ..node };
-    let error = refused(node.try_open(Setup::Mpt).unwrap_err());
+    let error = refused(node.try_open(Setup::MPT).unwrap_err());
     assert!(matches!(error, DbError::ChainMismatch { .. }), "{error:?}");
     let node = Node { spec: chain.spec, ..node };
     let open = node.open();
-    let error = refused(node.try_open(Setup::Mpt).unwrap_err());
+    let error = refused(node.try_open(Setup::MPT).unwrap_err());
     assert!(matches!(error, DbError::InUse { .. } | DbError::AlreadyOpen { .. }), "{error:?}");
     assert_eq!(open.tip().unwrap().number, 3);
 }
@@ -275,12 +281,12 @@ fn intermediate_roots_find_what_receipts_before_byzantium_hide() {
     let (chain, mut blocks) = straight(Rules::Frontier, 6);
     assert!(blocks[5].body.transactions.len() > 1);
     let check = || ImportOptions { intermediate_roots: true, ..batches(2) };
-    for setup in CHECKED {
+    for setup in Setup::checked() {
         let node = Node::new(&chain.spec, setup);
         node.import_with(&blocks, check()).unwrap();
     }
     blocks[5].header.receipts_root = B256::repeat_byte(1);
-    for setup in CHECKED {
+    for setup in Setup::checked() {
         let node = Node::new(&chain.spec, setup);
         let error = node.import_with(&blocks, check()).unwrap_err();
         assert!(error.is_invalid_block(), "{error:?}");
@@ -292,7 +298,7 @@ fn intermediate_roots_find_what_receipts_before_byzantium_hide() {
         assert_eq!(node.tip().number, 6);
     }
     // Without a trie they cannot be checked, and are not said to be.
-    let node = Node::new(&chain.spec, Setup::Raw);
+    let node = Node::new(&chain.spec, Setup::RAW);
     let error = node.import_with(&blocks, check()).unwrap_err();
     assert!(matches!(error, PipelineError::NoHeaderRoot { backend: "raw" }), "{error:?}");
 }
@@ -300,11 +306,11 @@ fn intermediate_roots_find_what_receipts_before_byzantium_hide() {
 #[test]
 fn state_of_the_tip_is_readable_through_the_chain() {
     let (chain, blocks) = straight(Rules::Prague, 6);
-    for setup in [Setup::Mpt, Setup::Raw, Setup::Cole] {
+    for setup in Setup::all() {
         let node = Node::new(&chain.spec, setup);
         node.import(&blocks).unwrap();
         let open = node.open();
-        let reader = open.state().reader(retrie_state::At::Tip).unwrap();
+        let reader = open.state().at(retrie_state::At::Tip).unwrap();
         let tip = blocks.last().unwrap().header.hash_slow();
         for wallet in 0..WALLETS {
             let address = retrie_pipeline::testkit::Wallet::new(wallet).address;
@@ -335,7 +341,7 @@ fn import_singly(chain: &Chain, blocks: &[Block], flush_at: usize) -> Result<(),
 #[test]
 fn importer_goes_on_after_an_invalid_block() {
     let (chain, blocks) = straight(Rules::Byzantium, 8);
-    let node = Node::new(&chain.spec, Setup::Mpt);
+    let node = Node::new(&chain.spec, Setup::MPT);
     let open = node.open();
     import_singly(&open, &blocks[..3], 1).unwrap();
     let metrics = Metrics::new().unwrap();
@@ -366,7 +372,7 @@ fn long_blocks_are_committed_before_they_fill_the_memory() {
         at = chain.extend(at, Plan::new([call.clone(), call.clone(), call]));
     }
     let blocks = chain.path(chain.genesis(), at);
-    let node = Node::new(&chain.spec, Setup::Mpt);
+    let node = Node::new(&chain.spec, Setup::MPT);
     let mut options = batches(1000);
     options.batch.bytes = 150_000;
     let metrics = Metrics::new().unwrap();
@@ -381,4 +387,66 @@ fn long_blocks_are_committed_before_they_fill_the_memory() {
         importer.flush().unwrap();
     });
     assert_eq!(open.tip().unwrap().hash, at);
+}
+
+/// The tree counts what it has verified, for whoever feeds it; once each.
+#[test]
+fn blocks_are_counted_once() {
+    let (chain, blocks) = straight(Rules::Byzantium, 9);
+    let node = Node::new(&chain.spec, Setup::REFEREED);
+    let opened = node.open();
+    let metrics = Metrics::new().unwrap();
+    let txs: usize = blocks.iter().map(|block| block.body.transactions.len()).sum();
+    let gas: u64 = blocks.iter().map(|block| block.header.gas_used).sum();
+    let report = std::thread::scope(|scope| {
+        let options = ImportOptions::default();
+        let mut importer = Importer::new(&opened, options, metrics.clone(), scope).unwrap();
+        for block in blocks.iter().chain(&blocks) {
+            importer.import(block.clone()).unwrap();
+        }
+        let mut other = blocks[8].clone();
+        other.header.state_root = B256::ZERO;
+        assert!(importer.import(other).unwrap_err().is_invalid_block());
+        importer.flush().unwrap();
+        importer.report()
+    });
+    assert_eq!((report.blocks, report.txs, report.gas), (9, txs as u64, gas));
+    assert_eq!(report.known_blocks, 9);
+    assert_eq!((metrics.blocks.get(), metrics.transactions.get()), (9, txs as u64));
+    assert_eq!((metrics.gas.get(), metrics.invalid_blocks.get()), (gas, 1));
+    assert_eq!(metrics.block_seconds.get_sample_count(), 9);
+    assert_eq!((metrics.head.get(), metrics.reorgs.get()), (9, 0));
+}
+
+/// Receipts before Byzantium hold roots, which are the referee's like that of the header. A block
+/// that was built beside a referee had the backend's own there.
+#[test]
+fn block_built_beside_a_referee_has_its_roots_throughout() {
+    let made = test_chain(Rules::Frontier);
+    let chain = Node::new(&made.spec, Setup::REFEREED).open();
+    let header = made.spec.genesis_header();
+    let (codes, cache) = (HashMap::<B256, Bytes>::default(), CodeCache::default());
+    let builder = BlockBuilder {
+        spec: &made.spec,
+        states: chain.states(),
+        codes: &codes,
+        hashes: &(),
+        code_cache: &cache,
+    };
+    let parent = BuildParent {
+        header,
+        total_difficulty: header.difficulty,
+        states: StatesAt::Block(header.hash()),
+    };
+    let attributes =
+        BlockAttributes { timestamp: 12, gas_limit: header.gas_limit, ..Default::default() };
+    let wallet = Wallet::new(0);
+    let call = Call::transfer(0, Address::with_last_byte(7), 1);
+    let transaction = signed(&wallet, &call, 0, None);
+    let built = builder.build(parent, attributes, vec![transaction], vec![wallet.address]).unwrap();
+    assert_eq!(built.block().header().state_root, built.roots().referee.unwrap());
+    let node = Node::new(&made.spec, Setup::MPT);
+    let options = ImportOptions { intermediate_roots: true, ..ImportOptions::default() };
+    node.import_with(&[built.block().clone_block()], options).unwrap();
+    assert_eq!(node.tip().hash, built.block().hash());
 }

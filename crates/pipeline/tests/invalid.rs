@@ -7,7 +7,7 @@ use alloy_consensus::{
     proofs::{calculate_ommers_root, calculate_transaction_root},
 };
 use alloy_primitives::{Address, B256, Bloom, Bytes, Signature, U256};
-use common::{CHECKED, Node, Setup, batches, names_block, test_chain};
+use common::{Node, Setup, batches, names_block, test_chain};
 use retrie_chainspec::primitives::{Block, Transaction};
 use retrie_pipeline::{
     PipelineError,
@@ -181,12 +181,13 @@ fn every_broken_rule_names_the_block_and_keeps_what_was_before() {
         let victim = chain.extend(trunk, Plan::new(calls));
         let tip = chain.extend(victim, Plan::new([]));
         let good = chain.path(genesis, tip);
+        let checked = Setup::checked();
         for (i, (what, damage, says)) in damages.into_iter().enumerate() {
             let mut bad = good.clone();
             damage(&chain, &mut bad[4]);
             assert_ne!(bad[4], good[4], "{what}");
             let number = bad[4].header.number;
-            let node = Node::new(&chain.spec, CHECKED[i % 2]);
+            let node = Node::new(&chain.spec, checked[i % checked.len()]);
             let error = node.import_with(&bad, batches(3)).unwrap_err();
             let text = names_block(&error, number);
             assert!(text.contains(says), "{rules:?} {what}: {text}");
@@ -214,7 +215,7 @@ fn high_s_is_fine_under_frontier() {
         tx.into_signed(Signature::new(signature.r(), s, !signature.v())).into()
     });
     // The state is the same, as it is the same sender.
-    let node = Node::new(&chain.spec, Setup::Mpt);
+    let node = Node::new(&chain.spec, Setup::MPT);
     node.import(&[block]).unwrap();
     assert_eq!(node.tip().number, 1);
 }
@@ -263,7 +264,7 @@ fn truncated_and_flipped_files_give_one_error_and_keep_whole_blocks() {
                 } else {
                     damaged.truncate(at);
                 }
-                let node = Node::new(&chain.spec, Setup::Mpt);
+                let node = Node::new(&chain.spec, Setup::MPT);
                 let what = format!("{name}, byte {at} of {}, flip {flip}", bytes.len());
                 let outcome = import_file(&node, &damaged, name);
                 let kept = node.tip();

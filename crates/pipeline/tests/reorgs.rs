@@ -3,7 +3,7 @@
 mod common;
 
 use alloy_primitives::{Address, B256};
-use common::{CHECKED, Node, Setup, batches, names_block, test_chain};
+use common::{Node, Setup, batches, names_block, test_chain};
 use retrie_chainspec::primitives::Block;
 use retrie_db::ChainRead;
 use retrie_pipeline::{
@@ -53,7 +53,7 @@ fn last(blocks: &[Block]) -> B256 {
 fn heavier_branch_of_a_file_becomes_canonical_as_if_imported_straight() {
     for rules in [Rules::Frontier, Rules::Byzantium] {
         let fork = Fork::new(rules);
-        for setup in CHECKED {
+        for setup in Setup::checked() {
             let straight = Node::new(&fork.chain.spec, setup);
             straight.import(&[&fork.trunk[..], &fork.fast].concat()).unwrap();
             let expected = straight.picture(&fork.all);
@@ -74,7 +74,7 @@ fn heavier_branch_of_a_file_becomes_canonical_as_if_imported_straight() {
 fn abandoned_branch_is_executed_again_when_it_wins_after_all() {
     for rules in [Rules::Frontier, Rules::Byzantium] {
         let fork = Fork::new(rules);
-        for setup in CHECKED {
+        for setup in Setup::checked() {
             let straight = Node::new(&fork.chain.spec, setup);
             straight.import(&[&fork.trunk[..], &fork.slow, &fork.comeback].concat()).unwrap();
             let expected = straight.picture(&fork.all);
@@ -111,7 +111,7 @@ fn destroyed_contract_comes_back_with_all_its_slots() {
     let again = chain.extend(destroyed, Plan::new([Call::transfer(2, GENESIS_CONTRACT, 7)]));
     let [destroyed, written] = [destroyed, written].map(|hash| chain.block(hash).clone());
     let all = [destroyed.clone(), written.clone(), chain.block(again).clone()];
-    for setup in CHECKED {
+    for setup in Setup::checked() {
         let straight = Node::new(&chain.spec, setup);
         straight.import(std::slice::from_ref(&written)).unwrap();
         let node = Node::new(&chain.spec, setup);
@@ -140,7 +140,7 @@ fn first_of_two_equally_heavy_branches_stays_until_one_grows() {
         (vec![a.clone(), b.clone(), c.clone()], child),
         (vec![b, a, c], child),
     ] {
-        let node = Node::new(&chain.spec, Setup::Mpt);
+        let node = Node::new(&chain.spec, Setup::MPT);
         node.import(&file).unwrap();
         assert_eq!(node.tip().hash, expected);
         // Once more: everything is known, and known ties change nothing.
@@ -162,7 +162,7 @@ fn branch_on_a_branch_survives_the_reorg_that_cuts_its_parent_off() {
     let path = |hashes: &[B256]| hashes.iter().map(|h| chain.block(*h).clone()).collect::<Vec<_>>();
     let file = [&path(&main)[..], &path(&twig[..1]), &path(&other), &path(&twig[1..])].concat();
     let straight = chain.path(genesis, twig[2]);
-    for setup in CHECKED {
+    for setup in Setup::checked() {
         let expected = Node::new(&chain.spec, setup);
         expected.import(&straight).unwrap();
         for batch in [1, 2, 1000] {
@@ -178,7 +178,7 @@ fn branch_on_a_branch_survives_the_reorg_that_cuts_its_parent_off() {
 fn contract_of_a_pending_block_is_found_by_both_branches() {
     // Nothing is durable before the end, so codes and ancestors come from blocks in memory.
     let fork = Fork::new(Rules::Byzantium);
-    let node = Node::new(&fork.chain.spec, Setup::Mpt);
+    let node = Node::new(&fork.chain.spec, Setup::MPT);
     let mut mixed = fork.trunk.clone();
     for i in 0..8 {
         mixed.extend(fork.slow.get(i).cloned());
@@ -186,7 +186,7 @@ fn contract_of_a_pending_block_is_found_by_both_branches() {
     }
     mixed.extend(fork.comeback.iter().cloned());
     node.import_with(&mixed, batches(1000)).unwrap();
-    let straight = Node::new(&fork.chain.spec, Setup::Mpt);
+    let straight = Node::new(&fork.chain.spec, Setup::MPT);
     straight.import(&[&fork.trunk[..], &fork.slow, &fork.comeback].concat()).unwrap();
     assert_eq!(node.picture(&fork.all), straight.picture(&fork.all));
 }
@@ -211,7 +211,7 @@ fn branch_deeper_than_the_retention_is_refused_and_the_chain_goes_on() {
     let deep = chain.path(fork_at(3), deep);
     let shallow = *chain.branch(fork_at(8), 13, 5, 2).last().unwrap();
     let shallow = chain.path(fork_at(8), shallow);
-    let expected = Node::new(&chain.spec, Setup::Mpt);
+    let expected = Node::new(&chain.spec, Setup::MPT);
     expected.import(&main).unwrap();
     let expected = expected.picture(&main);
 
@@ -220,13 +220,13 @@ fn branch_deeper_than_the_retention_is_refused_and_the_chain_goes_on() {
         let error = node.import_with(file, options).unwrap_err();
         let text = names_block(&error, culprit.header.number);
         assert!(is_beyond_retention(&error), "{error:?}");
-        assert!(text.contains("depth 4") && text.contains("--retention"), "{text}");
+        assert!(text.contains("retention window") && text.contains("depth 4"), "{text}");
         node.import(&main).unwrap();
         let picture = node.picture(&main);
         assert_eq!((picture.tip, &picture.lookup), (expected.tip, &expected.lookup));
         assert_eq!(picture.state, expected.state);
     };
-    for setup in CHECKED {
+    for setup in Setup::checked() {
         // The parent of the side block lies too deep.
         let file = [&main[..10], &deep].concat();
         refused(&file, batches(1), &deep[0], setup);
@@ -247,7 +247,7 @@ fn reorg_exactly_as_deep_as_the_retention_is_possible() {
     let main = chain.branch(genesis, 6, 12, 0);
     let branch = *chain.branch(main[1], 5, 5, 1).last().unwrap();
     let file = [chain.path(genesis, main[5]), chain.path(main[1], branch)].concat();
-    for setup in CHECKED {
+    for setup in Setup::checked() {
         let node = Node { retention: 4, ..Node::new(&chain.spec, setup) };
         node.import_with(&file, batches(1)).unwrap();
         assert_eq!(node.tip().hash, branch);
@@ -268,7 +268,7 @@ fn last_valid_chain_wins_under_proof_of_stake() {
         let file =
             [chain.path(genesis, trunk), chain.path(trunk, long[4]), chain.path(trunk, short[1])]
                 .concat();
-        for setup in CHECKED {
+        for setup in Setup::checked() {
             for batch in [1, 1000] {
                 let node = Node::new(&chain.spec, setup);
                 node.import_with(&file, batches(batch)).unwrap();
@@ -299,7 +299,7 @@ fn proof_of_stake_beats_any_work_and_cannot_begin_early_or_late() {
     let parent = chain.block(last_work).header.parent_hash;
     let heavier = chain.extend(parent, Plan::new([]).after(1));
     assert!(chain.total_difficulty(heavier) > chain.total_difficulty(last_work));
-    for setup in CHECKED {
+    for setup in Setup::checked() {
         let node = Node::new(&chain.spec, setup);
         let mut file = chain.path(genesis, stake);
         file.push(chain.block(heavier).clone());

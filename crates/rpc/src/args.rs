@@ -236,6 +236,28 @@ fn is_at_head(rpc: &RpcContext, params: &Params<'_>, index: usize) -> bool {
     }
 }
 
+/// A method whose parameters are taken at once, and which then may wait.
+pub(crate) fn waiting<C, A, T, F>(
+    module: &mut RpcModule<C>,
+    name: &'static str,
+    take: impl Fn(&mut Args<'_>) -> RpcResult<A> + Clone + Send + Sync + 'static,
+    method: impl Fn(Arc<C>, A) -> F + Clone + Send + Sync + 'static,
+) where
+    C: Send + Sync + 'static,
+    A: Send + 'static,
+    T: Serialize + Clone + Send + 'static,
+    F: Future<Output = RpcResult<T>> + Send + 'static,
+{
+    let registered = module.register_async_method(name, move |params, context, _| {
+        let waiting = Args::new(&params).and_then(|mut args| {
+            let taken = take(&mut args)?;
+            args.end().map(|()| method(context, taken))
+        });
+        async move { waiting?.await }
+    });
+    registered.expect("a namespace names each of its methods once");
+}
+
 /// A method that executes or walks over blocks, from a view of the chain, on a thread that may block.
 pub(crate) fn heavy<C, T>(
     module: &mut RpcModule<C>,

@@ -1,17 +1,14 @@
 //! What every method has at hand.
 
-use crate::{RpcError, RpcResult, dev::DevNode, eth::Shared};
+use crate::{RpcError, RpcResult, eth_state::EthState};
 use alloy_eips::{BlockId, BlockNumberOrTag};
 use alloy_primitives::{Address, B256};
-use retrie_chainspec::{
-    DEV_ACCOUNTS,
-    primitives::{RecoveredBlock, SealedHeader},
-};
+use retrie_chainspec::{DEV_ACCOUNTS, primitives::SealedHeader};
 use retrie_db::ChainRead;
-use retrie_engine::{BlockState, EngineHandle, LiveChain, View, pool::Pool};
+use retrie_engine::{DevChain, EngineHandle, LiveChain, NodeStatus, StateAfter, View, pool::Pool};
 use retrie_sources::RpcClient;
 use retrie_telemetry::rpc::RpcMetrics;
-use std::{fmt, path::PathBuf, sync::Arc, time::Duration};
+use std::{fmt, sync::Arc, time::Duration};
 use tokio::sync::Semaphore;
 
 /// Requests that read from disk at once.
@@ -61,83 +58,16 @@ impl Default for Limits {
     }
 }
 
-/// How far a node that is behind has come.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SyncProgress {
-    /// Block at which the synchronisation began.
-    pub starting: u64,
-    /// Highest block that is here.
-    pub current: u64,
-    /// Highest block that is known of.
-    pub highest: u64,
-}
-
-/// What a node can tell beyond its chain. The defaults are those of a node that is in sync and has
-/// no peers.
-pub trait NodeStatus: Send + Sync {
-    /// How far it has come, if it is behind.
-    fn syncing(&self) -> Option<SyncProgress> {
-        None
-    }
-
-    /// Number of connected peers.
-    fn peers(&self) -> usize {
-        0
-    }
-
-    /// Whether it takes connections of peers.
-    fn is_listening(&self) -> bool {
-        false
-    }
-
-    /// The datadir.
-    fn datadir(&self) -> Option<PathBuf> {
-        None
-    }
-
-    /// Blocks that were refused lately because they break a rule, for `debug_getBadBlocks`.
-    fn bad_blocks(&self) -> Vec<Arc<RecoveredBlock>> {
-        Vec::new()
-    }
-
-    /// What the allocator says of the heap, for `debug_memStats`; `None` if nobody counts.
-    fn heap(&self) -> Option<HeapStats> {
-        None
-    }
-}
-
-/// The heap of the process, in bytes where nothing else is said.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct HeapStats {
-    /// In use by the program.
-    pub allocated: u64,
-    /// In pages of which some part is in use.
-    pub active: u64,
-    /// In pages that the allocator holds.
-    pub mapped: u64,
-    /// In addresses that the allocator keeps, and whose pages it has given back.
-    pub retained: u64,
-    /// What the allocator needs for itself.
-    pub metadata: u64,
-    /// All that was ever allocated, freed or not.
-    pub total: u64,
-    /// How often something was allocated.
-    pub allocations: u64,
-    /// How often something was freed.
-    pub deallocations: u64,
-    /// The same by size, of what is small.
-    pub classes: Vec<SizeClass>,
-}
-
-/// Small allocations of one size.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SizeClass {
-    /// Bytes of each.
-    pub size: u64,
-    /// How many were made.
-    pub allocations: u64,
-    /// How many were freed.
-    pub deallocations: u64,
+/// A dev chain as its tools see it.
+#[derive(Clone, Debug)]
+pub struct DevNode {
+    /// The chain.
+    pub chain: DevChain,
+    /// What `web3_clientVersion` answers (`--dev.client-version`): tools decide by it which methods
+    /// they may call.
+    pub client_version: String,
+    /// Whether a transaction that is sealed at once is answered once it is (`--dev.wait`).
+    pub waits: bool,
 }
 
 /// A node of which nothing is known but its chain.
@@ -165,7 +95,7 @@ pub struct RpcContext {
     /// Nodes that are asked for the parts of proofs that this one does not keep.
     pub(crate) proof_peers: Arc<[RpcClient]>,
     /// What methods of `eth` keep between requests.
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) eth: Arc<EthState>,
     /// Where servers count.
     pub(crate) metrics: RpcMetrics,
     /// Permits for work that executes or walks over blocks: so many requests do so at once.
@@ -201,7 +131,7 @@ impl RpcContext {
             dev: None,
             engine: None,
             proof_peers: Arc::new([]),
-            shared: Arc::default(),
+            eth: Arc::default(),
             metrics: RpcMetrics::default(),
             blocking: Arc::new(Semaphore::new(threads.max(1))),
             reading: Arc::new(Semaphore::new(READERS)),
@@ -329,7 +259,7 @@ pub(crate) trait ResolveBlock {
     fn find(&self, id: BlockId) -> RpcResult<Option<SealedHeader>>;
 
     /// The state after the block.
-    fn state_at(&self, id: BlockId) -> RpcResult<BlockState>;
+    fn state_after(&self, id: BlockId) -> RpcResult<StateAfter>;
 }
 
 impl ResolveBlock for View {
@@ -372,7 +302,7 @@ impl ResolveBlock for View {
         }
     }
 
-    fn state_at(&self, id: BlockId) -> RpcResult<BlockState> {
+    fn state_after(&self, id: BlockId) -> RpcResult<StateAfter> {
         let header = self.resolve(id)?;
         Ok(self.state(&header.hash())?)
     }

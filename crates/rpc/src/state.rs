@@ -9,10 +9,9 @@ use alloy_eips::BlockId;
 use alloy_primitives::{Address, B256, U64};
 use alloy_serde::JsonStorageKey;
 use jsonrpsee::{Methods, RpcModule};
-use retrie_engine::View;
+use retrie_engine::{Need, View};
 use retrie_light_client::{ProvenanceResponse, StateProofResponse};
-use retrie_pipeline::PipelineError;
-use retrie_state::{ProofError, StateError, StateKey, StateProof, StateReader};
+use retrie_state::{ProofError, StateAt, StateError, StateKey, StateProof, StateReader};
 use serde::Serialize;
 
 /// Most slots that one request may ask for.
@@ -67,7 +66,7 @@ pub(crate) fn methods(context: &RpcContext) -> Methods {
     at_block(&mut module, "state_getRoot", 0, |rpc, view, args| {
         let header = view.resolve(args.block_or_latest()?)?;
         let block_hash = header.hash();
-        let backend = rpc.live.chain().state().identity().name;
+        let backend = rpc.live.backend().identity().name;
         let unknown =
             || RpcError::Rejected(format!("backend {backend} has no root of block {block_hash}"));
         let root = view.state_root(&block_hash)?.ok_or_else(unknown)?;
@@ -76,13 +75,13 @@ pub(crate) fn methods(context: &RpcContext) -> Methods {
     read(&mut module, "state_getProof", |rpc, view, args| prove(rpc, &view, args));
     read(&mut module, "state_getProofPart", |rpc, view, args| {
         let Wanted { address, slots, id } = Wanted::of(args)?;
-        let _permit = rpc.shared.proofs.acquire(rpc.limits.proof_permits)?;
+        let _permit = rpc.eth.proofs.acquire(rpc.limits.proof_permits)?;
         let block = view.resolve(id)?.hash();
         let keys = StateProofResponse::keys_of(address, slots);
-        Ok(view.prove_part(&block, &keys)?.bytes)
+        Ok(view.state_at(&block, Need::Proofs)?.prove_part(&keys)?.bytes)
     });
     quick(&mut module, "state_proofShard", |rpc, _| {
-        let backend = rpc.live.chain().state().backend();
+        let backend = rpc.live.backend();
         let unsupported = || unsupported(rpc, "proof shards");
         Ok(backend.proof_shards().ok_or_else(unsupported)?.shard())
     });
@@ -91,12 +90,12 @@ pub(crate) fn methods(context: &RpcContext) -> Methods {
 }
 
 fn unsupported(rpc: &RpcContext, what: &'static str) -> RpcError {
-    let backend = rpc.live.chain().state().identity().name;
+    let backend = rpc.live.backend().identity().name;
     StateError::Unsupported { backend, what }.into()
 }
 
 fn backend(rpc: &RpcContext) -> BackendInfo {
-    let backend = rpc.live.chain().state().backend();
+    let backend = rpc.live.backend();
     let (identity, can) = (backend.identity(), backend.capabilities());
     BackendInfo {
         backend: identity.name,
@@ -107,7 +106,7 @@ fn backend(rpc: &RpcContext) -> BackendInfo {
         absence_proofs: can.absence_proofs,
         ethereum_root: can.ethereum_root,
         state_determined_root: can.state_determined_root,
-        history: can.history,
+        history: backend.history().is_some(),
         provenance: backend.provenance().is_some(),
         shard: backend.proof_shards().map(|shards| shards.shard()),
     }
@@ -136,15 +135,13 @@ impl Wanted {
 
 fn prove(rpc: &RpcContext, view: &View, args: &mut Args<'_>) -> RpcResult<StateProofResponse> {
     let Wanted { address, slots, id } = Wanted::of(args)?;
-    let _permit = rpc.shared.proofs.acquire(rpc.limits.proof_permits)?;
+    let _permit = rpc.eth.proofs.acquire(rpc.limits.proof_permits)?;
     let block = view.resolve(id)?.hash();
-    let state = view.state(&block)?;
+    let (state, proven) = (view.state(&block)?, view.state_at(&block, Need::Proofs)?);
     let keys = StateProofResponse::keys_of(address, slots.iter().copied());
-    let proof = match view.prove(&block, &keys) {
-        Err(PipelineError::State(outside @ StateError::OutsideShard { .. }))
-            if !rpc.proof_peers.is_empty() =>
-        {
-            gather(rpc, view, address, &slots, &block)?.ok_or(outside)?
+    let proof = match proven.prove(&keys) {
+        Err(outside @ StateError::OutsideShard { .. }) if !rpc.proof_peers.is_empty() => {
+            gather(rpc, &proven, address, &slots, &block)?.ok_or(outside)?
         }
         proof => proof?,
     };
@@ -158,7 +155,7 @@ fn prove(rpc: &RpcContext, view: &View, args: &mut Args<'_>) -> RpcResult<StateP
 fn provenance(rpc: &RpcContext, view: &View, args: &mut Args<'_>) -> RpcResult<ProvenanceResponse> {
     let (address, slot): (Address, Option<JsonStorageKey>) = (args.required()?, args.optional()?);
     let (from, to) = (args.block_number()?, args.block_number()?);
-    if rpc.live.chain().state().backend().provenance().is_none() {
+    if rpc.live.backend().provenance().is_none() {
         return Err(unsupported(rpc, "provenance queries"));
     }
     let (from, to) = (view.resolve(from.into())?.number, view.resolve(to.into())?.number);
@@ -173,10 +170,11 @@ fn provenance(rpc: &RpcContext, view: &View, args: &mut Args<'_>) -> RpcResult<P
             from + (MAX_BLOCKS - 1)
         )));
     }
-    let _permit = rpc.shared.proofs.acquire(rpc.limits.proof_permits)?;
+    let _permit = rpc.eth.proofs.acquire(rpc.limits.proof_permits)?;
     let slot = slot.map(|slot| slot.as_b256());
     let key = slot.map_or(StateKey::Account(address), |slot| StateKey::Slot(address, slot));
-    let (mut versions, proof) = view.versions(&[key], from..=to)?;
+    let head = view.state_at(&view.head().hash(), Need::Proofs)?;
+    let (mut versions, proof) = head.versions(&[key], from..=to)?;
     let versions = versions.pop().unwrap_or_default();
     if versions.len() > MAX_VERSIONS {
         // A part that ends where the answer would be full begins with the oldest of them.
@@ -195,15 +193,15 @@ fn provenance(rpc: &RpcContext, view: &View, args: &mut Args<'_>) -> RpcResult<P
 /// answer of a peer counts only if the whole verifies.
 fn gather(
     rpc: &RpcContext,
-    view: &View,
+    state: &StateAt,
     address: Address,
     slots: &[B256],
     block: &B256,
 ) -> RpcResult<Option<StateProof>> {
-    let backend = rpc.live.chain().state().backend();
+    let backend = rpc.live.backend();
     let Some(shards) = backend.proof_shards() else { return Ok(None) };
     let keys = StateProofResponse::keys_of(address, slots.iter().copied());
-    let own = view.prove_part(block, &keys)?;
+    let own = state.prove_part(&keys)?;
     let mut parts = vec![own.bytes.clone()];
     for peer in &*rpc.proof_peers {
         match peer.proof_part(address, slots, *block) {

@@ -3,7 +3,7 @@
 use crate::{
     RpcContext,
     args::{quick, read},
-    eth::pool_transaction,
+    convert::pool_transaction,
 };
 use alloy_consensus::Transaction as _;
 use alloy_primitives::Address;

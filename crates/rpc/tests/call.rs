@@ -9,7 +9,7 @@ use retrie_pipeline::testkit::{
     Call, GENESIS_CONTRACT, Plan, Rules, TestChain, Wallet, write_blocks,
 };
 use retrie_rpc::Limits;
-use retrie_state::Backend;
+use retrie_state::AnyBackend;
 use serde_json::{Value, json};
 use std::{sync::Arc, time::Duration};
 
@@ -33,7 +33,7 @@ fn wallet(n: u8) -> Address {
 }
 
 /// A node that has imported the chain up to `tip`.
-fn imported(chain: &TestChain, tip: B256, backend: Arc<dyn Backend>) -> Node {
+fn imported(chain: &TestChain, tip: B256, backend: Arc<dyn AnyBackend>) -> Node {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("chain.rlp");
     write_blocks(&file, &chain.path(chain.genesis(), tip));
@@ -41,7 +41,7 @@ fn imported(chain: &TestChain, tip: B256, backend: Arc<dyn Backend>) -> Node {
 }
 
 /// A chain of `rules` whose blocks use every kind of call, and a node on it.
-fn node_with(rules: Rules, backend: Arc<dyn Backend>) -> (TestChain, Vec<B256>, Node) {
+fn node_with(rules: Rules, backend: Arc<dyn AnyBackend>) -> (TestChain, Vec<B256>, Node) {
     let mut chain = test_chain(rules);
     let hashes = chain.branch(chain.genesis(), 6, 12, 1);
     let node = imported(&chain, hashes[5], backend);
@@ -367,4 +367,42 @@ async fn a_simulated_block_is_the_block_that_would_be_built() {
     let blocks = node.call("eth_simulateV1", json!([request, "latest"])).await;
     assert_eq!(blocks[0]["stateRoot"], json!(block.header.state_root));
     assert_eq!(blocks[0]["hash"], json!(empty), "{}", blocks[0]);
+}
+
+/// Nobody looks at nonces there, so one that was the last is followed by zero, as in geth.
+#[tokio::test]
+async fn the_last_nonce_of_a_simulated_sender_wraps_unless_blocks_must_be_valid() {
+    let (_, _, node) = node();
+    // A sender with code, which creates a contract (with nothing in it) and returns its address.
+    let creator = "0x600060006000f060005260206000f3";
+    let accounts = json!({
+        address(1).to_string(): { "nonce": "0xffffffffffffffff" },
+        address(2).to_string(): { "nonce": "0xffffffffffffffff", "code": creator },
+    });
+    let call = |from: u8, to: u8| json!({ "from": address(from), "to": address(to) });
+    let calls = json!([call(1, 3), call(1, 3), call(2, 2), { "from": address(4) }]);
+    let block = json!({ "stateOverrides": accounts, "calls": calls });
+    let request = json!({ "blockStateCalls": [block], "returnFullTransactions": true });
+    let blocks = node.call("eth_simulateV1", json!([request, "latest"])).await;
+    let nonce = |at: usize| blocks[0]["transactions"][at]["nonce"].clone();
+    assert_eq!([nonce(0), nonce(1)], ["0xffffffffffffffff", "0x0"]);
+    for at in 0..4 {
+        assert_eq!(blocks[0]["calls"][at]["status"], "0x1", "{}", blocks[0]["calls"][at]);
+    }
+    // What the sender itself creates, it creates with the nonce that follows.
+    let created = address(2).create(0).into_word();
+    assert_eq!(blocks[0]["calls"][2]["returnData"], json!(created));
+
+    // A creation has no address to go to.
+    let block = json!({ "stateOverrides": accounts, "calls": [{ "from": address(1) }] });
+    let request = json!({ "blockStateCalls": [block] });
+    let blocks = node.call("eth_simulateV1", json!([request, "latest"])).await;
+    let failed = &blocks[0]["calls"][0];
+    assert_eq!((&failed["status"], &failed["error"]["code"]), (&json!("0x0"), &json!(-32015)));
+    assert_eq!(failed["error"]["message"], "nonce uint64 overflow");
+
+    let block = json!({ "stateOverrides": accounts, "calls": [call(1, 3)] });
+    let request = json!({ "blockStateCalls": [block], "validation": true });
+    let (code, message) = node.fail("eth_simulateV1", json!([request, "latest"])).await;
+    assert!(code == -32603 && message.contains("nonce has max value"), "{code}: {message}");
 }

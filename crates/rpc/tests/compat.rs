@@ -1,14 +1,15 @@
 //! The suite `rpc-compat` of execution-apis: its chain is imported, every `.io` file is replayed.
 //!
 //! An answer must be the expected one, field by field; of errors the code must be. Files marked
-//! `speconly` ask only that the answer fits the schema of the method in `openrpc.json`.
+//! `speconly` ask only that the answer fits the schema of the method in `openrpc.json`; where that has
+//! none for the method, they too are held against the answer in the file.
 
 mod common;
 
 use common::{Node, mpt, post};
 use retrie_chainspec::ChainSpec;
 use retrie_rpc::Namespace;
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::{
     collections::BTreeMap,
     fs,
@@ -45,49 +46,74 @@ fn suite(dir: &Path) -> Option<PathBuf> {
 }
 
 /// One file: requests with the answers they shall have.
+#[derive(Debug)]
 struct Case {
     name: String,
     spec_only: bool,
-    exchanges: Vec<(String, Value)>,
+    exchanges: Vec<(Value, Value)>,
 }
 
 impl Case {
     fn read(root: &Path, path: &Path) -> Self {
         let name = path.strip_prefix(root).unwrap().to_string_lossy().into_owned();
         let text = fs::read_to_string(path).unwrap();
-        let spec_only = text.lines().any(|line| line.starts_with("// speconly:"));
-        let requests = text.lines().filter_map(|line| line.strip_prefix(">> "));
-        let answers = text.lines().filter_map(|line| line.strip_prefix("<< "));
-        let exchanges = requests
-            .zip(answers)
-            .map(|(request, answer)| (request.into(), serde_json::from_str(answer).unwrap()))
-            .collect();
-        Self { name, spec_only, exchanges }
+        Self::parse(name, &text).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    /// Every request must be followed by its answer, and every line be one of the format.
+    fn parse(name: String, text: &str) -> Result<Self, String> {
+        let (mut exchanges, mut asked, mut spec_only) = (Vec::new(), None, false);
+        let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
+        for (at, line) in lines {
+            let wrong = |what: &str| format!("{name}, line {}: {what}", at + 1);
+            let json = |json: &str| {
+                serde_json::from_str::<Value>(json).map_err(|error| wrong(&error.to_string()))
+            };
+            match line.split_at_checked(3) {
+                Some((">> ", request)) => {
+                    if asked.replace(json(request)?).is_some() {
+                        return Err(wrong("a request before the last one was answered"));
+                    }
+                }
+                Some(("<< ", answer)) => match asked.take() {
+                    Some(request) => exchanges.push((request, json(answer)?)),
+                    None => return Err(wrong("an answer to no request")),
+                },
+                _ if line.starts_with("//") => spec_only |= line.starts_with("// speconly:"),
+                _ => return Err(wrong("neither a request nor an answer nor a comment")),
+            }
+        }
+        if asked.is_some() || exchanges.is_empty() {
+            return Err(format!("{name}: a request without an answer, or none at all"));
+        }
+        Ok(Self { name, spec_only, exchanges })
     }
 
     /// What is wrong with the answers, if something is.
     async fn run(&self, addr: SocketAddr, schemas: &BTreeMap<String, Value>) -> Option<String> {
-        assert!(!self.exchanges.is_empty(), "{}: no requests", self.name);
         for (request, expected) in &self.exchanges {
-            let answer = post(addr, request).await.json();
-            let request: Value = serde_json::from_str(request).unwrap();
+            let answer = post(addr, &request.to_string()).await.json();
             let method = request["method"].as_str().unwrap();
-            let wrong = if self.spec_only && expected.get("error").is_none() {
-                against_schema(&answer, schemas.get(method))
-            } else {
-                difference("", expected, &answer)
-            };
-            if let Some(wrong) = wrong {
+            if let Some(wrong) = self.wrong(schemas.get(method), expected, &answer) {
                 return Some(format!("{method}: {wrong}"));
             }
         }
         None
     }
+
+    fn wrong(&self, schema: Option<&Value>, expected: &Value, answer: &Value) -> Option<String> {
+        match schema {
+            Some(schema) if self.spec_only && expected.get("error").is_none() => {
+                against_schema(answer, schema)
+            }
+            _ => difference("", expected, answer),
+        }
+    }
 }
 
-fn against_schema(answer: &Value, schema: Option<&Value>) -> Option<String> {
+fn against_schema(answer: &Value, schema: &Value) -> Option<String> {
     let Some(result) = answer.get("result") else { return Some(format!("no result: {answer}")) };
-    let validator = jsonschema::validator_for(schema?).unwrap();
+    let validator = jsonschema::validator_for(schema).unwrap();
     validator.iter_errors(result).next().map(|error| format!("{}: {error}", error.instance_path()))
 }
 
@@ -140,6 +166,40 @@ fn cases(root: &Path) -> Vec<Case> {
     files.iter().map(|path| Case::read(root, path)).collect()
 }
 
+#[test]
+fn a_file_whose_requests_and_answers_are_not_paired_is_refused() {
+    let (ask, answer) = (">> {\"id\":1}\n", "<< {\"id\":1}\n");
+    let parse = |text: &str| Case::parse("x.io".into(), text);
+    let pairs = parse(&format!("// speconly: yes\n{ask}{answer}\n{ask}{answer}")).unwrap();
+    assert_eq!((pairs.exchanges.len(), pairs.spec_only), (2, true));
+    let unpaired = [
+        ask.to_owned(),
+        answer.to_owned(),
+        format!("{ask}{answer}{ask}"),
+        format!("{ask}{answer}{answer}"),
+        format!("{ask}{ask}{answer}{answer}"),
+        format!("{ask}{answer}what\n"),
+        String::new(),
+    ];
+    for text in unpaired {
+        let error = parse(&text).expect_err(&text);
+        assert!(error.starts_with("x.io"), "{error}");
+    }
+}
+
+#[test]
+fn a_method_without_a_schema_is_held_against_the_recorded_answer() {
+    let text = "// speconly: yes\n>> {\"method\":\"debug_traceCall\"}\n<< {\"result\":{\"gas\":1}}";
+    let case = Case::parse("x.io".into(), text).unwrap();
+    let expected = &case.exchanges[0].1;
+    let wrong = |schema, answer: Value| case.wrong(schema, expected, &answer);
+    assert_eq!(wrong(None, json!({"result": {"gas": 1}})), None);
+    assert!(wrong(None, json!({"result": "anything"})).is_some());
+    let schema = json!({"type": "object"});
+    assert_eq!(wrong(Some(&schema), json!({"result": {"gas": 2}})), None);
+    assert!(wrong(Some(&schema), json!({"result": "anything"})).is_some());
+}
+
 #[tokio::test]
 async fn every_file_of_rpc_compat_is_answered_as_expected() {
     let dir = tempfile::tempdir().unwrap();
@@ -160,7 +220,10 @@ async fn every_file_of_rpc_compat_is_answered_as_expected() {
         .as_array()
         .unwrap()
         .iter()
-        .map(|method| (method["name"].as_str().unwrap().into(), method["result"]["schema"].clone()))
+        .filter_map(|method| {
+            let schema = method["result"].get("schema")?;
+            Some((method["name"].as_str().unwrap().into(), schema.clone()))
+        })
         .collect();
 
     let cases = cases(&root);

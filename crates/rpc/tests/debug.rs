@@ -5,14 +5,15 @@ mod common;
 use alloy_primitives::{Address, B256, hex};
 use common::{Node, backends, mpt, test_chain};
 use retrie_chainspec::primitives::RecoveredBlock;
+use retrie_engine::NodeStatus;
 use retrie_pipeline::testkit::{GENESIS_CONTRACT, Rules, TestChain, Wallet, write_blocks};
-use retrie_rpc::{Limits, NodeStatus};
-use retrie_state::Backend;
+use retrie_rpc::Limits;
+use retrie_state::AnyBackend;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
 /// A chain of six blocks that use every kind of call, and a node on it.
-fn node_with(rules: Rules, backend: Arc<dyn Backend>) -> (TestChain, Vec<B256>, Node) {
+fn node_with(rules: Rules, backend: Arc<dyn AnyBackend>) -> (TestChain, Vec<B256>, Node) {
     let mut chain = test_chain(rules);
     let hashes = chain.branch(chain.genesis(), 6, 12, 1);
     let dir = tempfile::tempdir().unwrap();

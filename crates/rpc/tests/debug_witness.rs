@@ -9,11 +9,11 @@ use common::{Node, backends, lvmt, test_chain};
 use retrie_chainspec::primitives::{Header, RecoveredBlock};
 use retrie_execution::{ExecutionInput, execute_block};
 use retrie_pipeline::testkit::{Call, GENESIS_CONTRACT, Plan, Rules, TestChain, write_blocks};
-use retrie_state::Backend;
+use retrie_state::AnyBackend;
 use retrie_storage_mpt::Mpt;
 use serde_json::json;
 
-fn node_on(chain: &TestChain, tip: B256, backend: std::sync::Arc<dyn Backend>) -> Node {
+fn node_on(chain: &TestChain, tip: B256, backend: std::sync::Arc<dyn AnyBackend>) -> Node {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("chain.rlp");
     write_blocks(&file, &chain.path(chain.genesis(), tip));

@@ -7,17 +7,17 @@ use alloy_primitives::{Address, B256, Bytes, hex, keccak256};
 use alloy_rpc_types_engine::{ExecutionPayloadEnvelopeV6, ForkchoiceState, PayloadStatusEnum};
 use common::{Node, backends, mpt, raw, signed_transfer, test_chain};
 use retrie_chainspec::{ChainSpec, primitives::RecoveredBlock};
-use retrie_engine::{BuilderConfig, EngineApi, PayloadBuilder};
+use retrie_engine::{BuilderConfig, EngineApi, NodeStatus, PayloadBuilder};
 use retrie_pipeline::testkit::{
     Call, GENESIS_CONTRACT, Rules, TestChain, Wallet, signed, write_blocks,
 };
-use retrie_rpc::{Namespace, NodeStatus, build_methods};
-use retrie_state::Backend;
+use retrie_rpc::{Namespace, build_methods};
+use retrie_state::AnyBackend;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
 /// A chain of six blocks that use every kind of call, and a node on it.
-fn node_on(backend: Arc<dyn Backend>) -> (TestChain, Vec<B256>, Node) {
+fn node_on(backend: Arc<dyn AnyBackend>) -> (TestChain, Vec<B256>, Node) {
     let mut chain = test_chain(Rules::Prague);
     let hashes = chain.branch(chain.genesis(), 6, 12, 1);
     let dir = tempfile::tempdir().unwrap();
@@ -251,7 +251,7 @@ async fn blocks_are_built_as_a_test_wants_them() {
 
     let shadow = Node::new(&test_chain(Rules::Prague).spec, raw());
     let answer = built(&shadow, 12, json!([])).await;
-    assert!(answer["error"]["message"].as_str().unwrap().contains("--referee"), "{answer}");
+    assert!(answer["error"]["message"].as_str().unwrap().contains("no referee"), "{answer}");
 }
 
 #[tokio::test]

@@ -8,18 +8,18 @@ use retrie_pipeline::testkit::{
     Call, GENESIS_CONTRACT, Plan, Rules, TestChain, Wallet, write_blocks,
 };
 use retrie_rpc::Limits;
-use retrie_state::Backend;
+use retrie_state::AnyBackend;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
-fn imported(chain: &TestChain, tip: B256, backend: Arc<dyn Backend>) -> Node {
+fn imported(chain: &TestChain, tip: B256, backend: Arc<dyn AnyBackend>) -> Node {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("chain.rlp");
     write_blocks(&file, &chain.path(chain.genesis(), tip));
     Node::with_file(&chain.spec, backend, Some(&file))
 }
 
-fn node_with(rules: Rules, backend: Arc<dyn Backend>) -> (TestChain, Vec<B256>, Node) {
+fn node_with(rules: Rules, backend: Arc<dyn AnyBackend>) -> (TestChain, Vec<B256>, Node) {
     let mut chain = test_chain(rules);
     let hashes = chain.branch(chain.genesis(), 6, 12, 1);
     let node = imported(&chain, hashes[5], backend);

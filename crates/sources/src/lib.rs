@@ -11,7 +11,7 @@
 //!  123.json.gz, folder ────── bundle::list_bundles ──> BundleFile::load ──> Bundle
 //!  Block ──────────────────── export::BlockWriter ──> chain.rlp, chain.rlp.gz
 //!  mirror of era1 files ───── download::Era1Mirror ──> mainnet-00000-….era1
-//!  a node's JSON-RPC ──────── rpc::RpcClient ──> Block, accounts, slots
+//!  a node's JSON-RPC ──────── rpc::RpcClient ──> Block (a fetch::BlockFetcher), accounts, slots
 //!  state.jsonl(.gz) ───────── state_dump::StateDump ──> DumpedAccount, in file order
 //! ```
 //!
@@ -42,6 +42,7 @@ pub mod bundle;
 pub mod download;
 pub mod era1;
 pub mod export;
+pub mod fetch;
 pub mod rlp;
 pub mod rpc;
 pub mod state_dump;
@@ -50,6 +51,7 @@ mod check;
 mod error;
 mod http;
 mod input;
+mod origin;
 mod source;
 #[cfg(feature = "testkit")]
 pub mod testkit;
@@ -62,11 +64,11 @@ pub use download::{DownloadError, Downloaded, Era1Mirror, Transfer};
 pub use era1::{Era1Reader, Era1Summary, EraBlock, verify_era1};
 pub use error::{Place, SourceError, SourceErrorKind};
 pub use export::{BlockWriter, ExportSummary};
+pub use fetch::{BlockFetcher, BlockTag, FetchError};
 pub use http::{Http, HttpFault, HttpOptions};
 pub use input::MAX_ITEM_BYTES;
+pub use origin::{Origin, SourceBlock};
 pub use rlp::RlpReader;
 pub use rpc::{RpcClient, RpcError};
-pub use source::{
-    BlockFile, BlockFileKind, BlockSource, Origin, SourceBlock, SourceKind, detect, open,
-};
+pub use source::{BlockFile, BlockFileKind, BlockSource, SourceKind, detect, open};
 pub use state_dump::{DumpedAccount, HeaderItem, StateDump, StateDumpWriter, read_headers};

@@ -18,7 +18,7 @@ use crate::{
     check::decode_strictly,
     error::{Place, SourceError, SourceErrorKind},
     input::{Input, MAX_ITEM_BYTES},
-    source::{Origin, SourceBlock},
+    origin::{Origin, SourceBlock},
 };
 
 /// Streaming reader of concatenated block RLP: one block in memory at a time, files of any size.

@@ -1,45 +1,21 @@
 //! One iterator over blocks, whatever they are stored in, and the recognition of what a path holds.
 
 use std::{
-    borrow::Cow,
     collections::VecDeque,
     fs::{self, File},
     io::Read,
     iter::FusedIterator,
     path::{Path, PathBuf},
-    sync::Arc,
 };
-
-use retrie_chainspec::primitives::Block;
 
 use crate::{
     bundle::{is_bundle_name, number_in_name},
     era1::{Era1Reader, verify_era1},
     error::{Place, SourceError, SourceErrorKind},
     input::Input,
+    origin::{SourceBlock, file_name, folder_entries},
     rlp::RlpReader,
 };
-
-/// A block and where it came from.
-#[derive(Clone, Debug)]
-pub struct SourceBlock {
-    /// The block.
-    pub block: Block,
-    /// Length of the block's RLP in bytes.
-    pub encoded_len: u64,
-    /// File and offset.
-    pub origin: Origin,
-}
-
-/// Where a block stands.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Origin {
-    /// The file.
-    pub file: Arc<Path>,
-    /// RLP: first byte of the block in the decompressed stream. era1: first byte of its header
-    /// entry in the file.
-    pub offset: u64,
-}
 
 /// What a path holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -307,27 +283,3 @@ impl Iterator for BlockSource {
 }
 
 impl FusedIterator for BlockSource {}
-
-/// The visible files of a folder in name order; subfolders are left out, links are followed.
-pub(crate) fn folder_entries(folder: &Path) -> Result<Vec<PathBuf>, SourceError> {
-    let fail = |e| SourceError::io(folder, "list the folder", e);
-    let mut files = Vec::new();
-    for entry in fs::read_dir(folder).map_err(fail)? {
-        let path = entry.map_err(fail)?.path();
-        if !file_name(&path).starts_with('.') && path.is_file() {
-            files.push(path);
-        }
-    }
-    files.sort();
-    Ok(files)
-}
-
-/// The last component of a path, in lower case, for recognising extensions.
-pub(crate) fn file_name(path: &Path) -> Cow<'_, str> {
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    if name.bytes().any(|b| b.is_ascii_uppercase()) {
-        Cow::Owned(name.to_ascii_lowercase())
-    } else {
-        name
-    }
-}

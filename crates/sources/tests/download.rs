@@ -406,9 +406,9 @@ fn indexes_that_do_not_help_say_so() {
     let open_line = |server: &HttpServer| open(server, http()).unwrap_err().to_string();
     let server = serve([("", b"<html>nothing</html>".to_vec())]);
     let line = open_line(&server);
-    assert!(line.contains("--mirror") && line.contains("mainnet"), "{line}");
+    assert!(line.contains("checksums.txt") && line.contains("chain mainnet"), "{line}");
     let line = open_line(&serve([("other", Vec::new())]));
-    assert!(line.contains("--mirror"), "{line}");
+    assert!(line.contains("checksums.txt"), "{line}");
     let two = format!("{name} mainnet-{EPOCH:05}-00000000.era1");
     let line = open_line(&serve([("", two.into_bytes())]));
     assert!(line.contains("two files of one epoch") && line.contains(&name), "{line}");

@@ -14,9 +14,9 @@ use std::{
 
 use alloy_primitives::{Address, B256, U256};
 use common::mainnet_data;
-use retrie_chainspec::primitives::Block;
+use retrie_chainspec::primitives::{Block, Header};
 use retrie_sources::{
-    Http, HttpOptions, RpcClient, RpcError,
+    Http, HttpFault, HttpOptions, RpcClient, RpcError,
     rpc::{RemoteAccount, RpcErrorKind},
     testkit::{HttpServer, Reply},
 };
@@ -214,4 +214,34 @@ fn server_that_asks_to_wait_is_asked_again() {
     let busy = HttpServer::start(|_| Reply::new(429, "")).unwrap();
     let line = client(&busy).block(7).unwrap_err().to_string();
     assert!(line.contains("429") && line.contains("3 times in a row"), "{line}");
+}
+
+/// A node that is followed may lie, and no answer of it may take all memory.
+#[test]
+fn answers_that_hold_one_block_are_bounded() {
+    let header = Header { number: 7, ..Header::default() };
+    let hash = header.hash_slow();
+    let mut block = serde_json::to_value(&header).unwrap();
+    block["hash"] = json!(hash);
+    block["transactions"] = json!([]);
+    block["uncles"] = json!([]);
+    let answer = result(block.clone());
+    let server = node(100, move |_, _| answer.clone());
+    assert_eq!(client(&server).header_by_hash(hash).unwrap(), header);
+    let other = client(&server).header_by_hash(B256::ZERO).unwrap_err();
+    assert!(matches!(*other.kind, RpcErrorKind::Block(_)), "{other}");
+
+    // Each ommer would be asked for.
+    block["uncles"] = json!(vec![B256::ZERO; 1000]);
+    let answer = result(block);
+    let server = node(100, move |_, _| answer.clone());
+    let error = client(&server).block_by_hash(hash).unwrap_err();
+    assert!(matches!(*error.kind, RpcErrorKind::TooManyOmmers { count: 1000, most: 2 }), "{error}");
+    assert_eq!(server.requests().len(), 1);
+
+    let long = format!("{}{{}}", " ".repeat(97 << 20));
+    let server = HttpServer::start(move |_| Reply::new(200, long.clone())).unwrap();
+    let error = client(&server).block(7).unwrap_err();
+    let RpcErrorKind::Http(fault) = &*error.kind else { panic!("{error}") };
+    assert!(matches!(fault, HttpFault::TooLong(_)), "{error}");
 }

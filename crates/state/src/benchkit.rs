@@ -12,7 +12,7 @@
 //! Commits, and races between backends, are `retrie bench`.
 
 use crate::{
-    At, Backend, BlockRef, DeltaBuilder, KvStore, MemoryStore, StateDelta, StateError, StateKey,
+    AnyBackend, At, BlockRef, DeltaBuilder, KvStore, MemoryStore, StateDelta, StateError, StateKey,
     StateReader, StateStore, StoreOptions, Value,
 };
 use alloy_primitives::{Address, B256, Bytes, keccak256};
@@ -32,7 +32,7 @@ struct Bed {
 }
 
 impl Bed {
-    fn new(backend: Arc<dyn Backend>) -> Result<Self, StateError> {
+    fn new(backend: Arc<dyn AnyBackend>) -> Result<Self, StateError> {
         let kv = Arc::new(MemoryStore::new());
         let store = StateStore::open(backend, kv.clone(), StoreOptions::default())?;
         let mut entries: Vec<_> = (0..KEYS).map(|n| (key(n), value(n))).collect();
@@ -58,7 +58,7 @@ impl Bed {
 
     fn delta(&mut self) -> Result<StateDelta, StateError> {
         let keys = self.keys();
-        let reader = self.store.reader(At::Tip)?;
+        let reader = self.store.at(At::Tip)?;
         let mut delta = DeltaBuilder::new();
         let mut seen = HashSet::new();
         for key in keys {
@@ -85,21 +85,21 @@ fn value(n: u64) -> Value {
 ///
 /// # Panics
 /// If the backend fails.
-pub fn run(criterion: &mut Criterion, name: &str, backend: Arc<dyn Backend>) {
+pub fn run(criterion: &mut Criterion, name: &str, backend: Arc<dyn AnyBackend>) {
     bench(criterion, name, backend).unwrap_or_else(|error| panic!("{name}: {error}"));
 }
 
 fn bench(
     criterion: &mut Criterion,
     name: &str,
-    backend: Arc<dyn Backend>,
+    backend: Arc<dyn AnyBackend>,
 ) -> Result<(), StateError> {
     let mut bed = Bed::new(backend)?;
     let mut group = criterion.benchmark_group(name);
     group.sample_size(20).throughput(Throughput::Elements(BATCH));
 
     let batches: Vec<_> = (0..KEYS / BATCH).map(|_| bed.keys()).collect();
-    let reader = bed.store.reader(At::Tip)?;
+    let reader = bed.store.at(At::Tip)?;
     let read = |key: &StateKey| reader.get(key).is_ok_and(|value| value.is_some());
     let mut batch = batches.iter().cycle();
     group.bench_function("read", |bencher| {
@@ -118,9 +118,14 @@ fn bench(
     if bed.store.backend().capabilities().proofs {
         group.throughput(Throughput::Elements(1));
         let key = [key(7)];
-        let proof = bed.store.prove(At::Tip, &key)?;
+        let proof = bed.store.at(At::Tip).and_then(|state| state.prove(&key))?;
         group.bench_function("prove", |bencher| {
-            bencher.iter(|| bed.store.prove(At::Tip, &key).map(|proof| proof.bytes.len()));
+            bencher.iter(|| {
+                bed.store
+                    .at(At::Tip)
+                    .and_then(|state| state.prove(&key))
+                    .map(|proof| proof.bytes.len())
+            });
         });
         let backend = bed.store.backend();
         backend.verify(proof.root, &key, &proof.bytes).map_err(|refused| {
@@ -135,7 +140,7 @@ fn bench(
 }
 
 /// The `main` of a bench target: `backend_bench!("name" => backend, ...)`, each an
-/// `Arc<dyn Backend>`.
+/// `Arc<dyn AnyBackend>`.
 #[macro_export]
 macro_rules! backend_bench {
     ($($name:expr => $backend:expr),+ $(,)?) => {

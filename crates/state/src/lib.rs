@@ -5,7 +5,7 @@
 //!   client                          this crate                            storage-* crates
 //!   ------                          ----------                            ----------------
 //!   begin(parent) ----------------> Session
-//!   reader().get(key) ------------> StateView ----- read ---------------> Backend over NodeRead
+//!   reader().get(key) ------------> StateAt ------- read ---------------> Backend over NodeRead
 //!   finish(delta) ----------------> Proposal <----- apply --------------- Backend over NodeWrite
 //!   check root, txn = begin_write
 //!   commit(proposals, txn) -------> journal + undo rows in the chain's own transaction
@@ -22,7 +22,7 @@
 //! * **Durable**: committed, with the chain's own rows, in one transaction of the [`KvStore`].
 //! * **Retention**: how many durable blocks can be reverted, read and extended below the tip.
 //! * **Flat history**: what each block changed, by which the framework reads old states of any
-//!   backend. [`Changes`], [`StateStore::past`].
+//!   backend. [`FlatHistory`], [`StateStore::flat_history`].
 //! * **History**: the states of all blocks, however old, where a backend itself keeps them, with
 //!   their proofs. [`History`], [`StateStore::history`].
 //! * **Backend**: a plain algorithm over a key-value view. [`Backend`]; the rules are in its docs.
@@ -40,94 +40,39 @@
 
 extern crate alloc;
 
-mod delta;
-mod error;
-mod key;
-mod proof;
-mod provenance;
-mod reader;
-mod value;
+pub mod descriptor;
+mod types;
 
-pub use delta::{Change, DeltaBuilder, StateDelta};
-pub use error::{ProofError, StateError, StoreError};
-pub use key::{EncodedKey, StateKey};
-pub use proof::{BlockRef, HashId, Identity, StateProof};
-pub use provenance::Version;
-pub use reader::StateReader;
-pub use value::{Account, Value, decode_slot, encode_slot};
-
-#[cfg(feature = "std")]
-mod framework {
-    pub use crate::{
-        backend::{
-            AccountNodes, AccountProofs, Applied, ApplyContext, Backend, BackendStats, Cache,
-            Capabilities, PartialState, PartialTree, ProofShards,
-        },
-        changes::Changes,
-        check::{StateCheck, StateCheckSink, compare_rows},
-        commit::AfterCommit,
-        counters::{Counters, Counts, TableCounts},
-        history::{History, PastState},
-        jobs::{Job, JobContext, JobHandle, JobOutput, Jobs},
-        memory::MemoryStore,
-        namespace::Namespace,
-        node::{
-            BulkSink, Direction, KeyRange, KvRead, KvStore, KvTxn, KvWrite, NodeRead, NodeWrite,
-            Row, Rows, Snapshot, Table, prefix_end,
-        },
-        past::HistoricalView,
-        proposal::Proposal,
-        provenance::Provenance,
-        session::{Session, StateView},
-        spill::EntrySorter,
-        store::{At, Sight, StateStore, StoreOptions, StoreStats, StoreWatch, Tip},
-    };
-}
-#[cfg(feature = "std")]
-pub use framework::*;
+pub use types::{
+    Account, BlockRef, Change, DeltaBuilder, EncodedKey, HashId, Identity, ProofError, StateDelta,
+    StateError, StateKey, StateProof, StateReader, StoreError, Value, Version, blake2b,
+    decode_slot, encode_slot, wire,
+};
 
 #[cfg(feature = "std")]
 mod backend;
 #[cfg(feature = "std")]
-mod changes;
-#[cfg(feature = "std")]
-mod check;
-#[cfg(feature = "std")]
-mod commit;
-#[cfg(feature = "std")]
-mod counters;
-#[cfg(feature = "std")]
-pub mod flat;
-#[cfg(feature = "std")]
-mod history;
-#[cfg(feature = "std")]
-mod jobs;
-#[cfg(feature = "std")]
-mod journal;
-#[cfg(feature = "std")]
-mod memory;
-#[cfg(feature = "std")]
-mod namespace;
-#[cfg(feature = "std")]
-mod node;
-#[cfg(feature = "std")]
-mod overlay;
-#[cfg(feature = "std")]
-mod past;
-#[cfg(feature = "std")]
-mod proposal;
-#[cfg(feature = "std")]
-mod scan;
-#[cfg(feature = "std")]
-mod session;
-#[cfg(feature = "std")]
-mod shared;
-#[cfg(feature = "std")]
-mod spill;
+mod durable;
 #[cfg(feature = "std")]
 mod store;
+
 #[cfg(feature = "std")]
-mod undo;
+pub use crate::{
+    backend::{
+        AccountNodes, AccountProofs, AnyBackend, AnyCache, Applied, ApplyContext, Backend,
+        BackendStats, BulkSink, Capabilities, Direction, History, Job, JobContext, JobHandle,
+        JobOutput, Jobs, KeyRange, NodeRead, NodeWrite, PartialState, PartialTree, ProofShards,
+        Provenance, Row, Rows, Table, compare_rows, flat, prefix_end,
+    },
+    durable::{
+        Counters, Counts, EntrySorter, FlatHistory, KvRead, KvStore, KvTxn, KvWrite, MemoryStore,
+        Namespace, Proposal, Snapshot, TableCounts, Tip,
+    },
+    store::{
+        AfterCommit, At, Session, StateAt, StateCheck, StateCheckSink, StateStore, StoreGauges,
+        StoreOptions, StoreStats, StoreWatch,
+    },
+};
 
 #[cfg(feature = "benchkit")]
 pub mod benchkit;

@@ -7,8 +7,8 @@ use alloy_primitives::Bytes;
 use common::{commit, hash, hashed::Hashed, propose, revert, slot_key};
 use parking_lot::Mutex;
 use retrie_state::{
-    At, Backend, Direction, KeyRange, KvStore, KvTxn, MemoryStore, Namespace, Snapshot, StateError,
-    StateKey, StateReader, StateStore, StoreError, StoreOptions, Table, Value,
+    AnyBackend, At, Direction, KeyRange, KvStore, KvTxn, MemoryStore, Namespace, Snapshot,
+    StateError, StateKey, StateReader, StateStore, StoreError, StoreOptions, Table, Value,
     testkit::{Kit, Scale, a_key_value_store_matches_a_model, run_all_of},
 };
 use std::{
@@ -61,8 +61,8 @@ fn readers_in_other_threads_see_whole_blocks_while_commits_folds_and_reverts_go_
                         }
                     };
                     let reader = match at {
-                        None => store.reader(At::Tip),
-                        Some((hash, _)) => store.reader(At::Block(hash)),
+                        None => store.at(At::Tip),
+                        Some((hash, _)) => store.at(At::Block(hash)),
                     };
                     let reader = match reader {
                         Ok(reader) => reader,
@@ -117,7 +117,7 @@ fn readers_in_other_threads_see_whole_blocks_while_commits_folds_and_reverts_go_
     assert_eq!(store.tip().unwrap().block.hash, block);
     drop(store);
     let store = open(&kv, options(20)).unwrap();
-    let reader = store.reader(At::Tip).unwrap();
+    let reader = store.at(At::Tip).unwrap();
     assert_eq!(reader.get(&slot_key(3)).unwrap().unwrap()[..], value.to_be_bytes());
 }
 
@@ -157,7 +157,7 @@ fn open_damaged(kv: &MemoryStore, change: impl FnOnce(&mut dyn KvTxn)) -> Result
     txn.commit()?;
     let store = open(&copy, StoreOptions { retention: 3, ..StoreOptions::default() })?;
     for number in 4..8 {
-        store.reader(At::Block(hash(0, number)))?.get(&slot_key(1))?;
+        store.at(At::Block(hash(0, number)))?.get(&slot_key(1))?;
     }
     revert(&store, &copy, 4)
 }
@@ -270,7 +270,7 @@ fn a_fold_that_fails_loses_nothing_is_reported_and_heals() {
     // The last block that was committed while nothing could be folded.
     let last = committed - 1;
     revert(&store, &kv, last).unwrap();
-    let value = store.reader(At::Tip).unwrap().get(&slot_key(2)).unwrap().unwrap();
+    let value = store.at(At::Tip).unwrap().get(&slot_key(2)).unwrap().unwrap();
     assert_eq!(value[..], last.to_be_bytes());
 }
 
@@ -288,7 +288,7 @@ fn folds_leave_the_tables_with_the_live_rows_alone_and_the_journal_empty() {
     assert!(store.stats().unwrap().pending_bytes > 0);
     assert_eq!(kv.snapshot().unwrap().count(table("Flat")).unwrap(), 0);
     store.flush().unwrap();
-    let live = store.entries(At::Tip, None, usize::MAX).unwrap();
+    let live = store.at(At::Tip).and_then(|state| state.entries(None, usize::MAX)).unwrap();
     let snapshot = kv.snapshot().unwrap();
     assert_eq!(snapshot.count(table("Flat")).unwrap(), live.len() as u64);
     assert_eq!(snapshot.count(table("Journal")).unwrap(), 0);
@@ -319,7 +319,7 @@ fn a_backend_in_a_namespace_beside_another_passes_the_kit() {
         commit(&other, &shared, &[proposal]).unwrap();
         namespace.store(Arc::new(shared))
     };
-    let factory = || Arc::new(Hashed) as Arc<dyn Backend>;
+    let factory = || Arc::new(Hashed) as Arc<dyn AnyBackend>;
     let scale = Scale { blocks: 6, depth: 20, kills: 10, mutations: 50, ..Scale::default() };
     run_all_of(&Kit::new(&factory, scale).on(&stores));
 }

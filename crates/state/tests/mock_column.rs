@@ -6,7 +6,7 @@ use alloy_primitives::Bytes;
 use common::{column::Column, propose, slot_key};
 use parking_lot::Mutex;
 use retrie_state::{
-    At, Backend, KvStore, KvTxn, MemoryStore, Snapshot, StateCheckSink, StateError, StateKey,
+    AnyBackend, At, KvStore, KvTxn, MemoryStore, Snapshot, StateCheckSink, StateError, StateKey,
     StateStore, StoreError, StoreOptions, Value,
 };
 use std::{
@@ -19,14 +19,14 @@ use std::{
     },
 };
 
-retrie_state::backend_tests!(|| Arc::new(Column::default()) as Arc<dyn Backend>);
+retrie_state::backend_tests!(|| Arc::new(Column::default()) as Arc<dyn AnyBackend>);
 
 /// The same with merges that forget.
 mod pruned {
     use super::*;
 
     retrie_state::backend_tests!(
-        || Arc::new(Column { keep: Some(5), ..Column::default() }) as Arc<dyn Backend>,
+        || Arc::new(Column { keep: Some(5), ..Column::default() }) as Arc<dyn AnyBackend>,
         retrie_state::testkit::Scale::small()
     );
 }
@@ -62,7 +62,7 @@ fn retired_files_live_as_long_as_a_retained_block_needs_them_and_no_longer() {
             }
             // A read of a retained block opens its files and checks their digests.
             for old in number.saturating_sub(retention)..=number {
-                store.reader(At::Block(common::hash(0, old))).unwrap();
+                store.at(At::Block(common::hash(0, old))).unwrap();
             }
         }
         assert!(seen_retired > 10, "there were merges");
@@ -288,9 +288,9 @@ fn sizes_tell_the_files_of_the_tip_from_those_kept_for_retained_blocks() {
         assert_eq!(stats.file_bytes, bytes(&|retired| retired.is_none()), "block {number}");
         let is_kept = |retired: Option<u64>| retired.is_some_and(|at| at + 5 > number);
         assert_eq!(stats.retained_file_bytes, bytes(&is_kept), "block {number}");
-        let sight = store.watch().look().unwrap();
+        let gauges = store.watch().read().unwrap();
         assert_eq!(
-            (sight.file_bytes, sight.retained_file_bytes),
+            (gauges.file_bytes, gauges.retained_file_bytes),
             (stats.file_bytes, stats.retained_file_bytes)
         );
         retained += u64::from(stats.retained_file_bytes > 0);

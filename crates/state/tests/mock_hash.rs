@@ -2,18 +2,18 @@
 
 mod common;
 
-use alloy_primitives::{Address, B256, Bytes, keccak256};
+use alloy_primitives::{B256, Bytes, keccak256};
 use common::{
     decode_level, digest,
     hashed::{Hashed, IDENTITY, whole},
 };
 use retrie_state::{
-    Applied, ApplyContext, Backend, BackendStats, BulkSink, Cache, Capabilities, Identity, Jobs,
-    NodeRead, NodeWrite, ProofError, StateDelta, StateError, StateKey, Table, Value, flat,
+    Applied, ApplyContext, Backend, BackendStats, BulkSink, Capabilities, Identity, NodeRead,
+    NodeWrite, ProofError, StateDelta, StateError, StateKey, Table, Value, flat,
 };
-use std::sync::Arc;
+use std::{path::Path, sync::Arc};
 
-retrie_state::backend_tests!(|| Arc::new(Hashed) as Arc<dyn Backend>);
+retrie_state::backend_tests!(|| Arc::new(Hashed) as Arc<dyn retrie_state::AnyBackend>);
 
 #[test]
 fn run_all_runs_every_check_too() {
@@ -53,6 +53,8 @@ mod cheats {
     struct Cheater(Cheat, std::sync::atomic::AtomicU64);
 
     impl Backend for Cheater {
+        type Cache = ();
+
         fn identity(&self) -> &Identity {
             &IDENTITY
         }
@@ -68,23 +70,23 @@ mod cheats {
         fn empty_root(&self) -> B256 {
             Hashed.empty_root()
         }
-        fn open(&self, view: &dyn NodeRead, jobs: &Jobs) -> Result<Cache, StateError> {
-            Hashed.open(view, jobs)
+        fn open(&self, view: &dyn NodeRead, dir: Option<&Path>) -> Result<(), StateError> {
+            Hashed.open(view, dir)
         }
         fn apply(
             &self,
             context: &ApplyContext<'_>,
             view: &mut dyn NodeWrite,
-            cache: &Cache,
+            cache: &(),
             delta: &StateDelta,
-        ) -> Result<Applied, StateError> {
+        ) -> Result<Applied<Self::Cache>, StateError> {
             if let Cheat::KeepsDeleted = self.0 {
                 for change in delta.changes() {
                     if let Some(next) = &change.next {
                         view.put(flat::TABLE, &change.key.encode(), next.clone())?;
                     }
                 }
-                return Ok(Applied { root: digest(&whole(view.as_read())?), cache: cache.clone() });
+                return Ok(Applied { root: digest(&whole(view.as_read())?), cache: () });
             }
             let mut applied = Hashed.apply(context, view, cache, delta)?;
             if let Cheat::Impure = self.0 {
@@ -92,31 +94,6 @@ mod cheats {
                 applied.root = keccak256([applied.root.as_slice(), &calls.to_be_bytes()].concat());
             }
             Ok(applied)
-        }
-        fn read(
-            &self,
-            view: &dyn NodeRead,
-            cache: &Cache,
-            key: &StateKey,
-        ) -> Result<Option<Value>, StateError> {
-            Hashed.read(view, cache, key)
-        }
-        fn slots_of(
-            &self,
-            view: &dyn NodeRead,
-            cache: &Cache,
-            address: &Address,
-        ) -> Result<Vec<(B256, Value)>, StateError> {
-            Hashed.slots_of(view, cache, address)
-        }
-        fn entries(
-            &self,
-            view: &dyn NodeRead,
-            cache: &Cache,
-            start: Option<&StateKey>,
-            limit: usize,
-        ) -> Result<Vec<(StateKey, Value)>, StateError> {
-            Hashed.entries(view, cache, start, limit)
         }
         fn bulk_load(
             &self,
@@ -132,7 +109,7 @@ mod cheats {
         fn prove(
             &self,
             view: &dyn NodeRead,
-            cache: &Cache,
+            cache: &(),
             keys: &[StateKey],
         ) -> Result<Bytes, StateError> {
             Hashed.prove(view, cache, keys)
@@ -157,7 +134,7 @@ mod cheats {
                 _ => Hashed.verify(root, keys, proof),
             }
         }
-        fn stats(&self, view: &dyn NodeRead, cache: &Cache) -> Result<BackendStats, StateError> {
+        fn stats(&self, view: &dyn NodeRead, cache: &()) -> Result<BackendStats, StateError> {
             let mut stats = Hashed.stats(view, cache)?;
             stats.live_keys += u64::from(matches!(self.0, Cheat::Miscounts));
             Ok(stats)
@@ -165,7 +142,9 @@ mod cheats {
     }
 
     fn is_caught(cheat: Cheat, check: fn(&Kit<'_>)) -> bool {
-        let make = move || Arc::new(Cheater(cheat, Default::default())) as Arc<dyn Backend>;
+        let make = move || {
+            Arc::new(Cheater(cheat, Default::default())) as Arc<dyn retrie_state::AnyBackend>
+        };
         let scale = Scale { blocks: 12, ..Scale::default() };
         catch_unwind(AssertUnwindSafe(|| check(&Kit::new(&make, scale)))).is_err()
     }

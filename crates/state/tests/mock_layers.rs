@@ -11,13 +11,18 @@ use common::{
     slots_of,
 };
 use retrie_state::{
-    Applied, ApplyContext, At, Backend, BackendStats, BulkSink, Cache, Capabilities, Direction,
-    HashId, Identity, Job, JobHandle, Jobs, KeyRange, MemoryStore, NodeRead, NodeWrite, ProofError,
-    StateDelta, StateError, StateKey, StateReader, StoreError, StoreOptions, Table, Value,
+    Applied, ApplyContext, At, Backend, BackendStats, BulkSink, Capabilities, Direction, HashId,
+    Identity, Job, JobHandle, Jobs, KeyRange, MemoryStore, NodeRead, NodeWrite, ProofError,
+    StateDelta, StateError, StateKey, StateReader, StateStore, StoreError, StoreOptions, Table,
+    Value,
 };
-use std::sync::{
-    Arc,
-    atomic::{AtomicU32, Ordering},
+use std::{
+    collections::BTreeSet,
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
 };
 
 static IDENTITY: Identity =
@@ -40,6 +45,8 @@ struct Layers {
     /// How many runs of a job fail from now on.
     failures: Arc<AtomicU32>,
     runs: Arc<AtomicU32>,
+    /// Rows that commits have settled.
+    settled: Arc<AtomicU32>,
 }
 
 #[derive(Clone)]
@@ -47,7 +54,8 @@ struct Frozen {
     generation: u64,
     publish_at: u64,
     entries: Arc<Level>,
-    handle: JobHandle,
+    /// `None` until the first block after an opening.
+    handle: Option<JobHandle>,
 }
 
 #[derive(Clone)]
@@ -56,15 +64,24 @@ struct Tries {
     generation: u64,
     active: Level,
     frozen: Option<Frozen>,
+    /// Generations that are merged, and the block from which on no state reads their rows.
+    merged: Vec<(u64, u64)>,
 }
 
 impl Tries {
     fn new() -> Self {
-        Self { base: digest(&Level::new()), generation: 0, active: Level::new(), frozen: None }
+        let (base, active) = (digest(&Level::new()), Level::new());
+        Self { base, generation: 0, active, frozen: None, merged: Vec::new() }
     }
 
-    fn of(cache: &Cache) -> &Self {
-        cache.downcast_ref().expect("the cache of this backend")
+    /// Starts the merge that an opening has found under way.
+    fn resume(&mut self, layers: &Layers, view: &dyn NodeRead, jobs: &Jobs) {
+        if let Some(frozen) = &mut self.frozen
+            && frozen.handle.is_none()
+        {
+            let job = layers.merge_job(view, self.base, frozen.publish_at, &frozen.entries);
+            frozen.handle = Some(jobs.start(job));
+        }
     }
 
     fn encode(&self) -> Bytes {
@@ -134,6 +151,20 @@ fn layer(view: &dyn NodeRead, generation: u64) -> Result<Level, StateError> {
     view.scan(LAYERS, KeyRange::new(&start, &end), Direction::Forward)?.map(decode).collect()
 }
 
+/// The merged generations whose rows are still there. None can be read [`MERGE`] blocks after the
+/// next one began.
+fn left_behind(view: &dyn NodeRead, tries: &Tries) -> Result<Vec<(u64, u64)>, StateError> {
+    let first = tries.frozen.as_ref().map_or(tries.generation, |frozen| frozen.generation);
+    let end = first.to_be_bytes();
+    let mut generations = BTreeSet::from([first]);
+    for row in view.scan(LAYERS, KeyRange::new(&[], &end), Direction::Forward)? {
+        let generation = *row?.0.first_chunk::<8>().expect("a generation");
+        generations.insert(u64::from_be_bytes(generation));
+    }
+    let generations: Vec<_> = generations.into_iter().collect();
+    Ok(generations.windows(2).map(|pair| (pair[0], pair[1] + MERGE)).collect())
+}
+
 impl Layers {
     /// Computes the root of the base under `entries`.
     fn merge_job(
@@ -168,6 +199,8 @@ impl Layers {
 }
 
 impl Backend for Layers {
+    type Cache = Tries;
+
     fn identity(&self) -> &Identity {
         &IDENTITY
     }
@@ -178,7 +211,6 @@ impl Backend for Layers {
             absence_proofs: true,
             state_determined_root: false,
             ethereum_root: false,
-            history: false,
         }
     }
 
@@ -190,7 +222,7 @@ impl Backend for Layers {
         Tries::new().root()
     }
 
-    fn open(&self, view: &dyn NodeRead, jobs: &Jobs) -> Result<Cache, StateError> {
+    fn open(&self, view: &dyn NodeRead, _: Option<&Path>) -> Result<Tries, StateError> {
         let mut tries = Tries::new();
         if let Some(row) = view.get(STATE, &[])? {
             let word = |at: usize| {
@@ -203,33 +235,36 @@ impl Backend for Layers {
             tries.active = layer(view, tries.generation)?;
             if let (Some(generation), Some(publish_at)) = (word(40), word(48)) {
                 let entries = Arc::new(layer(view, generation)?);
-                let handle = jobs.start(self.merge_job(view, tries.base, publish_at, &entries));
-                tries.frozen = Some(Frozen { generation, publish_at, entries, handle });
+                tries.frozen = Some(Frozen { generation, publish_at, entries, handle: None });
             }
+            tries.merged = left_behind(view, &tries)?;
         }
-        Ok(Arc::new(tries))
+        Ok(tries)
     }
 
     fn apply(
         &self,
         context: &ApplyContext<'_>,
         view: &mut dyn NodeWrite,
-        cache: &Cache,
+        cache: &Tries,
         delta: &StateDelta,
-    ) -> Result<Applied, StateError> {
-        let mut tries = Tries::of(cache).clone();
+    ) -> Result<Applied<Tries>, StateError> {
+        let mut tries = cache.clone();
+        tries.resume(self, view.as_read(), context.jobs);
         if tries.frozen.as_ref().is_some_and(|frozen| frozen.publish_at == context.number)
             && let Some(frozen) = tries.frozen.take()
         {
-            let root = context.jobs.wait(&frozen.handle)?;
+            let handle = frozen.handle.as_ref().expect("it was resumed");
+            let root = context.jobs.wait(handle)?;
             tries.base = *root.downcast::<B256>().expect("a root");
             for (key, value) in &*frozen.entries {
                 match value {
                     Some(value) => view.put(BASE, &key.encode(), value.clone())?,
                     None => view.delete(BASE, &key.encode())?,
                 }
-                view.delete(LAYERS, &layer_key(frozen.generation, key))?;
             }
+            // Its rows go once no retained state is older than this one.
+            tries.merged.push((frozen.generation, context.number));
         }
         for change in delta.changes() {
             let key = layer_key(tries.generation, &change.key);
@@ -239,41 +274,59 @@ impl Backend for Layers {
         if context.number.is_multiple_of(FREEZE) {
             let entries = Arc::new(std::mem::take(&mut tries.active));
             let publish_at = context.number + MERGE;
-            let job = self.merge_job(view.as_read(), tries.base, publish_at, &entries);
-            let (generation, handle) = (tries.generation, context.jobs.start(job));
-            tries.frozen = Some(Frozen { generation, publish_at, entries, handle });
+            let generation = tries.generation;
+            tries.frozen = Some(Frozen { generation, publish_at, entries, handle: None });
+            tries.resume(self, view.as_read(), context.jobs);
             tries.generation = context.number + 1;
         }
         view.put(STATE, &[], tries.encode())?;
-        Ok(Applied { root: tries.root(), cache: Arc::new(tries) })
+        Ok(Applied { root: tries.root(), cache: tries })
+    }
+
+    fn settle(
+        &self,
+        view: &mut dyn NodeWrite,
+        tries: &Tries,
+        first_retained: u64,
+        mut budget: usize,
+    ) -> Result<(), StateError> {
+        for (generation, _) in tries.merged.iter().filter(|(_, from)| *from <= first_retained) {
+            for key in layer(view.as_read(), *generation)?.keys() {
+                let Some(left) = budget.checked_sub(1) else { return Ok(()) };
+                budget = left;
+                view.delete(LAYERS, &layer_key(*generation, key))?;
+                self.settled.fetch_add(1, Ordering::SeqCst);
+            }
+        }
+        Ok(())
     }
 
     fn read(
         &self,
         view: &dyn NodeRead,
-        cache: &Cache,
+        cache: &Tries,
         key: &StateKey,
     ) -> Result<Option<Value>, StateError> {
-        Tries::of(cache).find(view, key)
+        cache.find(view, key)
     }
 
     fn slots_of(
         &self,
         view: &dyn NodeRead,
-        cache: &Cache,
+        cache: &Tries,
         address: &Address,
     ) -> Result<Vec<(B256, Value)>, StateError> {
-        Ok(slots_of(&Tries::of(cache).merged(view)?, address))
+        Ok(slots_of(&cache.merged(view)?, address))
     }
 
     fn entries(
         &self,
         view: &dyn NodeRead,
-        cache: &Cache,
+        cache: &Tries,
         start: Option<&StateKey>,
         limit: usize,
     ) -> Result<Vec<(StateKey, Value)>, StateError> {
-        Ok(page(&Tries::of(cache).merged(view)?, start, limit))
+        Ok(page(&cache.merged(view)?, start, limit))
     }
 
     fn bulk_load(
@@ -303,13 +356,12 @@ impl Backend for Layers {
     fn prove(
         &self,
         view: &dyn NodeRead,
-        cache: &Cache,
+        cache: &Tries,
         _: &[StateKey],
     ) -> Result<Bytes, StateError> {
-        let tries = Tries::of(cache);
         let empty = Level::new();
-        let frozen = tries.frozen.as_ref().map_or(&empty, |frozen| &*frozen.entries);
-        let levels = [&base(view)?, frozen, &tries.active];
+        let frozen = cache.frozen.as_ref().map_or(&empty, |frozen| &*frozen.entries);
+        let levels = [&base(view)?, frozen, &cache.active];
         Ok(levels.map(encode_level).concat().into())
     }
 
@@ -334,8 +386,8 @@ impl Backend for Layers {
         Ok(keys.iter().map(find).collect())
     }
 
-    fn stats(&self, view: &dyn NodeRead, cache: &Cache) -> Result<BackendStats, StateError> {
-        let live_keys = Tries::of(cache).merged(view)?.values().flatten().count() as u64;
+    fn stats(&self, view: &dyn NodeRead, cache: &Tries) -> Result<BackendStats, StateError> {
+        let live_keys = cache.merged(view)?.values().flatten().count() as u64;
         let count = |table| -> Result<u64, StateError> {
             Ok(view.scan(table, KeyRange::ALL, Direction::Forward)?.count() as u64)
         };
@@ -344,10 +396,10 @@ impl Backend for Layers {
     }
 }
 
-retrie_state::backend_tests!(|| Arc::new(Layers::default()) as Arc<dyn Backend>);
+retrie_state::backend_tests!(|| Arc::new(Layers::default()) as Arc<dyn retrie_state::AnyBackend>);
 
 /// Runs blocks `from..to` on the tip, each with one change.
-fn run(store: &retrie_state::StateStore, kv: &MemoryStore, from: u64, to: u64) {
+fn run(store: &StateStore, kv: &MemoryStore, from: u64, to: u64) {
     for number in from..to {
         let changes = [(slot_key(number), Some(Bytes::from(vec![number as u8 + 1])))];
         let proposal = propose(store, At::Tip, common::hash(0, number), &changes).unwrap();
@@ -375,7 +427,7 @@ fn a_failed_job_fails_the_block_that_needs_it_and_no_other_and_a_retry_works() {
         assert!(matches!(&error, StateError::Job { job, .. } if job == "mock merge"), "{error}");
         assert!(error.to_string().contains("the disk is full"), "{error}");
         // Everything else goes on.
-        let reader = store.reader(At::Tip).unwrap();
+        let reader = store.at(At::Tip).unwrap();
         assert_eq!(reader.get(&slot_key(7)).unwrap(), Some(Bytes::from_static(&[8])));
     }
     let proposal = due().unwrap();
@@ -408,4 +460,40 @@ fn siblings_share_the_jobs_of_their_parent() {
     }
     assert_ne!(tips[0].root(), tips[1].root());
     assert_eq!(runs.load(Ordering::SeqCst), 2, "one merge at block 0, one at block 5");
+}
+
+#[test]
+fn rows_that_no_retained_state_reads_are_settled_without_undo() {
+    let kv = MemoryStore::new();
+    let layers = Arc::new(Layers::default());
+    let settled = layers.settled.clone();
+    let options = StoreOptions { retention: 4, ..StoreOptions::default() };
+    let mut store = common::open(layers, &kv, None, options.clone()).unwrap();
+    run(&store, &kv, 0, 40);
+    // Of generations frozen up to block 30 all rows are gone, but for those of the active one.
+    let rows = store.stats().unwrap().backend.tables[1].1;
+    assert!(rows <= 15, "{rows} rows of layers");
+    assert!(settled.load(Ordering::SeqCst) >= 25, "{settled:?}");
+    let retained = store.retained().unwrap();
+    let values = |store: &StateStore, number| {
+        let state = store.at(At::Block(common::hash(0, number))).unwrap();
+        (0..=number).map(|n| state.get(&slot_key(n)).unwrap()).collect::<Vec<_>>()
+    };
+    let expected = |number: u64| {
+        (0..=number).map(|n| Some(Bytes::from(vec![n as u8 + 1]))).collect::<Vec<_>>()
+    };
+    for reopened in [false, true] {
+        if reopened {
+            drop(store);
+            store = common::open(Arc::new(Layers::default()), &kv, None, options.clone()).unwrap();
+        }
+        for number in retained.clone() {
+            assert_eq!(values(&store, number), expected(number), "block {number}");
+        }
+    }
+    // Below the oldest of them nothing was lost either.
+    common::revert(&store, &kv, *retained.start()).unwrap();
+    assert_eq!(values(&store, *retained.start()), expected(*retained.start()));
+    run(&store, &kv, retained.start() + 1, 60);
+    assert_eq!(values(&store, 59), expected(59));
 }

@@ -37,7 +37,7 @@ pub struct LogFiles {
 
 /// The log files cannot be written.
 #[derive(Debug, thiserror::Error)]
-#[error("logs cannot be written to {}: {source}; choose another --log.file.directory", directory.display())]
+#[error("logs cannot be written to {}: {source}", directory.display())]
 pub struct LogError {
     directory: PathBuf,
     source: io::Error,

@@ -1,5 +1,7 @@
 //! How a pair is written against the one before: `docs/formats/cole.md`, Values.
 
+use retrie_state::wire::{WireReader, put_varint};
+
 const DELETED: u8 = 0;
 const FULL: u8 = 1;
 const DIFFERENCE: u8 = 2;
@@ -11,32 +13,13 @@ const SAME_LENGTH: u8 = 8;
 /// From here on, a length follows as a number of its own.
 const LONG: usize = 15;
 
-fn put_number(out: &mut Vec<u8>, mut n: u64) {
-    while n >= 0x80 {
-        out.push(n as u8 | 0x80);
-        n >>= 7;
-    }
-    out.push(n as u8);
-}
-
-/// A number at `at`, which moves behind it.
+/// A number, which mostly has one byte: merges read millions of them.
 #[inline]
-fn number(bytes: &[u8], at: &mut usize) -> Option<u64> {
-    let first = *bytes.get(*at)?;
-    *at += 1;
-    if first < 0x80 {
-        return Some(first.into());
+fn number(bytes: &mut WireReader<'_>) -> Option<u64> {
+    match bytes.rest() {
+        [byte @ 0..0x80, ..] => bytes.take(1).ok().map(|_| u64::from(*byte)),
+        _ => bytes.varint().ok(),
     }
-    let mut n = u64::from(first & 0x7f);
-    for shift in (7..64).step_by(7) {
-        let byte = *bytes.get(*at)?;
-        *at += 1;
-        n |= u64::from(byte & 0x7f) << shift;
-        if byte < 0x80 {
-            return Some(n);
-        }
-    }
-    None
 }
 
 /// Differences of blocks of different keys have either sign.
@@ -142,45 +125,40 @@ pub(super) enum Change<'a> {
 impl<'a> Entry<'a> {
     /// Reads the pair at `at`, after one whose key has `key_len` bytes (0 at a restart).
     #[inline]
-    pub(super) fn read(bytes: &'a [u8], mut at: usize, key_len: usize) -> Option<Self> {
-        let take = |at: &mut usize, len: usize| {
-            let taken = bytes.get(*at..at.checked_add(len)?)?;
-            *at += len;
-            Some(taken)
-        };
-        let head = *bytes.get(at)?;
-        at += 1;
+    pub(super) fn read(bytes: &'a [u8], at: usize, key_len: usize) -> Option<Self> {
+        let mut rest = WireReader::new(bytes.get(at..)?);
+        let head = rest.u8().ok()?;
         let mut len = usize::from(head >> 4);
         if len == LONG {
-            len = LONG.checked_add(usize::try_from(number(bytes, &mut at)?).ok()?)?;
+            len = LONG.checked_add(usize::try_from(number(&mut rest)?).ok()?)?;
         }
         let same_key = head & SAME_KEY != 0;
         let (mut shared, mut suffix, mut new_len) = (key_len, &bytes[..0], key_len);
         if !same_key {
-            shared = usize::from(*bytes.get(at)?);
-            at += 1;
-            let rest = match head & SAME_LENGTH {
-                0 => take(&mut at, 1)?[0].into(),
+            shared = rest.u8().ok()?.into();
+            let new = match head & SAME_LENGTH {
+                0 => rest.u8().ok()?.into(),
                 _ => key_len.checked_sub(shared)?,
             };
             if shared > key_len {
                 return None;
             }
-            suffix = take(&mut at, rest)?;
-            new_len = shared + rest;
+            suffix = rest.take(new).ok()?;
+            new_len = shared + new;
         }
-        let block = number(bytes, &mut at)?;
+        let block = number(&mut rest)?;
         let value = match head & KIND {
             DELETED => Change::Deleted,
-            FULL => Change::Full(take(&mut at, len)?),
+            FULL => Change::Full(rest.take(len).ok()?),
             DIFFERENCE => {
-                let prefix = usize::try_from(number(bytes, &mut at)?).ok()?;
-                let suffix = usize::try_from(number(bytes, &mut at)?).ok()?;
-                Change::Difference { prefix, suffix, middle: take(&mut at, len)? }
+                let prefix = usize::try_from(number(&mut rest)?).ok()?;
+                let suffix = usize::try_from(number(&mut rest)?).ok()?;
+                Change::Difference { prefix, suffix, middle: rest.take(len).ok()? }
             }
             _ => return None,
         };
-        Some(Self { same_key, shared, suffix, key_len: new_len, block, value, end: at })
+        let end = bytes.len() - rest.rest().len();
+        Some(Self { same_key, shared, suffix, key_len: new_len, block, value, end })
     }
 
     /// The block, after a pair of block `before`.
@@ -224,10 +202,10 @@ impl<'a> Entry<'a> {
         }
         out.push(head | (bytes.len().min(LONG) as u8) << 4);
         if bytes.len() >= LONG {
-            put_number(out, (bytes.len() - LONG) as u64);
+            put_varint(out, (bytes.len() - LONG) as u64);
         }
         if same_key {
-            put_number(out, block.wrapping_sub(before.block));
+            put_varint(out, block.wrapping_sub(before.block));
         } else {
             let shared = common(before.key.iter(), key.iter());
             out.push(shared as u8);
@@ -235,11 +213,11 @@ impl<'a> Entry<'a> {
                 out.push((key.len() - shared) as u8);
             }
             out.extend_from_slice(&key[shared..]);
-            put_number(out, zigzag(block.wrapping_sub(before.block) as i64));
+            put_varint(out, zigzag(block.wrapping_sub(before.block) as i64));
         }
         if let Some((prefix, suffix)) = ends {
-            put_number(out, prefix as u64);
-            put_number(out, suffix as u64);
+            put_varint(out, prefix as u64);
+            put_varint(out, suffix as u64);
         }
         out.extend_from_slice(bytes);
     }
@@ -250,4 +228,20 @@ pub(super) fn common<'a>(
     b: impl Iterator<Item = &'a u8>,
 ) -> usize {
     a.zip(b).take_while(|(a, b)| a == b).count()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_in_a_longer_form_than_need_be_is_refused() {
+        let mut bytes = Vec::new();
+        Entry::write(&mut bytes, &Current::default(), &[1, 2], 5, Some(&[9]));
+        let read = |bytes: &[u8]| Entry::read(bytes, 0, 0).map(|entry| (entry.block(0), entry.end));
+        assert_eq!(read(&bytes), Some((5, bytes.len())));
+        // Head, shared, length of the rest, the rest; then the block, zigzag.
+        assert_eq!(bytes[5], 10);
+        assert_eq!(read(&[&bytes[..5], &[0x8a, 0x00], &bytes[6..]].concat()), None);
+    }
 }

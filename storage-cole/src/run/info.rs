@@ -7,8 +7,7 @@ use super::{
     merkle::Shape,
 };
 use crate::hash::Source;
-use alloy_primitives::B256;
-use retrie_state::StateError;
+use retrie_state::{StateError, wire::WireReader};
 use std::{
     fs::File,
     io::{ErrorKind, Read},
@@ -82,31 +81,20 @@ impl RunInfo {
     }
 
     /// Reads [`encode`](Self::encode)'s bytes off the front; `None` if they describe no run.
-    pub(crate) fn decode(bytes: &mut &[u8]) -> Option<Self> {
-        fn take<'a>(bytes: &mut &'a [u8], len: usize) -> Option<&'a [u8]> {
-            let (taken, rest) = bytes.split_at_checked(len)?;
-            *bytes = rest;
-            Some(taken)
-        }
-        fn byte(bytes: &mut &[u8]) -> Option<u8> {
-            Some(take(bytes, 1)?[0])
-        }
-        fn number(bytes: &mut &[u8]) -> Option<u64> {
-            Some(u64::from_be_bytes(take(bytes, 8)?.try_into().ok()?))
-        }
-        let stem = byte(bytes)?.into();
-        let stem = std::str::from_utf8(take(bytes, stem)?).ok()?.to_owned();
+    pub(crate) fn decode(bytes: &mut WireReader<'_>) -> Option<Self> {
+        let stem = usize::from(bytes.u8().ok()?);
+        let stem = std::str::from_utf8(bytes.take(stem).ok()?).ok()?.to_owned();
         let source = Source {
-            pairs: number(bytes)?,
-            first_block: number(bytes)?,
-            last_block: number(bytes)?,
-            top: B256::from_slice(take(bytes, 32)?),
-            filter_blocks: number(bytes)?,
-            filter_top: B256::from_slice(take(bytes, 32)?),
+            pairs: bytes.u64().ok()?,
+            first_block: bytes.u64().ok()?,
+            last_block: bytes.u64().ok()?,
+            top: bytes.hash().ok()?,
+            filter_blocks: bytes.u64().ok()?,
+            filter_top: bytes.hash().ok()?,
         };
-        let (keys, fanout, value_pages) = (number(bytes)?, byte(bytes)?, number(bytes)?);
-        let layers = byte(bytes)?;
-        let index_pages = (0..layers).map(|_| number(bytes)).collect::<Option<Vec<_>>>()?;
+        let (keys, fanout) = (bytes.u64().ok()?, bytes.u8().ok()?);
+        let (value_pages, layers) = (bytes.u64().ok()?, bytes.u8().ok()?);
+        let index_pages = (0..layers).map(|_| bytes.u64().ok()).collect::<Option<Vec<_>>>()?;
         let info = Self { stem, source, keys, fanout, value_pages, index_pages };
         info.is_possible().then_some(info)
     }
@@ -159,7 +147,7 @@ impl RunInfo {
         if version != VERSION {
             return wrong(format!("its format has version {version}, not {VERSION}"));
         }
-        match Self::decode(&mut &page[10..PAYLOAD]) {
+        match Self::decode(&mut WireReader::new(&page[10..PAYLOAD])) {
             Some(info) if info.stem == stem => Ok(Some(info)),
             Some(info) => wrong(format!("it describes run {}", info.stem)),
             None => wrong("its description cannot be read".into()),

@@ -12,7 +12,7 @@ use crate::{
 };
 use alloc::{vec, vec::Vec};
 use alloy_primitives::B256;
-use retrie_state::{ProofError, StateKey, Value};
+use retrie_state::{ProofError, StateKey, Value, wire::WireReader};
 
 /// How far below the top of a tree a node may be. A complete binary tree of 2^64 pairs is so high.
 const MAX_DEPTH: usize = 64;
@@ -20,7 +20,7 @@ const MAX_DEPTH: usize = 64;
 /// The bytes of a proof that are still to be read. What is allocated is a small multiple of what has
 /// been read.
 pub(crate) struct Reader<'a> {
-    bytes: &'a [u8],
+    bytes: WireReader<'a>,
     asked: &'a Asked,
     /// Last block of the range.
     last: u64,
@@ -30,24 +30,24 @@ pub(crate) struct Reader<'a> {
 impl<'a> Reader<'a> {
     /// Reads the answer to a question of these keys, up to the block `last`, under a store's fanout.
     pub(crate) const fn new(bytes: &'a [u8], asked: &'a Asked, last: u64, fanout: u8) -> Self {
-        Self { bytes, asked, last, fanout }
+        Self { bytes: WireReader::new(bytes), asked, last, fanout }
     }
 
     /// What comes first: the horizon.
     pub(crate) fn horizon(&mut self) -> Result<u64, ProofError> {
-        if self.byte()? != KIND {
+        if self.bytes.u8()? != KIND {
             return Err(malformed("kind"));
         }
-        self.number()
+        Ok(self.bytes.varint()?)
     }
 
     /// What comes after the groups in memory: by level, the number of runs of its two groups.
     pub(crate) fn levels(&mut self) -> Result<&'a [[u8; 2]], ProofError> {
-        let count = self.number()?;
+        let count = self.bytes.varint()?;
         if count > u16::MAX.into() {
             return Err(malformed("number of levels"));
         }
-        let levels = self.take(2 * count as usize)?.as_chunks().0;
+        let levels = self.bytes.take(2 * count as usize)?.as_chunks().0;
         if levels.last() == Some(&[0, 0]) {
             return Err(malformed("the last level is empty"));
         }
@@ -60,8 +60,8 @@ impl<'a> Reader<'a> {
         is_run: bool,
         open: &[usize],
     ) -> Result<SourceProof, ProofError> {
-        match (self.byte()?, open) {
-            (CLOSED, []) => Ok(SourceProof::Closed(self.hash()?)),
+        match (self.bytes.u8()?, open) {
+            (CLOSED, []) => Ok(SourceProof::Closed(self.bytes.hash()?)),
             (EMPTY, [_, ..]) if !is_run => Ok(SourceProof::Empty),
             (YOUNG, [_, ..]) => self.young(is_run),
             (SEARCHED, [_, ..]) => self.searched(is_run, open),
@@ -79,9 +79,9 @@ impl<'a> Reader<'a> {
         if source.first_block <= self.last {
             return Err(malformed("a source is not as young as it is said to be"));
         }
-        source.top = self.hash()?;
+        source.top = self.bytes.hash()?;
         if is_run {
-            source.filter_top = self.hash()?;
+            source.filter_top = self.bytes.hash()?;
         }
         Ok(SourceProof::Young(source))
     }
@@ -97,15 +97,15 @@ impl<'a> Reader<'a> {
             filter = self.filter(source.filter_blocks, open, &excluded)?;
         }
         let tree = match excluded.iter().all(|excluded| *excluded) {
-            true => Node::Hidden(self.hash()?),
+            true => Node::Hidden(self.bytes.hash()?),
             false => self.node(0)?,
         };
         Ok(SourceProof::Searched { source, excluded, filter, tree })
     }
 
     fn description(&mut self, is_run: bool) -> Result<Source, ProofError> {
-        let (pairs, first_block) = (self.number()?, self.number()?);
-        let (last_block, filter_blocks) = (self.number()?, self.number()?);
+        let (pairs, first_block) = (self.bytes.varint()?, self.bytes.varint()?);
+        let (last_block, filter_blocks) = (self.bytes.varint()?, self.bytes.varint()?);
         if pairs == 0 || first_block > last_block || (filter_blocks > 0) != is_run {
             return Err(malformed("description of a source"));
         }
@@ -114,7 +114,7 @@ impl<'a> Reader<'a> {
     }
 
     fn excluded(&mut self, excluded: &mut [bool]) -> Result<(), ProofError> {
-        let bytes = self.take(excluded.len().div_ceil(8))?;
+        let bytes = self.bytes.take(excluded.len().div_ceil(8))?;
         for (byte, bits) in bytes.iter().zip(excluded.chunks_mut(8)) {
             if u32::from(*byte) >> bits.len() != 0 {
                 return Err(malformed("excluded keys"));
@@ -132,13 +132,16 @@ impl<'a> Reader<'a> {
     ) -> Result<FilterProof, ProofError> {
         let known = self.asked.blocks(chosen(open, excluded), blocks);
         if known.is_empty() {
-            return Ok(FilterProof::Top(self.hash()?));
+            return Ok(FilterProof::Top(self.bytes.hash()?));
         }
-        let shown = self.take(known.len().saturating_mul(64))?.as_chunks().0.to_vec();
+        let shown = self.bytes.take(known.len().saturating_mul(64))?.as_chunks().0.to_vec();
         let known = known.into_iter().map(|block| (block, ())).collect();
         let mut hashes = Vec::new();
         let fanout = self.fanout;
-        let read = |_, _| self.hash().map(|hash| hashes.push(hash));
+        let read = |_, _| -> Result<(), ProofError> {
+            hashes.push(self.bytes.hash()?);
+            Ok(())
+        };
         multi::climb(fanout, blocks, known, read, |_| ())?;
         Ok(FilterProof::Blocks { blocks: shown, hashes })
     }
@@ -147,15 +150,15 @@ impl<'a> Reader<'a> {
         if depth > MAX_DEPTH {
             return Err(malformed("nodes are nested too deep"));
         }
-        match self.byte()? {
-            HIDDEN => self.hash().map(Node::Hidden),
+        match self.bytes.u8()? {
+            HIDDEN => Ok(Node::Hidden(self.bytes.hash()?)),
             INNER => {
-                let count = usize::from(self.byte()?);
+                let count = usize::from(self.bytes.u8()?);
                 if count == 0 {
                     return Err(malformed("a node without children"));
                 }
                 // A child has four bytes at least, were it for the pair in it.
-                let mut children = Vec::with_capacity(count.min(self.bytes.len() / 4));
+                let mut children = Vec::with_capacity(count.min(self.bytes.rest().len() / 4));
                 for _ in 0..count {
                     children.push(self.node(depth + 1)?);
                 }
@@ -167,11 +170,11 @@ impl<'a> Reader<'a> {
     }
 
     fn pair(&mut self) -> Result<Pair, ProofError> {
-        let key = match self.number()? {
+        let key = match self.bytes.varint()? {
             kind @ 0..ASKED => {
                 let mut key = Vec::with_capacity(StateKey::MAX_ENCODED_LEN);
                 key.push(kind as u8);
-                key.extend_from_slice(self.take(if kind == 0 { 20 } else { 52 })?);
+                key.extend_from_slice(self.bytes.take(if kind == 0 { 20 } else { 52 })?);
                 if self.asked.number(&key).is_some() {
                     return Err(malformed("a key that is asked for is written out"));
                 }
@@ -183,47 +186,15 @@ impl<'a> Reader<'a> {
                 self.asked.key(number.ok_or_else(|| malformed("asked key"))?).to_vec()
             }
         };
-        let block = self.number()?;
-        let value = match self.number()? {
+        let block = self.bytes.varint()?;
+        let value = match self.bytes.varint()? {
             0 => None,
             len => {
                 let len = usize::try_from(len - 1).map_err(|_| malformed("value"))?;
-                Some(Value::copy_from_slice(self.take(len)?))
+                Some(Value::copy_from_slice(self.bytes.take(len)?))
             }
         };
         Ok(Pair { key, block, value })
-    }
-
-    fn take(&mut self, len: usize) -> Result<&'a [u8], ProofError> {
-        let (head, rest) =
-            self.bytes.split_at_checked(len).ok_or_else(|| malformed("it ends early"))?;
-        self.bytes = rest;
-        Ok(head)
-    }
-
-    fn byte(&mut self) -> Result<u8, ProofError> {
-        Ok(self.take(1)?[0])
-    }
-
-    fn hash(&mut self) -> Result<B256, ProofError> {
-        self.take(32).map(B256::from_slice)
-    }
-
-    fn number(&mut self) -> Result<u64, ProofError> {
-        let mut number = 0;
-        for shift in (0..64).step_by(7) {
-            let byte = self.byte()?;
-            let bits = u64::from(byte & 0x7f);
-            // Neither bits that do not fit nor a last byte without any.
-            if bits << shift >> shift != bits || byte == 0 && shift > 0 {
-                break;
-            }
-            number |= bits << shift;
-            if byte < 0x80 {
-                return Ok(number);
-            }
-        }
-        Err(malformed("number"))
     }
 }
 

@@ -9,14 +9,15 @@ use crate::{
     tree::{Node, Pair},
 };
 use alloc::{vec, vec::Vec};
+use retrie_state::wire::put_varint;
 
 impl Proof {
     /// Its bytes, as an answer to a question of these keys.
     pub(crate) fn encode(&self, asked: &Asked) -> Vec<u8> {
         let mut out = vec![KIND];
-        put_number(&mut out, self.horizon);
+        put_varint(&mut out, self.horizon);
         self.memory.iter().for_each(|source| source.put(&mut out, asked));
-        put_number(&mut out, self.levels.len() as u64);
+        put_varint(&mut out, self.levels.len() as u64);
         for (writing, merging) in &self.levels {
             out.extend([writing.len() as u8, merging.len() as u8]);
         }
@@ -72,7 +73,7 @@ impl SourceProof {
 fn put_description(out: &mut Vec<u8>, source: &Source) {
     let Source { pairs, first_block, last_block, filter_blocks, .. } = *source;
     for number in [pairs, first_block, last_block, filter_blocks] {
-        put_number(out, number);
+        put_varint(out, number);
     }
 }
 
@@ -89,22 +90,13 @@ fn put_node(out: &mut Vec<u8>, node: &Node, asked: &Asked) {
         Node::Pair(Pair { key, block, value }) => {
             out.push(PAIR);
             match asked.number(key) {
-                Some(number) => put_number(out, number as u64 + ASKED),
+                Some(number) => put_varint(out, number as u64 + ASKED),
                 // The first byte of a key is 0 or 1, and tells how long it is.
                 None => out.extend(key),
             }
-            put_number(out, *block);
-            put_number(out, value.as_ref().map_or(0, |value| value.len() as u64 + 1));
+            put_varint(out, *block);
+            put_varint(out, value.as_ref().map_or(0, |value| value.len() as u64 + 1));
             out.extend(value.iter().flatten());
         }
     }
-}
-
-/// LEB128: seven bits a byte, the lowest first.
-fn put_number(out: &mut Vec<u8>, mut number: u64) {
-    while number >= 0x80 {
-        out.push(number as u8 | 0x80);
-        number >>= 7;
-    }
-    out.push(number as u8);
 }

@@ -5,8 +5,8 @@
 use alloy_primitives::{Address, B256, Bytes, U256};
 use rand::{Rng, rngs::StdRng};
 use retrie_state::{
-    At, DeltaBuilder, KvStore, MemoryStore, StateCheckSink, StateError, StateKey, StateStore,
-    StoreOptions, Value, Version,
+    At, BlockRef, DeltaBuilder, KvStore, MemoryStore, StateAt, StateCheckSink, StateError,
+    StateKey, StateStore, StoreOptions, Value, Version,
 };
 use retrie_storage_cole::{Cole, Params};
 use std::{collections::BTreeMap, sync::Arc};
@@ -55,6 +55,16 @@ impl Chain {
 
     pub(crate) fn store(&self) -> &StateStore {
         self.store.as_ref().unwrap()
+    }
+
+    /// The state of the tip.
+    pub(crate) fn tip(&self) -> StateAt {
+        self.store().at(At::Tip).unwrap()
+    }
+
+    /// The state of an older block, by the backend's history.
+    pub(crate) fn past(&self, number: u64) -> Result<StateAt, StateError> {
+        self.store().history(BlockRef::new(number, Self::hash(number)))
     }
 
     pub(crate) fn close(&mut self) {

@@ -118,6 +118,13 @@ impl Params {
         &quotients.points()[start..start + height]
     }
 
+    /// Bytes of the tables, whether they are made in memory or mapped from a file, which takes them
+    /// from the page cache: blocks and proofs read all over them.
+    pub(crate) fn bytes(&self) -> u64 {
+        let tables = [Some(&self.increments), self.quotients.as_ref()];
+        tables.into_iter().flatten().map(|table| size_of_val(table.points()) as u64).sum()
+    }
+
     /// Parameters over whole tables.
     pub(super) fn from_tables(
         verifier: VerifierParams,

@@ -3,9 +3,7 @@
 
 use super::wire::{self, Entry, Occupant, Place, Proof, Tree, Tuple};
 use crate::{
-    amt,
-    cache::State,
-    hash,
+    amt, hash,
     merkle::{self, Group},
     params::Params,
     point::Point,
@@ -14,6 +12,7 @@ use crate::{
         group_key, range_key, slot_key,
     },
     shard::ProofShard,
+    state::State,
     tree::{entries_of, occupant},
 };
 use alloy_primitives::{B256, Bytes};

@@ -5,52 +5,30 @@ use super::wire::{Amt, Entry, Occupant, Place, Tuple};
 use crate::amt::{SLOTS, VERSION_BITS};
 use alloc::vec::Vec;
 use alloy_primitives::B256;
-use retrie_state::{ProofError, StateKey, Value};
+use retrie_state::{ProofError, StateKey, Value, wire::WireReader};
 
 /// The bytes of a proof that are still to be read.
-pub(super) struct Reader<'a>(&'a [u8]);
+pub(super) struct Reader<'a>(WireReader<'a>);
 
 impl<'a> Reader<'a> {
-    pub(super) fn new(bytes: &'a [u8]) -> Self {
-        Self(bytes)
+    pub(super) const fn new(bytes: &'a [u8]) -> Self {
+        Self(WireReader::new(bytes))
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    pub(super) const fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    fn take(&mut self, len: usize) -> Result<&'a [u8], ProofError> {
-        let (head, rest) =
-            self.0.split_at_checked(len).ok_or_else(|| malformed("it ends early"))?;
-        self.0 = rest;
-        Ok(head)
-    }
-
     pub(super) fn array<const N: usize>(&mut self) -> Result<&'a [u8; N], ProofError> {
-        let (head, rest) = self.0.split_first_chunk().ok_or_else(|| malformed("it ends early"))?;
-        self.0 = rest;
-        Ok(head)
+        Ok(self.0.array()?)
     }
 
     pub(super) fn byte(&mut self) -> Result<u8, ProofError> {
-        Ok(self.array::<1>()?[0])
+        Ok(self.0.u8()?)
     }
 
     pub(super) fn varint(&mut self) -> Result<u64, ProofError> {
-        let mut number = 0;
-        for shift in (0..64).step_by(7) {
-            let byte = self.byte()?;
-            let bits = u64::from(byte & 0x7f);
-            // Neither bits that do not fit nor a last byte without any.
-            if bits << shift >> shift != bits || byte == 0 && shift > 0 {
-                break;
-            }
-            number |= bits << shift;
-            if byte < 0x80 {
-                return Ok(number);
-            }
-        }
-        Err(malformed("number"))
+        Ok(self.0.varint()?)
     }
 
     pub(super) fn is_hole(&mut self, whole: bool) -> Result<bool, ProofError> {
@@ -64,7 +42,7 @@ impl<'a> Reader<'a> {
     }
 
     pub(super) fn hashes(&mut self, count: usize) -> Result<Vec<B256>, ProofError> {
-        let bytes = self.take(count.saturating_mul(32))?;
+        let bytes = self.0.take(count.saturating_mul(32))?;
         Ok(bytes.as_chunks().0.iter().map(B256::from).collect())
     }
 
@@ -92,7 +70,7 @@ impl<'a> Reader<'a> {
         }
         let quotients = match self.is_hole(whole)? {
             true => None,
-            false => Some(self.take(usize::from(height) * 32)?.as_chunks().0.to_vec()),
+            false => Some(self.0.take(usize::from(height) * 32)?.as_chunks().0.to_vec()),
         };
         let mask = self.byte()?;
         if mask >> SLOTS != 0 {
@@ -118,7 +96,7 @@ impl<'a> Reader<'a> {
                 let rest = if kind == 0 { 20 } else { 52 };
                 let mut key = Vec::with_capacity(1 + rest);
                 key.push(kind as u8);
-                key.extend_from_slice(self.take(rest)?);
+                key.extend_from_slice(self.0.take(rest)?);
                 Occupant::Other(StateKey::decode(&key).ok_or_else(|| malformed("key"))?)
             }
             at => Occupant::Asked(u32::try_from(at - 2).map_err(|_| malformed("asked key"))?),
@@ -127,7 +105,7 @@ impl<'a> Reader<'a> {
             0 => None,
             _ => {
                 let len = usize::try_from(self.varint()?).map_err(|_| malformed("value"))?;
-                Some(Value::copy_from_slice(self.take(len)?))
+                Some(Value::copy_from_slice(self.0.take(len)?))
             }
         };
         Ok(Tuple { occupant, value, place: self.place(first, blocks)? })
@@ -142,15 +120,6 @@ impl<'a> Reader<'a> {
             u32::try_from(self.varint()?).map_err(|_| malformed("position of a tuple"))?;
         Ok(Place { block: first + block, position })
     }
-}
-
-/// LEB128: seven bits a byte, the lowest first.
-pub(super) fn put_varint(out: &mut Vec<u8>, mut number: u64) {
-    while number >= 0x80 {
-        out.push(number as u8 | 0x80);
-        number >>= 7;
-    }
-    out.push(number as u8);
 }
 
 pub(super) const fn malformed(what: &'static str) -> ProofError {

@@ -8,14 +8,14 @@
 //! entries of the root AMT, nor the siblings within the trees of other blocks. All else is the same
 //! on every node, so that the parts of several nodes [merge](Proof::merge) into a whole.
 
-use super::reader::{Reader, malformed, put_varint};
+use super::reader::{Reader, malformed};
 use crate::{
     amt::{MAX_HEIGHT, SLOTS},
     merkle,
 };
 use alloc::{collections::BTreeMap, vec::Vec};
 use alloy_primitives::B256;
-use retrie_state::{ProofError, StateKey, Value};
+use retrie_state::{ProofError, StateKey, Value, wire::put_varint};
 
 /// A point of G1 as proofs have it: see [`Point::from_compressed`](crate::point::Point). Not
 /// checked before everything cheaper is.

@@ -3,8 +3,8 @@
 use alloy_primitives::{Address, B256, Bytes, U256};
 use rand::{Rng, rngs::StdRng};
 use retrie_state::{
-    At, DeltaBuilder, KvStore, MemoryStore, ProofError, StateCheckSink, StateError, StateKey,
-    StateProof, StateStore, StoreOptions, Value,
+    At, DeltaBuilder, KvStore, MemoryStore, ProofError, StateAt, StateCheckSink, StateError,
+    StateKey, StateProof, StateStore, StoreOptions, Value,
 };
 use retrie_storage_lvmt::Lvmt;
 use std::{collections::BTreeMap, sync::Arc};
@@ -95,13 +95,14 @@ impl Chain {
         (self.number, self.values) = (number + 1, values);
     }
 
-    pub(crate) fn tip(&self) -> B256 {
-        Self::hash(self.number - 1)
+    /// The state of the tip.
+    pub(crate) fn tip(&self) -> StateAt {
+        self.store.at(At::Tip).unwrap()
     }
 
     /// Proves `keys` at the tip and checks what the proof shows.
     pub(crate) fn prove(&self, keys: &[StateKey]) -> StateProof {
-        let proof = self.store.prove(At::Tip, keys).unwrap();
+        let proof = self.tip().prove(keys).unwrap();
         self.check_proof(keys, proof.root, &proof.bytes).unwrap();
         proof
     }

@@ -18,11 +18,8 @@ mod nodes;
 
 use crate::{
     TrieHash,
-    bulk::{self, Layout, Unkept},
-    merge::merge_nodes,
-    proof,
-    touched::{Touched, by_account},
-    trie::{Item, Trie},
+    ethereum::{self, Layout, Touched, by_account, merge_nodes},
+    trie::{Item, Trie, Unkept},
     verify,
 };
 use alloy_primitives::{Address, B256, Bytes};
@@ -30,11 +27,11 @@ pub use nodes::NODES;
 use nodes::{NewNodes, NodeCache, Nodes, Reader, Tries, node_cache};
 use rayon::prelude::*;
 use retrie_state::{
-    AccountNodes, AccountProofs, Applied, ApplyContext, Backend, BackendStats, BulkSink, Cache,
-    Capabilities, Change, Direction, History, Identity, Jobs, KeyRange, NodeRead, NodeWrite,
-    ProofError, StateDelta, StateError, StateKey, Table, Value, prefix_end,
+    AccountNodes, AccountProofs, Applied, ApplyContext, Backend, BackendStats, BulkSink,
+    Capabilities, Change, Direction, History, Identity, KeyRange, NodeRead, NodeWrite, ProofError,
+    StateDelta, StateError, StateKey, Table, Value, prefix_end,
 };
-use std::{fmt, ops::RangeInclusive, sync::Arc};
+use std::{fmt, ops::RangeInclusive, path::Path, sync::Arc};
 
 /// Every key that ever had a value, since the trie knows but hashes of keys; and how many have one.
 pub const KEYS: Table = Table::new(0x13, "MptArchiveKeys");
@@ -72,27 +69,22 @@ impl MptArchive {
     }
 
     /// The EIP-1186 proof of the account at `address` and of some of its slots in the state of
-    /// `cache`, as `eth_getProof` returns it.
+    /// this root, as `eth_getProof` returns it.
     ///
     /// # Errors
     /// [`StateError::Corrupt`] if a node is missing or malformed.
     pub fn account_proof(
         &self,
         view: &dyn NodeRead,
-        cache: &Cache,
+        root: &B256,
         address: &Address,
         slots: &[B256],
     ) -> Result<verify::AccountProof, StateError> {
-        proof::account_proof(&self.tries(view, cache)?, address, slots)
+        ethereum::account_proof(&self.tries(view, root), address, slots)
     }
 
     fn nodes<'a>(&'a self, view: &'a dyn NodeRead) -> Nodes<'a> {
         Nodes { view, cache: &self.cache, with: self.with }
-    }
-
-    /// The root of the state that `cache` belongs to.
-    fn root(&self, view: &dyn NodeRead, cache: &Cache) -> Result<B256, StateError> {
-        cache.downcast_ref::<B256>().map_or_else(|| self.last_root(view), |root| Ok(*root))
     }
 
     fn last_root(&self, view: &dyn NodeRead) -> Result<B256, StateError> {
@@ -103,26 +95,22 @@ impl MptArchive {
         }
     }
 
-    fn tries<'a>(&'a self, view: &'a dyn NodeRead, cache: &Cache) -> Result<Tries<'a>, StateError> {
-        Ok(Tries { nodes: self.nodes(view), root: self.root(view, cache)? })
+    fn tries<'a>(&'a self, view: &'a dyn NodeRead, root: &B256) -> Tries<'a> {
+        Tries { nodes: self.nodes(view), root: *root }
     }
 
-    fn reader<'a>(
-        &'a self,
-        view: &'a dyn NodeRead,
-        cache: &Cache,
-    ) -> Result<Reader<'a>, StateError> {
-        Ok(Reader::new(self.nodes(view), self.root(view, cache)?))
+    fn reader<'a>(&'a self, view: &'a dyn NodeRead, root: &B256) -> Reader<'a> {
+        Reader::new(self.nodes(view), *root)
     }
 
-    /// The keys from `start` on that have a value in the state of `cache`, in key order.
+    /// The keys of `range` that have a value in the state under `root`, in key order.
     fn present<'a>(
         &'a self,
         view: &'a dyn NodeRead,
-        cache: &Cache,
+        root: &B256,
         range: KeyRange<'_>,
     ) -> Result<impl Iterator<Item = Result<(StateKey, Value), StateError>> + 'a, StateError> {
-        let mut reader = self.reader(view, cache)?;
+        let mut reader = self.reader(view, root);
         let rows = view.scan(KEYS, range, Direction::Forward)?;
         Ok(rows.filter_map(move |row| {
             let entry = row.and_then(|(key, _)| {
@@ -183,29 +171,32 @@ fn account(
     Ok((item, new))
 }
 
-impl AccountProofs for MptArchive {
+impl AccountProofs<B256> for MptArchive {
     fn account_nodes(
         &self,
         view: &dyn NodeRead,
-        cache: &Cache,
+        root: &B256,
         address: &Address,
         slots: &[B256],
     ) -> Result<AccountNodes, StateError> {
-        self.account_proof(view, cache, address, slots).map(AccountNodes::from)
+        self.account_proof(view, root, address, slots).map(AccountNodes::from)
     }
 
     fn merge_nodes(
         &self,
         view: &dyn NodeRead,
-        cache: &Cache,
+        root: &B256,
         removed: &[StateKey],
     ) -> Result<Vec<Bytes>, StateError> {
-        merge_nodes(&self.tries(view, cache)?, removed)
+        merge_nodes(&self.tries(view, root), removed)
     }
 }
 
 impl Backend for MptArchive {
-    fn account_proofs(&self) -> Option<&dyn AccountProofs> {
+    /// The root of the state.
+    type Cache = B256;
+
+    fn account_proofs(&self) -> Option<&dyn AccountProofs<B256>> {
         // Under another hash they are none that anybody else could check.
         self.capabilities().ethereum_root.then_some(self)
     }
@@ -224,7 +215,6 @@ impl Backend for MptArchive {
             absence_proofs: true,
             state_determined_root: true,
             ethereum_root: self.with == TrieHash::Keccak256,
-            history: true,
         }
     }
 
@@ -240,29 +230,28 @@ impl Backend for MptArchive {
         self.with.empty_root()
     }
 
-    fn open(&self, view: &dyn NodeRead, _: &Jobs) -> Result<Cache, StateError> {
-        Ok(Arc::new(self.last_root(view)?))
+    fn open(&self, view: &dyn NodeRead, _: Option<&Path>) -> Result<B256, StateError> {
+        self.last_root(view)
     }
 
     fn apply(
         &self,
         context: &ApplyContext<'_>,
         view: &mut dyn NodeWrite,
-        cache: &Cache,
+        parent: &B256,
         delta: &StateDelta,
-    ) -> Result<Applied, StateError> {
-        let parent = self.root(view.as_read(), cache)?;
+    ) -> Result<Applied<B256>, StateError> {
         let nodes = self.nodes(view.as_read());
         let done = by_account(delta)
             .par_iter()
             .with_min_len(4)
-            .map(|touched| account(nodes, parent, touched))
+            .map(|touched| account(nodes, *parent, touched))
             .collect::<Result<Vec<_>, _>>()?;
         let (mut items, new): (Vec<Item>, Vec<NewNodes>) = done.into_iter().unzip();
         items.sort_unstable_by_key(|item| item.key);
         let mut new_above = NewNodes::default();
         let accounts =
-            Trie::unresolved(self.with, parent).update(&nodes, &items, &mut new_above)?;
+            Trie::unresolved(self.with, *parent).update(&nodes, &items, &mut new_above)?;
         let root = accounts.hash();
 
         for (hash, row) in new.into_iter().chain([new_above]).flat_map(|nodes| nodes.0) {
@@ -278,38 +267,35 @@ impl Backend for MptArchive {
         let live = live_after(live_keys(view.as_read())?, delta);
         view.put(KEYS, LIVE, Bytes::copy_from_slice(&live.to_be_bytes()))?;
         view.put(ROOTS, &context.number.to_be_bytes(), Bytes::copy_from_slice(root.as_slice()))?;
-        Ok(Applied { root, cache: Arc::new(root) })
+        Ok(Applied { root, cache: root })
     }
 
-    fn hint(&self, view: &dyn NodeRead, cache: &Cache, keys: &[StateKey]) {
-        // What cannot be read now will be reported when it is needed.
-        if let Ok(root) = self.root(view, cache) {
-            let nodes = self.nodes(view);
-            keys.par_chunks(16).for_each(|keys| {
-                let mut reader = Reader::new(nodes, root);
-                keys.iter().for_each(|key| drop(reader.get(key)));
-            });
-        }
+    fn hint(&self, view: &dyn NodeRead, root: &B256, keys: &[StateKey]) {
+        keys.par_chunks(16).for_each(|keys| {
+            let mut reader = self.reader(view, root);
+            // What cannot be read now will be reported when it is needed.
+            keys.iter().for_each(|key| drop(reader.get(key)));
+        });
     }
 
     fn read(
         &self,
         view: &dyn NodeRead,
-        cache: &Cache,
+        root: &B256,
         key: &StateKey,
     ) -> Result<Option<Value>, StateError> {
-        self.reader(view, cache)?.get(key)
+        self.reader(view, root).get(key)
     }
 
     fn slots_of(
         &self,
         view: &dyn NodeRead,
-        cache: &Cache,
+        root: &B256,
         address: &Address,
     ) -> Result<Vec<(B256, Value)>, StateError> {
         let start = StateKey::Slot(*address, B256::ZERO).encode();
         let end = prefix_end(&start[..21]);
-        self.present(view, cache, KeyRange { start: &start[..21], end: end.as_deref() })?
+        self.present(view, root, KeyRange { start: &start[..21], end: end.as_deref() })?
             .map(|entry| match entry? {
                 (StateKey::Slot(_, slot), value) => Ok((slot, value)),
                 (key, _) => Err(StateError::corrupt(KEYS.name, format!("{key} among slots"))),
@@ -320,13 +306,13 @@ impl Backend for MptArchive {
     fn entries(
         &self,
         view: &dyn NodeRead,
-        cache: &Cache,
+        root: &B256,
         start: Option<&StateKey>,
         limit: usize,
     ) -> Result<Vec<(StateKey, Value)>, StateError> {
         let start = start.map(StateKey::encode);
         let range = KeyRange::new(start.as_deref().unwrap_or(&[]), LIVE);
-        self.present(view, cache, range)?.take(limit).collect()
+        self.present(view, root, range)?.take(limit).collect()
     }
 
     fn bulk_load(
@@ -336,7 +322,7 @@ impl Backend for MptArchive {
         sink: &mut dyn BulkSink,
     ) -> Result<B256, StateError> {
         let mut load = Load { with: self.with, live_keys: 0 };
-        let root = bulk::load(&mut load, entries, sink)?;
+        let root = ethereum::load(&mut load, entries, sink)?;
         sink.put(KEYS, LIVE, &load.live_keys.to_be_bytes())?;
         sink.put(ROOTS, &number.to_be_bytes(), root.as_slice())?;
         Ok(root)
@@ -345,10 +331,10 @@ impl Backend for MptArchive {
     fn prove(
         &self,
         view: &dyn NodeRead,
-        cache: &Cache,
+        root: &B256,
         keys: &[StateKey],
     ) -> Result<Bytes, StateError> {
-        proof::prove(&self.tries(view, cache)?, keys)
+        ethereum::prove(&self.tries(view, root), keys)
     }
 
     fn verify(
@@ -360,7 +346,7 @@ impl Backend for MptArchive {
         verify::verify_with(self.with, root, keys, proof)
     }
 
-    fn stats(&self, view: &dyn NodeRead, _: &Cache) -> Result<BackendStats, StateError> {
+    fn stats(&self, view: &dyn NodeRead, _: &B256) -> Result<BackendStats, StateError> {
         let count = |table: Table| {
             let rows = view.scan(table, KeyRange::ALL, Direction::Forward)?;
             Ok((table.name, rows.map(|row| row.map(|_| 1u64)).sum::<Result<u64, _>>()?))
@@ -376,20 +362,20 @@ impl Backend for MptArchive {
     fn check(
         &self,
         view: &dyn NodeRead,
-        cache: &Cache,
+        root: &B256,
         _: B256,
         rebuilt: Option<&dyn NodeRead>,
         report: &mut dyn FnMut(StateError),
     ) -> Result<(), StateError> {
-        check::check(self.with, view, self.root(view, cache)?, rebuilt, report)
+        check::check(self.with, view, *root, rebuilt, report)
     }
 
-    fn history(&self) -> Option<&dyn History> {
+    fn history(&self) -> Option<&dyn History<B256>> {
         Some(self)
     }
 }
 
-impl History for MptArchive {
+impl History<B256> for MptArchive {
     fn kept(&self, view: &dyn NodeRead) -> Result<Option<RangeInclusive<u64>>, StateError> {
         let end = |direction| {
             let row = view.scan(ROOTS, KeyRange::ALL, direction)?.next().transpose()?;
@@ -401,9 +387,9 @@ impl History for MptArchive {
     fn open_at(
         &self,
         view: &dyn NodeRead,
-        _: &Cache,
+        _: &B256,
         number: u64,
-    ) -> Result<(B256, Cache), StateError> {
+    ) -> Result<(B256, Arc<B256>), StateError> {
         let row = view.get(ROOTS, &number.to_be_bytes())?.ok_or_else(|| {
             StateError::corrupt(ROOTS.name, format!("the row of block {number} is missing"))
         })?;
@@ -439,9 +425,12 @@ impl Layout for Load {
         _: Option<Address>,
         items: Vec<Item>,
     ) -> Result<B256, StateError> {
-        let built = Trie::build(self.with, &Unkept, &items, &NewNodes::default(), |new| {
-            new.0.iter().try_for_each(|(hash, row)| sink.put_unordered(NODES, hash.as_slice(), row))
-        })?;
+        let built =
+            Trie::build(self.with, &Unkept::default(), &items, &NewNodes::default(), |new| {
+                new.0
+                    .iter()
+                    .try_for_each(|(hash, row)| sink.put_unordered(NODES, hash.as_slice(), row))
+            })?;
         Ok(built.hash())
     }
 }

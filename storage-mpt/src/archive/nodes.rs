@@ -3,10 +3,8 @@
 use crate::{
     TrieHash,
     decode::{self, Step},
-    leaf,
-    node::{Branch, Link},
-    proof,
-    trie::{NodeSource, Recorder, Trie},
+    ethereum, leaf,
+    trie::{Branch, BranchLink, Link, NodeSource, Recorder, Trie},
 };
 use alloy_primitives::{Address, B256, Bytes, map::FbBuildHasher};
 use alloy_trie::{Nibbles, nodes::RlpNode};
@@ -118,7 +116,10 @@ fn malformed_at(path: &Nibbles, reference: &RlpNode) -> StateError {
 }
 
 impl NodeSource for Nodes<'_> {
-    fn load(&self, path: &Nibbles, reference: &RlpNode) -> Result<Arc<Branch>, StateError> {
+    type Stamp = ();
+
+    fn load(&self, path: &Nibbles, link: &BranchLink) -> Result<Arc<Branch>, StateError> {
+        let reference = link.reference();
         let branch = decode::branch(path, reference, &self.rlp(reference)?);
         branch.map(Arc::new).ok_or_else(|| malformed_at(path, reference))
     }
@@ -139,7 +140,11 @@ impl NodeSource for Nodes<'_> {
 pub(super) struct NewNodes(pub(super) Vec<(B256, Bytes)>);
 
 impl Recorder for NewNodes {
+    type Stamp = ();
+
     const NODES: bool = true;
+
+    fn stamp(&self) {}
 
     fn fork(&self) -> Self {
         Self::default()
@@ -192,7 +197,8 @@ pub(super) struct Tries<'a> {
     pub(super) root: B256,
 }
 
-impl<'a> proof::Tries for Tries<'a> {
+impl<'a> ethereum::Tries for Tries<'a> {
+    type Stamp = ();
     type Source = Nodes<'a>;
 
     fn hash(&self) -> TrieHash {

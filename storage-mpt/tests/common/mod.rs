@@ -7,8 +7,8 @@ use alloy_primitives::{Address, B256, Bytes, U256, keccak256};
 use alloy_trie::{HashBuilder, Nibbles, TrieAccount};
 use rand::Rng;
 use retrie_state::{
-    Account, ApplyContext, Backend, BulkSink, Cache, DeltaBuilder, Direction, Jobs, KeyRange,
-    NodeRead, NodeWrite, Rows, StateDelta, StateError, StateKey, Table, Value,
+    Account, ApplyContext, Backend, BulkSink, DeltaBuilder, Direction, Jobs, KeyRange, NodeRead,
+    NodeWrite, Rows, StateDelta, StateError, StateKey, Table, Value,
 };
 use retrie_storage_mpt::{Mpt, TrieHash};
 use std::{
@@ -233,10 +233,10 @@ pub fn state_root(model: &Model) -> B256 {
 }
 
 /// A backend with its state.
-pub struct Store<B = Mpt> {
+pub struct Store<B: Backend = Mpt> {
     pub mpt: B,
     pub view: View,
-    pub cache: Cache,
+    pub cache: B::Cache,
     pub model: Model,
     pub root: B256,
     number: u64,
@@ -252,7 +252,7 @@ impl Store {
 impl<B: Backend> Store<B> {
     pub fn of(mpt: B) -> Self {
         let (view, jobs) = (View::default(), Jobs::new(None));
-        let cache = mpt.open(&view, &jobs).unwrap();
+        let cache = mpt.open(&view, None).unwrap();
         let root = mpt.empty_root();
         Self { mpt, view, cache, model: Model::new(), root, number: 0, jobs }
     }
@@ -274,7 +274,7 @@ impl<B: Backend> Store<B> {
     }
 
     pub fn reopen(&mut self) {
-        self.cache = self.mpt.open(&self.view, &self.jobs).unwrap();
+        self.cache = self.mpt.open(&self.view, None).unwrap();
     }
 
     /// The view that loading the state at once gives, and the root.

@@ -1,12 +1,12 @@
 //! `retrie bundle`: blocks with the state they touch.
 
-use super::{HttpArgs, grouped};
 use crate::{
+    args::{HttpArgs, witness_opener},
     meter::Meter,
-    output::{Output, say},
-    registry,
+    output::{Output, grouped, say},
 };
 use eyre::{Context, bail};
+use retrie_backends::find;
 use retrie_chainspec::parse_chain;
 use retrie_pipeline::replay::BundleMaker;
 use retrie_sources::{Bundle, RpcClient, bundle::write_json_gz};
@@ -65,11 +65,11 @@ impl MakeArgs {
         let spec = parse_chain(&self.chain)?;
         let client = RpcClient::new(&self.rpc, self.http.client(stop));
         client.check_chain(&spec)?;
-        let opener = registry::witness_opener();
+        let opener = witness_opener()?;
         let maker = BundleMaker {
             client: &client,
             spec,
-            backend: registry::plain("raw")?,
+            backend: find("raw")?.trial()?,
             opener: opener.as_ref().and_then(|backend| backend.partial_state()),
         };
         std::fs::create_dir_all(&self.folder)

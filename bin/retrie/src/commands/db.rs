@@ -1,15 +1,20 @@
 //! `retrie db`: what a datadir holds.
 
-use super::{ChainArgs, existing::Existing, grouped, verify};
+mod migrate;
+
+use super::{existing::Existing, verify};
 use crate::{
-    output::{Output, say},
-    registry::BackendArgs,
+    args::{BackendArgs, ChainArgs},
+    output::{Output, grouped, say},
 };
 use retrie_db::DbStats;
-use retrie_pipeline::state_folder;
-use retrie_state::{At, StateError, StateStore, StoreOptions};
+use retrie_pipeline::States;
+use retrie_state::{At, StateError, StateStore};
 use serde::Serialize;
-use std::{path::PathBuf, sync::Arc};
+use std::{
+    path::PathBuf,
+    sync::{Arc, atomic::AtomicBool},
+};
 
 /// Subcommands of `retrie db`.
 #[derive(Clone, Debug, clap::Subcommand)]
@@ -18,6 +23,8 @@ pub(crate) enum Command {
     Stats(StatsArgs),
     /// Check every table, every block, and the state against its values.
     Verify(verify::Args),
+    /// Make a new datadir of the chain, on another backend.
+    Migrate(Box<migrate::Args>),
 }
 
 /// Arguments of `retrie db stats`.
@@ -69,11 +76,17 @@ struct StateStats {
 }
 
 impl Command {
+    /// Whether it changes nothing.
+    pub(crate) const fn only_prints(&self) -> bool {
+        !matches!(self, Self::Migrate(_))
+    }
+
     /// Runs the command.
-    pub(crate) fn run(self) -> eyre::Result<()> {
+    pub(crate) fn run(self, stop: &AtomicBool) -> eyre::Result<()> {
         match self {
             Self::Stats(args) => args.run(),
             Self::Verify(args) => args.run(),
+            Self::Migrate(args) => args.run(stop),
         }
     }
 }
@@ -84,12 +97,7 @@ impl StatsArgs {
         let metadata = found.db.metadata()?;
         let backend = found.backend(&metadata, &self.backends)?;
         let read = Arc::new(found.db.begin_read()?);
-        let options = StoreOptions {
-            dir: Some(state_folder(&found.path, false)),
-            read_only: true,
-            ..StoreOptions::default()
-        };
-        let store = StateStore::open(backend, read.state_store(), options)?;
+        let store = States::open_one_to_read(&read, backend, false)?;
         let state = store.stats()?;
         let tip = store.tip();
         let stats = Stats {
@@ -119,7 +127,7 @@ impl StatsArgs {
 }
 
 fn first_readable(store: &StateStore) -> Result<Option<u64>, StateError> {
-    let flat = store.changes_kept(At::Tip)?;
+    let flat = store.flat_history_kept(At::Tip)?;
     let own = match store.backend().history() {
         Some(_) => store.history_kept()?,
         None => None,

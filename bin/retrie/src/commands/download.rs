@@ -1,9 +1,9 @@
 //! `retrie download`: real chain data from public servers.
 
-use super::{HttpArgs, grouped};
 use crate::{
+    args::HttpArgs,
     meter::Meter,
-    output::{Output, say},
+    output::{Output, grouped, say},
 };
 use eyre::{Context, bail};
 use retrie_chainspec::parse_chain;

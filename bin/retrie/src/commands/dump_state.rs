@@ -1,9 +1,9 @@
 //! `retrie dump-state`: the state after a block as JSON lines.
 
-use super::{ChainArgs, existing::Existing, grouped};
+use super::existing::Existing;
 use crate::{
-    output::{Output, say},
-    registry::BackendArgs,
+    args::{BackendArgs, ChainArgs},
+    output::{Output, grouped, say},
 };
 use alloy_rlp::Encodable;
 use eyre::{Context, OptionExt};

@@ -1,11 +1,10 @@
 //! Datadirs that there are: chain, backend, referee and root mode are theirs, whatever the flags say.
 
-use super::{ChainArgs, fold_bytes_of, open_to_read};
-use crate::registry::{self, BackendArgs, Purpose};
+use crate::args::{self, BackendArgs, ChainArgs, backend_of, fold_bytes_of, open_to_read};
 use retrie_chainspec::ChainSpec;
 use retrie_db::{ChainRead, Db, DbError, Metadata, OpenOptions};
 use retrie_pipeline::{Chain, ChainOptions, verify::referee_name};
-use retrie_state::{Backend, StoreOptions};
+use retrie_state::{AnyBackend, StoreOptions};
 use std::{path::PathBuf, sync::Arc};
 
 /// A datadir, open to read.
@@ -43,9 +42,9 @@ impl Existing {
         &self,
         metadata: &Metadata,
         flags: &BackendArgs,
-    ) -> eyre::Result<Arc<dyn Backend>> {
-        let purpose = Purpose::Existing { datadir: &self.path, params: metadata.params };
-        registry::backend_of(&metadata.backend, &metadata.hash, flags, purpose)
+    ) -> eyre::Result<Arc<dyn AnyBackend>> {
+        let Metadata { backend, hash, params, .. } = metadata;
+        backend_of(backend, hash, *params, flags, &self.path)
     }
 }
 
@@ -63,7 +62,7 @@ pub(crate) fn open_existing(
         ChainOptions {
             spec: found.spec()?,
             backend: found.backend(&metadata, backends)?,
-            referee: referee.as_deref().map(registry::referee).transpose()?,
+            referee: referee.as_deref().map(args::referee).transpose()?,
             root_mode: metadata.state_root,
             datadir: found.path,
             db,

@@ -1,7 +1,10 @@
 //! `retrie export`: canonical blocks to a file.
 
-use super::{ChainArgs, existing::Existing};
-use crate::output::{Output, say};
+use super::existing::Existing;
+use crate::{
+    args::ChainArgs,
+    output::{Output, say},
+};
 use eyre::{OptionExt, bail};
 use retrie_db::ChainRead;
 use retrie_sources::BlockWriter;

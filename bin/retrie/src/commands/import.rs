@@ -1,8 +1,8 @@
 //! `retrie import`: block files into a datadir.
 
-use super::{ChainArgs, DbArgs, StateArgs, grouped};
 use crate::{
-    output::{Output, say},
+    args::{ChainArgs, DbArgs, StateArgs},
+    output::{Output, grouped, say},
     progress::Progress,
 };
 use eyre::{Context, bail};
@@ -33,7 +33,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// Serve Prometheus metrics on this address.
-    #[arg(long, value_name = "ADDR:PORT")]
+    #[arg(long, value_name = "ADDR:PORT", help_heading = "Metrics")]
     metrics: Option<SocketAddr>,
     /// Block files (.rlp, .rlp.gz, .era1) or folders of them, in the order given.
     #[arg(required = true, value_name = "PATH")]

@@ -1,7 +1,9 @@
 //! `retrie init`: a datadir with the genesis block.
 
-use super::{ChainArgs, DbArgs, StateArgs};
-use crate::output::{Output, say};
+use crate::{
+    args::{ChainArgs, DbArgs, StateArgs},
+    output::{Output, say},
+};
 use retrie_pipeline::Chain;
 
 /// Arguments of `retrie init`.

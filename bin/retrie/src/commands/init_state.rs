@@ -1,7 +1,9 @@
 //! `retrie init-state`: a datadir that begins with the state after some block.
 
-use super::{ChainArgs, DbArgs, StateArgs, grouped};
-use crate::output::{Output, say};
+use crate::{
+    args::{ChainArgs, DbArgs, StateArgs},
+    output::{Output, grouped, say},
+};
 use alloy_primitives::{B256, U256};
 use retrie_pipeline::{Anchor, Chain, LoadedState};
 use retrie_sources::{StateDump, read_headers};

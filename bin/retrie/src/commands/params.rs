@@ -1,7 +1,6 @@
 //! `retrie params`: public parameters of backends.
 
-use super::grouped;
-use crate::output::{Output, say};
+use crate::output::{Output, grouped, say};
 use eyre::bail;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use retrie_storage_lvmt::{Params, ParamsError, Phase};

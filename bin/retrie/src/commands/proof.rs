@@ -1,17 +1,18 @@
 //! `retrie proof`: what a node says of the state, with its proof; and its verification, for which
 //! no node is needed.
 
-use super::HttpArgs;
-use crate::output::{Output, say};
+use crate::{
+    args::{HttpArgs, PinArgs},
+    output::{Output, say},
+};
 use alloy_primitives::{Address, B256, Bytes, U256, hex, keccak256};
 use eyre::{Context, OptionExt, bail};
 use retrie_chainspec::primitives::Header;
 use retrie_light_client::{
-    ColeParams, EthProofResponse, LightClientError, ProvenanceResponse, Shown, StateProof,
-    StateProofResponse, Trust, TrustedRoot, Verified, VerifiedProvenance, Verifier, VerifierParams,
+    EthProofResponse, LightClientError, ProvenanceResponse, Shown, StateProof, StateProofResponse,
+    Trust, TrustedRoot, Verified, VerifiedProvenance,
 };
 use retrie_sources::RpcClient;
-use retrie_storage_lvmt::Params;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::{
@@ -101,18 +102,8 @@ pub(crate) struct VerifyArgs {
     file: PathBuf,
     #[command(flatten)]
     trusted: TrustedArgs,
-    /// Public parameters of `lvmt` that you trust, a file that `retrie params lvmt` has made. Only
-    /// the verifier's part is read.
-    #[arg(long, value_name = "FILE")]
-    params: Option<PathBuf>,
-    /// Take the development parameters of `lvmt` of this height. Everybody can forge proofs under
-    /// them.
-    #[arg(long, value_name = "HEIGHT", num_args = 0..=1, default_missing_value = "16", value_parser = clap::value_parser!(u8).range(1..=16))]
-    insecure_dev: Option<u8>,
-    /// Parameters of `cole` that you trust, as `state_backend` of a node you trust names them: 32
-    /// bytes. [default: those that `cole` has without flags, in the background or not]
-    #[arg(long, value_name = "PARAMS", value_parser = parse_cole_params)]
-    cole_params: Option<ColeParams>,
+    #[command(flatten)]
+    pins: PinArgs,
 }
 
 /// What is trusted: a root, a checkpoint or a header. Without any of these a proof is held against
@@ -267,18 +258,16 @@ impl VerifyArgs {
         };
         let read = || format!("{name}: {NO_ANSWER}");
         let refused = |error: LightClientError| {
-            let flag = match &error {
-                LightClientError::UnknownParams { backend, .. } if backend == "cole" => {
-                    ": --cole-params says which parameters you trust"
-                }
-                LightClientError::UnknownParams { backend, .. } if backend == "lvmt" => {
-                    ": --params says which parameters you trust"
-                }
-                _ => "",
+            let pin = match &error {
+                LightClientError::UnknownParams { backend, .. } => PinArgs::flag_of(backend),
+                _ => None,
             };
+            let flag = pin.map_or_else(String::new, |flag| {
+                format!(": --{flag} says which parameters you trust")
+            });
             eyre::Report::new(error).wrap_err(format!("{name} is refused{flag}"))
         };
-        let verifier = self.verifier()?;
+        let verifier = self.pins.verifier()?;
         if json.get("versions").is_some() {
             let answer: ProvenanceResponse = serde_json::from_value(json).wrap_err_with(read)?;
             let verified = verifier.verify_provenance(&answer, &trusted).map_err(refused)?;
@@ -292,26 +281,6 @@ impl VerifyArgs {
             verifier.verify_response(&answer, &trusted)
         };
         print(&verified.map_err(refused)?, &origin?)
-    }
-
-    fn verifier(&self) -> eyre::Result<Verifier> {
-        let mut verifier = Verifier::new();
-        if let Some(file) = &self.params {
-            verifier = verifier.pin_lvmt(Params::load_verifier(file)?);
-        }
-        if let Some(params) = self.insecure_dev.and_then(VerifierParams::insecure_dev) {
-            verifier = verifier.pin_lvmt(params);
-        }
-        match self.cole_params {
-            Some(params) => verifier = verifier.pin_cole(params),
-            None => {
-                for async_merge in [true, false] {
-                    verifier =
-                        verifier.pin_cole(ColeParams { async_merge, ..ColeParams::default() });
-                }
-            }
-        }
-        Ok(verifier)
     }
 }
 
@@ -442,11 +411,6 @@ fn print_trust(out: &Output, trust: &Trust, origin: &str) -> eyre::Result<()> {
         say!(out, "verified: {sentence}");
     }
     Ok(())
-}
-
-fn parse_cole_params(text: &str) -> Result<ColeParams, String> {
-    let digest: B256 = text.parse().map_err(|error| format!("it is not 32 bytes ({error})"))?;
-    ColeParams::from_digest(&digest).ok_or_else(|| "these are no parameters of cole".to_owned())
 }
 
 fn parse_slot(text: &str) -> Result<B256, String> {

@@ -1,9 +1,9 @@
 //! `retrie re-execute`: stored blocks again, on the history of states.
 
-use super::{ChainArgs, DbArgs, existing::open_existing, grouped};
+use super::existing::open_existing;
 use crate::{
-    output::{Output, say},
-    registry::BackendArgs,
+    args::{BackendArgs, ChainArgs, DbArgs},
+    output::{Output, grouped, say},
 };
 use eyre::bail;
 use retrie_db::ChainRead;

@@ -3,16 +3,14 @@
 mod built_in;
 mod padded;
 
-use super::{
-    grouped,
-    import::{open_sources, total_blocks},
-};
+use super::import::{open_sources, total_blocks};
 use crate::{
-    output::{Output, ReportArgs, say},
+    args::{BackendArgs, Hash, check_names, make, witness_opener},
+    output::{Output, ReportArgs, command_line, grouped, say},
     progress::Progress,
-    registry::{self, BackendArgs, Purpose},
 };
 use eyre::{Context, bail};
+use retrie_backends::{Purpose, find, names};
 use retrie_chainspec::{ChainSpec, parse_chain};
 use retrie_db::{Db, OpenOptions, StateRootMode, SyncMode};
 use retrie_pipeline::{
@@ -21,7 +19,7 @@ use retrie_pipeline::{
     report::{ReplayReport, ReplayResult, machine},
 };
 use retrie_sources::{BundleFile, detect, list_bundles};
-use retrie_state::{Backend, StateStore, StoreOptions};
+use retrie_state::{AnyBackend, StateStore, StoreOptions};
 use retrie_telemetry::Metrics;
 use std::{
     path::PathBuf,
@@ -44,7 +42,7 @@ pub(crate) struct Args {
     state_backend: Vec<String>,
     /// Hash function of the state stores that have the choice (`mpt-archive`), for comparison only.
     #[arg(long, value_name = "HASH")]
-    hash: Option<registry::Hash>,
+    hash: Option<Hash>,
     /// First block to replay. Of a chain, those before it run too, but are not measured.
     #[arg(long, value_name = "NUMBER", default_value_t = 0)]
     from: u64,
@@ -69,23 +67,18 @@ pub(crate) struct Args {
     paths: Vec<PathBuf>,
 }
 
+/// A backend under the name it was asked for.
+struct Lane<'a> {
+    name: &'a str,
+    backend: Arc<dyn AnyBackend>,
+}
+
 /// Blocks of one chain in files.
 struct ChainFiles {
     spec: Arc<ChainSpec>,
     paths: Vec<PathBuf>,
     /// How many blocks are to be replayed, where that is known.
     total: Option<u64>,
-}
-
-/// `10`, `50k`, `1m`.
-pub(crate) fn parse_count(text: &str) -> Result<u64, String> {
-    let (digits, unit) = match text.to_ascii_lowercase().strip_suffix(['k', 'm']) {
-        Some(digits) if text.ends_with(['k', 'K']) => (digits.to_owned(), 1000),
-        Some(digits) => (digits.to_owned(), 1_000_000),
-        None => (text.to_owned(), 1),
-    };
-    let count: Option<u64> = digits.parse().ok().and_then(|n: u64| n.checked_mul(unit));
-    count.ok_or_else(|| format!("`{text}` is not a count such as 1000, 50k or 1m"))
 }
 
 impl Args {
@@ -119,11 +112,16 @@ impl Args {
             bail!("--retention must be 2 at least: a bundle's pre-state and block are taken back");
         }
         let backends = match &self.state_backend[..] {
-            [] if self.paths.is_empty() => registry::all(),
-            [] => vec!["mpt".into()],
-            names => names.to_vec(),
+            [] if self.paths.is_empty() => names(),
+            [] => vec!["mpt"],
+            given => given.iter().map(String::as_str).collect(),
         };
-        let backends = registry::backends(&backends, self.hash, &self.backends, Purpose::Trial)?;
+        check_names(&backends, self.hash)?;
+        let made = |name| -> eyre::Result<Lane<'_>> {
+            let flags = self.backends.flags();
+            Ok(Lane { name, backend: make(find(name)?, self.hash, flags, Purpose::Trial)? })
+        };
+        let lanes: Vec<_> = backends.into_iter().map(made).collect::<Result<_, _>>()?;
         let out = Output::open(&self.report)?;
         let made = match self.paths.is_empty() {
             true => Some(built_in::make(self.from, self.to, &out, stop)?),
@@ -152,15 +150,17 @@ impl Args {
             self.retention,
             report.machine
         );
-        for backend in backends {
+        for lane in lanes {
             if stop.load(Ordering::Relaxed) {
                 break;
             }
-            let result = if chain.paths.is_empty() {
-                self.replay_bundles(&out, &chain.spec, backend, &bundles, sync, stop)?
+            let mut result = if chain.paths.is_empty() {
+                self.replay_bundles(&out, &chain.spec, &lane, &bundles, sync, stop)?
             } else {
-                self.replay_chain(&out, &chain, backend, sync, stop)?
+                self.replay_chain(&out, &chain, &lane.backend, sync, stop)?
             };
+            // What a datadir stores is not enough: `cole-sync` is `cole` there.
+            result.backend = lane.name.to_owned();
             report.results.push(result);
         }
         report.complete = !stop.load(Ordering::Relaxed);
@@ -179,20 +179,20 @@ impl Args {
         &self,
         out: &Output,
         spec: &Arc<ChainSpec>,
-        backend: Arc<dyn Backend>,
+        lane: &Lane<'_>,
         bundles: &[BundleFile],
         sync: SyncMode,
         stop: &AtomicBool,
     ) -> eyre::Result<ReplayResult> {
-        let name = backend.identity().name;
-        let folder = self.pad.base_state(&backend)?;
+        let Lane { name, backend } = lane;
+        let folder = self.pad.base_state(backend)?;
         let db = Db::open(folder.path(), &db_options(sync))?;
         let kv = db.state_store();
         let files = padded::state_files(folder.path());
         let store_options =
             StoreOptions { retention: self.retention, dir: Some(files), ..StoreOptions::default() };
-        let store = StateStore::open(backend, kv.clone(), store_options)?;
-        let opener = registry::witness_opener();
+        let store = StateStore::open(backend.clone(), kv.clone(), store_options)?;
+        let opener = witness_opener()?;
         let options = BundleReplayOptions {
             spec: spec.clone(),
             witness_opener: opener.as_ref().and_then(|backend| backend.partial_state()),
@@ -214,7 +214,7 @@ impl Args {
         &self,
         out: &Output,
         files: &ChainFiles,
-        backend: Arc<dyn Backend>,
+        backend: &Arc<dyn AnyBackend>,
         sync: SyncMode,
         stop: &AtomicBool,
     ) -> eyre::Result<ReplayResult> {
@@ -256,11 +256,6 @@ impl Args {
 
 fn db_options(sync: SyncMode) -> OpenOptions {
     OpenOptions { sync, ..OpenOptions::default() }
-}
-
-pub(crate) fn command_line() -> String {
-    let words: Vec<_> = std::env::args_os().collect();
-    words.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
 }
 
 /// A folder that goes when the run ends.

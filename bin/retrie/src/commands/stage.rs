@@ -1,9 +1,9 @@
 //! `retrie stage`: work on parts of an import, in reth's words.
 
-use super::{ChainArgs, DbArgs, existing::open_existing, grouped};
+use super::existing::open_existing;
 use crate::{
-    output::{Output, say},
-    registry::BackendArgs,
+    args::{BackendArgs, ChainArgs, DbArgs},
+    output::{Output, grouped, say},
 };
 use eyre::bail;
 

@@ -1,12 +1,13 @@
 //! `retrie db verify`: a datadir held against itself.
 
-use super::{ChainArgs, DEFAULT_CHAIN, existing::Existing, grouped};
+use super::existing::Existing;
 use crate::{
-    output::{Output, say},
-    registry::{self, BackendArgs},
+    args::{BackendArgs, ChainArgs, DEFAULT_CHAIN, referee},
+    output::{Output, grouped, say},
 };
 use eyre::bail;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use retrie_backends::find;
 use retrie_chainspec::parse_chain;
 use retrie_db::{ChainRead, StateRootMode};
 use retrie_pipeline::{
@@ -53,7 +54,7 @@ impl Args {
         };
         let is_native = metadata.as_ref().is_some_and(|of| of.state_root == StateRootMode::Native);
         let own = match metadata {
-            Some(of) if registry::all().contains(&of.backend) => {
+            Some(of) if find(&of.backend).is_ok() => {
                 let own = found.backend(&of, &self.backends)?;
                 Some((of.backend, own))
             }
@@ -66,7 +67,8 @@ impl Args {
         };
         let backend = |name: &str| match &own {
             Some((known, own)) if known == name => Some(own.clone()),
-            _ => registry::plain(name).ok(),
+            // The referee.
+            _ => referee(name).ok(),
         };
         let options = VerifyOptions {
             spec,
@@ -106,7 +108,11 @@ impl std::fmt::Display for NotChecked {
     }
 }
 
-impl std::error::Error for NotChecked {}
+impl std::error::Error for NotChecked {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.0)
+    }
+}
 
 fn print(out: &Output, report: &VerifyReport) -> eyre::Result<()> {
     say!(out, "{:<28} {:>14}", "table", "rows");

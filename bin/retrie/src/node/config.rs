@@ -107,6 +107,7 @@ pub(crate) fn defaults() -> String {
             let _ = writeln!(text, "\n# {}", heading.unwrap_or("Other"));
         }
         if let Some(help) = arg.get_help() {
+            let help = help.to_string().replace('\n', "\n# ");
             let _ = writeln!(text, "\n# {help}");
         }
         let defaults: Vec<_> =

@@ -1,6 +1,6 @@
 //! What jemalloc, the allocator of this binary, says of the heap.
 
-use retrie_rpc::{HeapStats, SizeClass};
+use retrie_engine::{HeapStats, SizeClass};
 use tikv_jemalloc_ctl::{epoch, raw, stats};
 
 /// All arenas together, in names of statistics (`MALLCTL_ARENAS_ALL`).

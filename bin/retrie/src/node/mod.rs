@@ -5,13 +5,16 @@
 //!                        ^                            |
 //!   Engine API, dev miner, follower     pool <--------'
 //! ```
+//!
+//! What runs is a list of [`services`], in the order in which they were started.
 
 mod args;
 pub(crate) mod config;
 mod heap;
 mod servers;
+mod services;
 
-use crate::commands::{ChainArgs, DEFAULT_CHAIN, DbArgs, StateArgs};
+use crate::args::{ChainArgs, DEFAULT_CHAIN, DbArgs, StateArgs};
 use alloy_primitives::{Address, hex};
 use alloy_rpc_types_engine::JwtSecret;
 use args::{AuthArgs, BuilderArgs, DevArgs, EngineArgs, FollowArgs, LogArgs, TxPoolArgs};
@@ -19,14 +22,15 @@ use eyre::{Context, bail, eyre};
 use retrie_chainspec::{ChainSpec, DEV_ACCOUNTS, DEV_KEYS, DEV_MNEMONIC};
 use retrie_db::StateRootMode;
 use retrie_engine::{
-    DevChain, Engine, EngineApi, FollowConfig, Follower, Leader, PayloadBuilder, PoolMaintainer,
-    Sealing, pool::Pool,
+    DevChain, Engine, EngineApi, EngineHandle, FollowConfig, Follower, Leader, LiveChain,
+    PayloadBuilder, PoolMaintainer, Sealing, pool::Pool,
 };
 use retrie_pipeline::Chain;
 use retrie_rpc::DevNode;
 use retrie_sources::{Http, HttpOptions, RpcClient};
 use retrie_telemetry::{LogFiles, Metrics, MetricsServer};
-use servers::RpcArgs;
+use servers::{Behind, RpcArgs};
+use services::{EngineService, FollowService, Miner, RpcServers, Services, Threads};
 use std::{
     net::SocketAddr,
     path::{Path, PathBuf},
@@ -52,7 +56,7 @@ pub(crate) struct Command {
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
     /// Serve Prometheus metrics on this address.
-    #[arg(long, value_name = "ADDR:PORT")]
+    #[arg(long, value_name = "ADDR:PORT", help_heading = "Metrics")]
     metrics: Option<SocketAddr>,
     #[command(flatten)]
     rpc: RpcArgs,
@@ -114,7 +118,7 @@ impl Command {
         Ok((spec, datadir))
     }
 
-    /// Runs the node until `stop` is set or the engine fails.
+    /// Runs the node until `stop` is set or one of its services ends.
     pub(crate) fn run(mut self, stop: &Arc<AtomicBool>) -> eyre::Result<()> {
         let (spec, datadir) = self.chain_and_datadir()?;
         if self.dev.dev && self.state.state_root.is_none() {
@@ -125,119 +129,111 @@ impl Command {
             self.state.raise_retention(DEV_RETENTION);
         }
         let metrics = Metrics::new().wrap_err("registering the metrics")?;
-        let metrics_server = self
-            .metrics
-            .map(|address| MetricsServer::start(address, metrics.clone()))
-            .transpose()?;
-        if let Some(server) = &metrics_server {
-            tracing::info!("metrics on http://{}/metrics", server.address());
-        }
-
-        let options = self.state.chain_options(spec, &datadir, self.db.options())?;
-        let chain = Arc::new(Chain::open(options)?);
-        chain.show_in(&metrics);
-        tell_what_runs(&chain, &datadir)?;
-
-        let engine = Engine::start(chain.clone(), self.engine.config(), metrics.clone())?;
-        let handle = engine.handle().clone();
-        let live = handle.live().clone();
-        let pool = Pool::new(self.txpool.config(self.rpc.tx_fee_cap()), live.spec().clone());
-        let maintainer = PoolMaintainer::start(&live, pool.clone())?;
-        if !self.txpool.disable_journal {
-            let journal = self.txpool.journal.clone();
-            let journal = journal.unwrap_or_else(|| datadir.join("txpool.journal"));
-            let restored = pool.keep_journal(&journal, &live)?;
-            if restored > 0 {
-                tracing::info!("{restored} transactions came back from {}", journal.display());
+        let services = Services::default();
+        let ended = self.start(spec, &datadir, &metrics, &services, stop).and_then(|pool| {
+            while !stop.load(Ordering::Relaxed) {
+                if let Some(service) = services.ended() {
+                    bail!(
+                        "the {service} has ended; what is durable is whole, start again to go on"
+                    );
+                }
+                show_pool(&metrics, &pool);
+                std::thread::sleep(POLL);
             }
+            Ok(())
+        });
+        stop.store(true, Ordering::Relaxed);
+        tracing::info!("stopping");
+        // Why a service has ended is told by its end.
+        services.stop().and(ended)
+    }
+
+    /// Starts the services, each on what was started before it.
+    fn start(
+        &self,
+        spec: Arc<ChainSpec>,
+        datadir: &Path,
+        metrics: &Metrics,
+        services: &Services,
+        stop: &Arc<AtomicBool>,
+    ) -> eyre::Result<Pool> {
+        if let Some(address) = self.metrics {
+            let server = MetricsServer::start(address, metrics.clone())?;
+            tracing::info!("metrics on http://{}/metrics", server.address());
+            services.add(server);
         }
+        let engine = self.start_engine(spec, datadir, metrics, services)?;
+        let live = engine.live();
+        let threads = Threads::start()?;
+        let runtime = threads.handle();
+        services.add(threads);
+
+        let pool = Pool::new(self.txpool.config(self.rpc.tx_fee_cap()), live.spec().clone());
+        let maintainer = PoolMaintainer::start(live, pool.clone())?;
+        services.add(maintainer.clone());
+        self.restore_pool(datadir, &pool, live)?;
+
         let payloads = PayloadBuilder::new(live.clone(), pool.clone(), self.builder.config());
-        let api = EngineApi::new(handle.clone(), payloads.clone(), pool.clone());
-
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .enable_all()
-            .thread_name("rpc")
-            .build()
-            .wrap_err("starting the threads of the servers")?;
-        let secret = (!self.auth.disable).then(|| jwt_secret(&self.auth, &datadir)).transpose()?;
-        let mut dev = None;
-        if self.dev.dev {
-            let sealing = self.dev.block_time.map_or(Sealing::Instant, Sealing::Interval);
+        let api = EngineApi::new(engine.clone(), payloads.clone(), pool.clone());
+        let dev = self.dev.dev.then(|| {
             tell_dev_accounts(live.spec());
-            let chain = DevChain::new(
-                handle.clone(),
-                payloads,
-                pool.clone(),
-                maintainer,
-                sealing,
-                // Nobody: fees shall not come back to whoever paid them.
-                Address::ZERO,
-            );
-            let client_version = self.dev.client_version();
-            dev = Some(DevNode { chain, client_version, waits: self.dev.wait });
-        }
-        let servers = runtime.block_on(servers::start(
-            &self.rpc,
-            secret.map(|secret| (&self.auth, secret, api)),
-            &handle,
-            &pool,
-            dev.clone(),
-            &datadir,
-            &metrics,
-        ))?;
+            let sealing = self.dev.block_time.map_or(Sealing::Instant, Sealing::Interval);
+            // Nobody: fees shall not come back to whoever paid them.
+            let beneficiary = Address::ZERO;
+            let (engine, pool) = (engine.clone(), pool.clone());
+            let chain = DevChain::new(engine, payloads, pool, maintainer, sealing, beneficiary);
+            let task = runtime.spawn(chain.clone().run());
+            services.add(Miner { task, threads: runtime.clone() });
+            DevNode { chain, client_version: self.dev.client_version(), waits: self.dev.wait }
+        });
 
-        let miner = dev.map(|dev| runtime.spawn(dev.chain.run()));
-        let follower = self.follow.follow.as_ref().map(|url| {
+        let secret = (!self.auth.disable).then(|| jwt_secret(&self.auth, datadir)).transpose()?;
+        let auth = secret.map(|secret| (&self.auth, secret, api));
+        let behind = Behind { engine: &engine, pool: &pool, dev, datadir, metrics, services };
+        let servers = runtime.block_on(servers::start(&self.rpc, auth, behind))?;
+        services.add(RpcServers { servers, threads: runtime.clone() });
+
+        if let Some(url) = &self.follow.follow {
             let leader =
                 if self.follow.gaps_only { Leader::ConsensusClient } else { Leader::Remote };
             let config = FollowConfig { leader, interval: self.follow.interval };
             let client = RpcClient::new(url, Http::new(HttpOptions::default(), stop.clone()));
             tracing::info!("following {}", client.endpoint());
-            Follower::new(handle.clone(), client, config, runtime.handle().clone(), stop.clone())
-                .start()
-        });
-        let follower = follower.transpose()?;
+            let follower = Follower::new(engine, client, config, runtime, stop.clone());
+            services.add(FollowService { following: follower.start()?, stop: stop.clone() });
+        }
+        Ok(pool)
+    }
 
-        // Whatever ends first ends the node; then everything else is ended in order.
-        let mut failed = None;
-        while !stop.load(Ordering::Relaxed) {
-            if !engine.is_running() {
-                failed = Some("the engine has ended");
-                break;
-            }
-            if miner.as_ref().is_some_and(tokio::task::JoinHandle::is_finished) {
-                failed = Some("the dev miner has ended");
-                break;
-            }
-            if follower.as_ref().is_some_and(std::thread::JoinHandle::is_finished) {
-                failed = Some("the follower has ended");
-                break;
-            }
-            show_pool(&metrics, &pool);
-            std::thread::sleep(POLL);
+    fn start_engine(
+        &self,
+        spec: Arc<ChainSpec>,
+        datadir: &Path,
+        metrics: &Metrics,
+        services: &Services,
+    ) -> eyre::Result<EngineHandle> {
+        let options = self.state.chain_options(spec, datadir, self.db.options())?;
+        let chain = Arc::new(Chain::open(options)?);
+        chain.show_in(metrics);
+        tell_what_runs(&chain, datadir)?;
+        let engine = Engine::start(chain.clone(), self.engine.config(), metrics.clone())?;
+        let handle = engine.handle().clone();
+        services.add(EngineService { engine, chain });
+        Ok(handle)
+    }
+
+    /// Brings back the transactions that waited when the node was stopped, unless that is not wanted.
+    fn restore_pool(&self, datadir: &Path, pool: &Pool, live: &LiveChain) -> eyre::Result<()> {
+        if self.txpool.disable_journal {
+            return Ok(());
         }
-        stop.store(true, Ordering::Relaxed);
-        tracing::info!("stopping: servers first, then what is not durable yet is committed");
-        runtime.block_on(servers.stop());
-        if let Some(follower) = follower {
-            // It logs what it meets; a panic in it loses nothing.
-            let _ = follower.join();
+        let journal = self.txpool.journal.clone();
+        let journal = journal.unwrap_or_else(|| datadir.join("txpool.journal"));
+        let restored = pool.keep_journal(&journal, live)?;
+        if restored > 0 {
+            tracing::info!("{restored} transactions came back from {}", journal.display());
         }
-        let mined = match miner {
-            Some(miner) if miner.is_finished() => runtime.block_on(miner).ok(),
-            _ => None,
-        };
-        runtime.shutdown_timeout(Duration::from_secs(5));
-        engine.stop()?;
-        chain.flush()?;
-        tracing::info!("stopped at block {}", chain.tip()?);
-        if let Some(Err(error)) = mined {
-            return Err(error.into());
-        }
-        match failed {
-            Some(what) => bail!("{what}; what is durable is whole, start again to go on"),
-            None => Ok(()),
-        }
+        Ok(())
     }
 }
 

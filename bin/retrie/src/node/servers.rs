@@ -1,13 +1,13 @@
 //! JSON-RPC of a node: flags, and the servers they ask for.
 
-use super::{args::AuthArgs, heap};
+use super::{args::AuthArgs, heap, services::Services};
 use alloy_rpc_types_engine::JwtSecret;
 use clap::{ArgAction, Args};
 use eyre::Context;
 use retrie_chainspec::primitives::RecoveredBlock;
-use retrie_engine::{EngineApi, EngineHandle, pool::Pool};
+use retrie_engine::{EngineApi, EngineHandle, HeapStats, NodeStatus, SyncProgress, pool::Pool};
 use retrie_rpc::{
-    DevNode, HeapStats, Limits, Namespace, NodeStatus, RpcContext, SyncProgress, engine_methods,
+    DevNode, Limits, Namespace, RpcContext, engine_methods,
     server::{
         AuthConfig, ConnectionLimits, HttpConfig, IpcConfig, ServerConfig, Servers, WsConfig,
     },
@@ -97,6 +97,10 @@ pub(crate) struct RpcArgs {
     /// Subscriptions of a connection.
     #[arg(long = "rpc.max-subscriptions-per-connection", value_name = "N", default_value_t = 1024)]
     max_subscriptions: u32,
+    /// MB of requests and answers that all HTTP and WebSocket connections hold together, beyond 64 KB
+    /// of each.
+    #[arg(long = "rpc.max-buffered-size", value_name = "MB", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..))]
+    max_buffered_size: u32,
     /// Most gas that a call may use.
     #[arg(long = "rpc.gascap", value_name = "GAS", default_value_t = 50_000_000)]
     gas_cap: u64,
@@ -181,6 +185,7 @@ impl RpcArgs {
                 max_connections: self.max_connections,
                 max_batch_size: self.max_batch_size,
                 max_subscriptions: self.max_subscriptions,
+                max_buffered_size: (self.max_buffered_size as usize) << 20,
                 ..ConnectionLimits::default()
             },
         }
@@ -191,18 +196,16 @@ impl RpcArgs {
 struct Status {
     datadir: PathBuf,
     engine: EngineHandle,
-    /// Head when the node was started.
-    starting: u64,
+    services: Services,
 }
 
 impl NodeStatus for Status {
-    /// Behind is a node whose consensus client has named a head that is not known here. How high
-    /// that is nobody has said.
     fn syncing(&self) -> Option<SyncProgress> {
-        self.engine.wanted().borrow().is_some().then(|| {
-            let current = self.engine.live().head().number;
-            SyncProgress { starting: self.starting, current, highest: current }
-        })
+        self.engine.syncing()
+    }
+
+    fn failing(&self) -> Vec<&'static str> {
+        self.services.failing()
     }
 
     fn datadir(&self) -> Option<PathBuf> {
@@ -218,26 +221,29 @@ impl NodeStatus for Status {
     }
 }
 
+/// What the servers speak for.
+pub(super) struct Behind<'a> {
+    pub(super) engine: &'a EngineHandle,
+    pub(super) pool: &'a Pool,
+    pub(super) dev: Option<DevNode>,
+    pub(super) datadir: &'a Path,
+    pub(super) metrics: &'a Metrics,
+    pub(super) services: &'a Services,
+}
+
 /// Starts the servers; `auth` are the flags, the secret and the methods of the Engine API.
 pub(super) async fn start(
     args: &RpcArgs,
     auth: Option<(&AuthArgs, JwtSecret, EngineApi)>,
-    handle: &EngineHandle,
-    pool: &Pool,
-    dev: Option<DevNode>,
-    datadir: &Path,
-    metrics: &Metrics,
+    behind: Behind<'_>,
 ) -> eyre::Result<Servers> {
+    let Behind { engine, pool, dev, datadir, metrics, services } = behind;
     let cores = std::thread::available_parallelism().map_or(2, usize::from);
-    let live = handle.live();
-    let status = Status {
-        datadir: datadir.to_owned(),
-        engine: handle.clone(),
-        starting: live.head().number,
-    };
-    let context = RpcContext::new(live.clone(), args.threads.unwrap_or(cores))
+    let status =
+        Status { datadir: datadir.to_owned(), engine: engine.clone(), services: services.clone() };
+    let context = RpcContext::new(engine.live().clone(), args.threads.unwrap_or(cores))
         .with_pool(pool.clone())
-        .with_engine(handle.clone())
+        .with_engine(engine.clone())
         .with_limits(args.limits())
         .with_proof_peers(args.proof_peers())
         .with_metrics(metrics.rpc.clone())

@@ -33,6 +33,30 @@ pub fn retrie<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Command {
     command
 }
 
+/// Flags that make the backend of this name small: every few blocks it does everything it can do.
+pub fn small_flags(name: &str) -> Vec<String> {
+    let word = |(long, value): &(&str, &str)| match value.is_empty() {
+        true => format!("--{long}"),
+        false => format!("--{long}={value}"),
+    };
+    retrie_backends::find(name).unwrap().small_flags.iter().map(word).collect()
+}
+
+/// Every backend with the flags that make it small, as `--state-backend` takes it.
+pub fn backends() -> Vec<String> {
+    let with_flags = |name| [vec![String::from(name)], small_flags(name)].concat().join(" ");
+    retrie_backends::names().into_iter().map(with_flags).collect()
+}
+
+/// The same, each with `--referee mpt` if it has not Ethereum's roots.
+pub fn checked_backends() -> Vec<String> {
+    let refereed = |(backend, line): (&retrie_backends::Descriptor, String)| {
+        let has_root = backend.capabilities().ethereum_root;
+        if has_root { line } else { format!("{line} --referee mpt") }
+    };
+    retrie_backends::all().zip(backends()).map(refereed).collect()
+}
+
 /// Splits a command line at blanks; paths of the tests have none.
 pub fn words(line: &str) -> Vec<&str> {
     line.split_whitespace().collect()

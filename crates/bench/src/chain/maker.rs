@@ -17,11 +17,10 @@ use retrie_chainspec::{
 use retrie_db::{Db, OpenOptions, SyncMode};
 use retrie_execution::CodeCache;
 use retrie_pipeline::{
-    BlockAttributes, BlockBuilder, BuildParent, BuiltBlock, PipelineError, genesis_delta,
+    BlockAttributes, BlockBuilder, BuildParent, ExecutedBlock, PipelineError, Proposals, States,
+    StatesAt, genesis_delta,
 };
-use retrie_state::{
-    At, Backend, BlockRef, KvStore, Proposal, StateStore, StoreError, StoreOptions,
-};
+use retrie_state::{AnyBackend, BlockRef, KvStore, StateStore, StoreError, StoreOptions};
 use std::{
     io::{self, Write},
     path::Path,
@@ -56,12 +55,12 @@ pub struct ChainMaker {
     mean_gas: u64,
     head: SealedHeader,
     /// States that are not committed yet, the head's last.
-    pending: Vec<Proposal>,
+    pending: Vec<Proposals>,
     codes: HashMap<B256, Bytes>,
     code_cache: CodeCache,
     reverted: u64,
     // In the order in which they close.
-    store: StateStore,
+    states: States,
     kv: Arc<dyn KvStore>,
     /// `None` if the caller has it.
     _folder: Option<TempDir>,
@@ -92,7 +91,7 @@ impl ChainMaker {
     /// # Errors
     /// [`MakeChainError::Recipe`]; [`PipelineError::NoHeaderRoot`] if the backend's roots are not
     /// Ethereum's; errors of the store.
-    pub fn new(recipe: Recipe, backend: Arc<dyn Backend>) -> Result<Self, MakeChainError> {
+    pub fn new(recipe: Recipe, backend: Arc<dyn AnyBackend>) -> Result<Self, MakeChainError> {
         Self::start(recipe, backend, &AtomicBool::new(false), &mut |_, _| {})
     }
 
@@ -103,7 +102,7 @@ impl ChainMaker {
     /// As [`new`](Self::new); [`MakeChainError::Stopped`] once `stop` is set.
     pub fn start(
         recipe: Recipe,
-        backend: Arc<dyn Backend>,
+        backend: Arc<dyn AnyBackend>,
         stop: &AtomicBool,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Self, MakeChainError> {
@@ -124,7 +123,7 @@ impl ChainMaker {
     pub fn start_in(
         folder: &Path,
         recipe: Recipe,
-        backend: Arc<dyn Backend>,
+        backend: Arc<dyn AnyBackend>,
         stop: &AtomicBool,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Self, MakeChainError> {
@@ -165,20 +164,21 @@ impl ChainMaker {
         let files = folder.join("state");
         let options = StoreOptions { retention: 0, dir: Some(files), ..StoreOptions::default() };
         let store = StateStore::open(backend, kv.clone(), options).map_err(PipelineError::from)?;
+        let states = States::alone(store);
 
         let (delta, codes) = genesis_delta(&spec);
         let mut pending = Vec::new();
         let spec = match &genesis {
             Genesis::Base(base) => {
-                let root = load(&store, &*kv, base, stop, progress)?;
+                let root = load(states.own(), &*kv, base, stop, progress)?;
                 spec.with_genesis_state_root(root)
             }
             Genesis::Json(_) => {
-                let genesis = store
-                    .begin(At::Tip)
+                let (genesis, _) = states
+                    .begin(StatesAt::Tip)
                     .and_then(|session| session.finish_as(0, &delta))
                     .map_err(PipelineError::from)?;
-                store.seal(&genesis, spec.genesis_hash());
+                states.seal(&genesis, spec.genesis_hash());
                 pending.push(genesis);
                 spec
             }
@@ -196,7 +196,7 @@ impl ChainMaker {
             codes: codes.into_iter().collect(),
             code_cache: CodeCache::default(),
             reverted: 0,
-            store,
+            states,
             kv,
             _folder: None,
         })
@@ -248,16 +248,17 @@ impl ChainMaker {
         }
         let built = self.build(calls)?;
         if is_mixed {
-            let transactions = built.block.body().transactions.len() as u64;
-            self.mean_gas = (built.outcome.gas_used / transactions).max(21_000);
+            let block = built.block();
+            let transactions = block.body().transactions.len() as u64;
+            self.mean_gas = (block.header().gas_used / transactions).max(21_000);
         }
-        let failed = built.outcome.receipts.iter().filter(|receipt| !receipt.success);
+        let failed = built.receipts().iter().filter(|receipt| !receipt.success);
         let count = failed.count() as u64;
         if count > 0 && matches!(self.plan, Plan::Preloaded(_)) {
             return Err(MakeChainError::Reverted { number: self.head.number, count });
         }
         self.reverted += count;
-        Ok(built.block)
+        Ok(Arc::unwrap_or_clone(built.data.block))
     }
 
     /// As many calls of the mix as the next block shall have.
@@ -282,7 +283,7 @@ impl ChainMaker {
     }
 
     /// The block of `calls` on the head, which it becomes.
-    pub(crate) fn build(&mut self, calls: Vec<Call>) -> Result<BuiltBlock, MakeChainError> {
+    pub(crate) fn build(&mut self, calls: Vec<Call>) -> Result<ExecutedBlock, MakeChainError> {
         let number = self.head.number + 1;
         let invalid = |source| PipelineError::InvalidBlock {
             number: self.head.number,
@@ -309,7 +310,7 @@ impl ChainMaker {
 
         let builder = BlockBuilder {
             spec: &self.spec,
-            store: &self.store,
+            states: &self.states,
             codes: &self.codes,
             hashes: &(),
             code_cache: &self.code_cache,
@@ -317,14 +318,13 @@ impl ChainMaker {
         let parent = BuildParent {
             header: &self.head,
             total_difficulty: U256::ZERO,
-            state: self.pending.last().map_or(At::Tip, At::Proposal),
-            referee: None,
+            states: self.pending.last().map_or(StatesAt::Tip, StatesAt::Proposals),
         };
         let built = builder.build(parent, self.attributes(number), transactions, from)?;
-        self.head = built.block.clone_sealed_header();
-        self.codes.extend(built.outcome.codes.iter().cloned());
-        self.pending.push(built.proposal.clone());
-        let rows: usize = self.pending.iter().map(Proposal::rows).sum();
+        self.head = built.block().clone_sealed_header();
+        self.codes.extend(built.codes.iter().cloned());
+        self.pending.push(built.states.clone());
+        let rows: usize = self.pending.iter().map(Proposals::rows).sum();
         if self.pending.len() >= BATCH_BLOCKS || rows >= BATCH_ROWS {
             self.commit()?;
         }
@@ -342,8 +342,11 @@ impl ChainMaker {
 
     /// The state of the head.
     #[cfg(test)]
-    pub(crate) fn state(&self) -> Result<retrie_state::StateView, retrie_state::StateError> {
-        self.store.reader(self.pending.last().map_or(At::Tip, At::Proposal))
+    pub(crate) fn state(&self) -> Result<retrie_state::StateAt, retrie_state::StateError> {
+        self.states.own().at(self
+            .pending
+            .last()
+            .map_or(retrie_state::At::Tip, |of| retrie_state::At::Proposal(&of.own)))
     }
 
     fn attributes(&self, number: u64) -> BlockAttributes {
@@ -368,7 +371,8 @@ impl ChainMaker {
 
     fn commit(&mut self) -> Result<(), PipelineError> {
         let mut txn = self.kv.begin_write()?;
-        let after = self.store.commit(&self.pending, &mut *txn)?;
+        let proposals: Vec<_> = self.pending.iter().map(|of| of.own.clone()).collect();
+        let after = self.states.own().commit(&proposals, &mut *txn)?;
         txn.commit()?;
         after.run()?;
         self.pending.clear();

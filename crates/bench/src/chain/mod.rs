@@ -66,8 +66,7 @@ pub enum MakeChainError {
     },
     /// The real contracts are not there.
     #[error(
-        "the real contracts in {} cannot be used: {why}; `--contracts own` takes contracts of this \
-         program, RETRIE_DATA names the folder of the data",
+        "the real contracts in {} cannot be used: {why}; RETRIE_DATA names the folder of the data",
         file.display()
     )]
     Contracts {

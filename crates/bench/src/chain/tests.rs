@@ -167,8 +167,8 @@ impl Lab {
     /// Runs calls in one block.
     fn run<const N: usize>(&mut self, calls: [(usize, Address, Vec<u8>); N]) -> [Receipt; N] {
         let calls = calls.map(|(from, to, input)| call(from, to, input, 1_000_000));
-        let receipts = self.maker.build(Vec::<Call>::from(calls)).unwrap().outcome.receipts;
-        receipts.try_into().unwrap()
+        let block = self.maker.build(Vec::<Call>::from(calls)).unwrap();
+        block.receipts().to_vec().try_into().unwrap()
     }
 
     fn one(&mut self, from: usize, to: Address, input: Vec<u8>) -> bool {

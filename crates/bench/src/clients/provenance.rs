@@ -17,7 +17,7 @@ use super::{
     race::{ClientRace, Entrant, Progress},
 };
 use crate::{
-    BenchError,
+    BenchError, Setting,
     chain::{Base, CHAIN_FILE, MakeChainError},
     error::{Of, OfClient},
     latency::Latency,
@@ -29,7 +29,7 @@ use retrie_chainspec::ChainSpec;
 use retrie_pipeline::{Chain, ImportOptions, PipelineError, import, report::peak_rss_bytes};
 use retrie_sources::BlockSource;
 use retrie_state::{
-    At, Backend, Provenance, StateError, StateKey, StateProof, StateReader, StateStore, Value,
+    AnyBackend, At, BlockRef, StateError, StateKey, StateProof, StateReader, StateStore, Value,
     Version,
 };
 use retrie_telemetry::Metrics;
@@ -70,27 +70,25 @@ pub struct Answers {
 
 /// How a backend answers.
 #[derive(Clone, Copy)]
-enum Way<'a> {
+enum Way {
     /// One query, one proof.
-    Versions(&'a dyn Provenance),
+    Versions,
     /// A proof for each block.
     BlockByBlock,
 }
 
-impl<'a> Way<'a> {
-    fn of(backend: &'a dyn Backend) -> Option<Self> {
-        match backend.provenance() {
-            Some(provenance) => Some(Self::Versions(provenance)),
-            None => {
-                let can = backend.history().is_some() && backend.capabilities().proofs;
-                can.then_some(Self::BlockByBlock)
-            }
+impl Way {
+    fn of(backend: &dyn AnyBackend) -> Option<Self> {
+        if backend.provenance().is_some() {
+            return Some(Self::Versions);
         }
+        let can = backend.history().is_some() && backend.capabilities().proofs;
+        can.then_some(Self::BlockByBlock)
     }
 }
 
 /// Whether `backend` can prove what keys were over a range of old blocks.
-pub fn proves_the_past(backend: &dyn Backend) -> bool {
+pub fn proves_the_past(backend: &dyn AnyBackend) -> bool {
     Way::of(backend).is_some()
 }
 
@@ -114,11 +112,8 @@ impl ClientRace<'_> {
         queries.check(self.workload.blocks)?;
         for Entrant { name, backend } in entrants {
             if !proves_the_past(&**backend) {
-                let what = format!(
-                    "backend `{name}` cannot prove what keys were in old blocks: leave it out of \
-                     --backends"
-                );
-                return Err(BenchError::Workload { what });
+                let what = format!("backend `{name}` cannot prove what keys were in old blocks");
+                return Err(Setting::Backends.refused(what));
             }
         }
         let raced = self.ask(entrants, queries, progress);
@@ -228,7 +223,7 @@ impl ClientRace<'_> {
         let tip = store.tip().map_or(0, |tip| tip.block.number);
         let blocks = tip + 1 - answers.range..=tip;
         let Some(way) = Way::of(backend) else { return Ok(Vec::new()) };
-        let latest = store.reader(At::Tip).of(&name)?;
+        let latest = store.at(At::Tip).of(&name)?;
         // The first one finds caches empty, and is not what is measured.
         if let Some(key) = keys.first() {
             way.query(store, key, &blocks).of(&name)?;
@@ -261,14 +256,13 @@ impl ClientRace<'_> {
 impl Queries {
     /// Whether they can be asked of a chain of so many blocks.
     fn check(&self, blocks: u64) -> Result<(), BenchError> {
-        let refuse = |what: String| Err(BenchError::Workload { what });
         if self.count == 0 {
-            return refuse("--queries must be 1 at least".into());
+            return Err(Setting::Queries.refused("there must be 1 query at least"));
         }
         match self.ranges.iter().find(|range| !(1..=blocks).contains(*range)) {
-            Some(range) => refuse(format!(
-                "--range {range}: it lies between 1 and --blocks, which is {blocks}"
-            )),
+            Some(range) => Err(Setting::Range(*range).refused(format!(
+                "a range of {range} blocks does not lie within the {blocks} blocks of the chain"
+            ))),
             None => Ok(()),
         }
     }
@@ -292,7 +286,7 @@ impl Answered {
     }
 }
 
-impl Way<'_> {
+impl Way {
     fn query(
         self,
         store: &StateStore,
@@ -300,13 +294,17 @@ impl Way<'_> {
         blocks: &RangeInclusive<u64>,
     ) -> Result<Answered, StateError> {
         match self {
-            Self::Versions(_) => {
-                let (mut versions, proof) = store.versions(At::Tip, &[*key], blocks.clone())?;
+            Self::Versions => {
+                let (mut versions, proof) =
+                    store.at(At::Tip).and_then(|state| state.versions(&[*key], blocks.clone()))?;
                 Ok(Answered { versions: versions.pop(), proofs: vec![proof] })
             }
             Self::BlockByBlock => {
                 // The hash goes into the envelope alone; what is verified is the root.
-                let prove = |number| store.history(number)?.prove(Default::default(), &[*key]);
+                let prove = |number| {
+                    let block = BlockRef { number, ..BlockRef::default() };
+                    store.history(block)?.prove(&[*key])
+                };
                 let proofs = blocks.clone().map(prove).collect::<Result<_, _>>()?;
                 Ok(Answered { versions: None, proofs })
             }
@@ -316,13 +314,14 @@ impl Way<'_> {
     /// The value after each block; `None` if a proof is refused.
     fn verify(
         self,
-        backend: &dyn Backend,
+        backend: &dyn AnyBackend,
         key: &StateKey,
         blocks: &RangeInclusive<u64>,
         proofs: &[StateProof],
     ) -> Option<Values> {
         match self {
-            Self::Versions(provenance) => {
+            Self::Versions => {
+                let provenance = backend.provenance()?;
                 let [StateProof { root, bytes, .. }] = proofs else { return None };
                 let shown = provenance.verify_versions(*root, &[*key], blocks.clone(), bytes);
                 Some(by_block(shown.ok()?.first()?, blocks))

@@ -20,7 +20,7 @@ use retrie_pipeline::{
     state_folder,
 };
 use retrie_sources::RlpReader;
-use retrie_state::Backend;
+use retrie_state::AnyBackend;
 use retrie_telemetry::Metrics;
 use std::{
     fs, io,
@@ -35,7 +35,7 @@ pub struct Entrant {
     /// Its name in results.
     pub name: String,
     /// The backend.
-    pub backend: Arc<dyn Backend>,
+    pub backend: Arc<dyn AnyBackend>,
 }
 
 impl std::fmt::Debug for Entrant {
@@ -92,7 +92,7 @@ pub struct ClientRace<'a> {
     /// On which terms.
     pub terms: &'a Terms,
     /// A backend with Ethereum's roots, to make the chain.
-    pub root_maker: Arc<dyn Backend>,
+    pub root_maker: Arc<dyn AnyBackend>,
     /// Where chains and states are kept.
     pub cache: &'a StateCache,
     /// Set to stop at the next block.

@@ -1,7 +1,7 @@
 //! What clients are raced on.
 
 use crate::{
-    BenchError,
+    BenchError, Setting,
     chain::{Base, Fill, Recipe},
 };
 use serde_json::{Map, Value, json};
@@ -61,32 +61,29 @@ impl Workload {
     /// Whether it can be run.
     ///
     /// # Errors
-    /// [`BenchError::Workload`] names the flag that is wrong.
+    /// [`BenchError::Setting`] names the setting that is wrong.
     pub fn check(&self) -> Result<(), BenchError> {
-        let refuse = |what: String| Err(BenchError::Workload { what });
         if self.blocks == 0 {
-            return refuse("--blocks must be 1 at least".into());
+            return Err(Setting::Blocks.refused("there must be 1 measured block at least"));
         }
         if self.commit_every == Some(0) {
-            return refuse("--commit-every must be 1 at least".into());
+            return Err(Setting::CommitEvery.refused("a commit must have 1 block at least"));
         }
         if !(1..=self.blocks).contains(&self.slices) {
-            return refuse(format!(
-                "--slices must lie between 1 and {}, the number of measured blocks",
-                self.blocks
-            ));
+            let what = "the number of slices must lie between 1 and";
+            let what = format!("{what} {}, the number of measured blocks", self.blocks);
+            return Err(Setting::Slices.refused(what));
         }
         if self.via == Via::EngineApi && self.commit_every != Some(1) {
-            return refuse(
-                "blocks that come through the Engine API are durable one by one: leave out \
-                 --commit-every"
-                    .into(),
-            );
+            let what = "blocks that come through the Engine API are durable one by one";
+            return Err(Setting::CommitEvery.refused(what));
         }
         self.recipe.check()?;
         match self.recipe.preload {
             Some(_) => Ok(()),
-            None => refuse("the chain of a race needs a preloaded state".into()),
+            None => Err(BenchError::Workload {
+                what: "the chain of a race needs a preloaded state".into(),
+            }),
         }
     }
 

@@ -78,7 +78,7 @@ mod tests {
     fn balloon_takes_memory_and_gives_it_back() {
         let Some(before) = available() else { return };
         match Balloon::blow_up(before - 3 * PIECE as u64) {
-            Err(why) => println!("skipped: {why}"),
+            Err(why) => println!("skipped: no memory can be locked here: {why}"),
             Ok(balloon) => {
                 assert!(balloon.bytes() <= 64 * PIECE as u64, "{} bytes", balloon.bytes());
             }

@@ -109,6 +109,12 @@ impl MemoryCap {
         Ok(Self { limit, watcher: Watcher::start(limit), means })
     }
 
+    /// Why the memory of this process cannot be capped by a cgroup, if so. [`apply`](Self::apply) then
+    /// locks memory of the machine. It makes such a group and leaves it again.
+    pub fn why_no_cgroup() -> Option<String> {
+        Group::enter(1 << 40).err().map(|error| error.to_string())
+    }
+
     /// Refuses a limit under which this process would be killed: it must hold `needed` bytes for
     /// caches to come, and some more.
     ///

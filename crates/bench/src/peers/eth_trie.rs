@@ -63,11 +63,10 @@ impl Entrant for SecureTrie {
         format!("{NAME}-0.6.1-redb-4.5.0")
     }
 
-    fn remark(&self) -> Option<&'static str> {
-        Some(
-            "on redb, whose page cache has the size given as memory; nodes by hash, replaced ones \
-             removed, none cached; one sync a commit; no undo, so no retention",
-        )
+    fn remark(&self) -> Option<String> {
+        let words = "on redb, whose cache of pages has the size given as memory; nodes by hash, \
+                     replaced ones removed, none cached; one sync a commit; no undo, so no retention";
+        Some(words.into())
     }
 
     fn load(&self, folder: &Path, entries: &mut Entries<'_>) -> Result<(), BenchError> {
@@ -89,7 +88,7 @@ impl Entrant for SecureTrie {
         }
     }
 
-    fn open(&self, folder: &Path, terms: &Terms) -> Result<Box<dyn Contender>, BenchError> {
+    fn open(&self, folder: &Path, terms: &Terms, _: u64) -> Result<Box<dyn Contender>, BenchError> {
         let file = File::open(folder, terms.cache_bytes).map_err(failed("opening"))?;
         Ok(Box::new(State::open(file, durability(terms.sync))?))
     }

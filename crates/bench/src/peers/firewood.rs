@@ -66,12 +66,13 @@ impl Entrant for Firewood {
         format!("{NAME}-0.3.1")
     }
 
-    fn remark(&self) -> Option<&'static str> {
-        Some(
-            "node cache of the size given as memory; retention as revisions (2 at least); \
-             `durable` is an fdatasync after each commit, while the newest revision is still being \
-             written; under its own licence, see https://github.com/ava-labs/firewood",
-        )
+    fn remark(&self) -> Option<String> {
+        let words = "node cache of the size given as memory; retention as revisions (2 at least); it \
+                     never syncs and has no journal, so a power failure may tear its file; `durable` \
+                     adds an fdatasync after each commit, while the newest revision is still being \
+                     written: weaker than what all others here do; under its own licence, see \
+                     https://github.com/ava-labs/firewood";
+        Some(words.into())
     }
 
     fn load(&self, folder: &Path, entries: &mut Entries<'_>) -> Result<(), BenchError> {
@@ -93,7 +94,7 @@ impl Entrant for Firewood {
         }
     }
 
-    fn open(&self, folder: &Path, terms: &Terms) -> Result<Box<dyn Contender>, BenchError> {
+    fn open(&self, folder: &Path, terms: &Terms, _: u64) -> Result<Box<dyn Contender>, BenchError> {
         let revisions = usize::try_from(terms.retention).unwrap_or(usize::MAX);
         let store = Store::open(folder, terms.cache_bytes, revisions.max(FEWEST_REVISIONS))?;
         let path = folder.join(FILE);

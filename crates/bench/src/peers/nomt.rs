@@ -7,6 +7,10 @@
 //! not read the old value again for its log of rollbacks. What is only read is not handed over: no
 //! witness of it is asked for.
 //!
+//! Its files are opened with `O_DIRECT`, so the system's page cache, in which all others have their
+//! files beside [`Terms::cache_bytes`], holds nothing of it. Its own caches are therefore larger by as
+//! much as that would hold: by its whole database, or by its share of a cap on memory.
+//!
 //! What it guarantees: a commit returns when log and pages have been synced, whatever
 //! [`Terms::sync`] says. It is open with two commit workers and three for I/O (its default). Pages
 //! are warmed up while a block is read, which is off by default and did no harm where it was measured.
@@ -69,12 +73,13 @@ impl Entrant for Nomt {
         format!("{NAME}-1.0.5")
     }
 
-    fn remark(&self) -> Option<&'static str> {
-        Some(
-            "page cache and leaf cache of half the memory each; retention as its log of rollbacks; \
-             2 commit workers, 3 for I/O, warm-up of pages; syncs at each commit, also under \
-             `--sync none`; its roots are not Ethereum's",
-        )
+    fn remark(&self) -> Option<String> {
+        let words = "it reads past the system's page cache, so its page cache and leaf cache together \
+                     hold the memory given and its whole database, or under a memory limit its share \
+                     of what that leaves; retention as its log of rollbacks; 2 commit workers, 3 for \
+                     I/O, warm-up of pages; syncs at each commit, also where none is asked for; its \
+                     roots are not Ethereum's";
+        Some(words.into())
     }
 
     fn load(&self, folder: &Path, entries: &mut Entries<'_>) -> Result<(), BenchError> {
@@ -101,13 +106,18 @@ impl Entrant for Nomt {
         }
     }
 
-    fn open(&self, folder: &Path, terms: &Terms) -> Result<Box<dyn Contender>, BenchError> {
+    fn open(
+        &self,
+        folder: &Path,
+        terms: &Terms,
+        page_cache: u64,
+    ) -> Result<Box<dyn Contender>, BenchError> {
         let folder = folder.join(FOLDER);
         reserve(&folder.join(HASH_TABLE)).map_err(failed("reserving its hash table"))?;
         let mut options = options(folder.clone());
-        let half_mib = (terms.cache_bytes >> 21).max(1);
-        options.page_cache_size(half_mib);
-        options.leaf_cache_size(half_mib);
+        let each = cache_mib(terms.cache_bytes, allocated(&folder)?, page_cache);
+        options.page_cache_size(each);
+        options.leaf_cache_size(each);
         options.rollback(terms.retention > 0);
         options.max_rollback_log_len(u32::try_from(terms.retention).unwrap_or(u32::MAX));
         Ok(Box::new(Race { store: open(options)?, folder }))
@@ -129,6 +139,20 @@ fn open(options: Options) -> Result<Database, BenchError> {
         return Err(failed("opening")("io_uring is not permitted here, or the kernel is too old"));
     }
     Database::open(options).map_err(failed("opening"))
+}
+
+/// Size of its page cache, and of its leaf cache, in MiB: half each of `given` bytes and of its files,
+/// as far as the system's page cache would hold these for another store.
+fn cache_mib(given: usize, files: u64, page_cache: u64) -> usize {
+    let half = (given as u64).saturating_add(files.min(page_cache)).div_ceil(2 << 20);
+    usize::try_from(half).unwrap_or(usize::MAX).max(1)
+}
+
+/// Bytes of its files: blocks of 512 bytes that are allocated, as its log of rollbacks is sparse.
+fn allocated(folder: &Path) -> Result<u64, BenchError> {
+    let files = fs::read_dir(folder).map_err(failed("measuring its files"))?;
+    let bytes = files.map(|file| Ok(file?.metadata()?.blocks() * 512));
+    bytes.sum::<std::io::Result<u64>>().map_err(failed("measuring its files"))
 }
 
 /// Gives the holes of a copied file their blocks again: NOMT has made it without any.
@@ -192,13 +216,27 @@ impl Contender for Race {
     }
 
     fn disk_bytes(&self) -> Result<u64, BenchError> {
-        let files = fs::read_dir(&self.folder).map_err(failed("measuring its files"))?;
-        // Blocks of 512 bytes that are allocated: its log of rollbacks is sparse.
-        let blocks = files.map(|file| Ok(file?.metadata()?.blocks() * 512));
-        blocks.sum::<std::io::Result<u64>>().map_err(failed("measuring its files"))
+        allocated(&self.folder)
     }
 
     fn ethereum_root(&self) -> Option<B256> {
         None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: usize = 1 << 20;
+
+    /// Once it had half of `--cache-mb` each and nothing for the page cache of the others.
+    #[test]
+    fn its_caches_are_as_large_as_those_of_others_with_their_page_cache() {
+        let files = 466 << 20;
+        assert_eq!(cache_mib(1024 * MIB, files, u64::MAX), (1024 + 466) / 2);
+        assert_eq!(cache_mib(64 * MIB, files, 100 << 20), (64 + 100) / 2);
+        assert_eq!(cache_mib(64 * MIB, files, 0), 32);
+        assert_eq!(cache_mib(1, 0, 0), 1);
     }
 }

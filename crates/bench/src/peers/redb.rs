@@ -52,11 +52,10 @@ impl Entrant for Redb {
         format!("{NAME}-4.5.0")
     }
 
-    fn remark(&self) -> Option<&'static str> {
-        Some(
-            "page cache of the size given as memory; one sync a commit; no undo, so no retention; \
-             it has no root",
-        )
+    fn remark(&self) -> Option<String> {
+        let words = "a cache of pages of the size given as memory, beside the system's; one sync a \
+                     commit; no undo, so no retention; it has no root";
+        Some(words.into())
     }
 
     fn load(&self, folder: &Path, entries: &mut Entries<'_>) -> Result<(), BenchError> {
@@ -66,7 +65,7 @@ impl Entrant for Redb {
         file.write(STATE, rows, Durability::Immediate)
     }
 
-    fn open(&self, folder: &Path, terms: &Terms) -> Result<Box<dyn Contender>, BenchError> {
+    fn open(&self, folder: &Path, terms: &Terms, _: u64) -> Result<Box<dyn Contender>, BenchError> {
         let file = File::open(folder, terms.cache_bytes).map_err(failed("opening"))?;
         Ok(Box::new(Race { file, durability: durability(terms.sync) }))
     }

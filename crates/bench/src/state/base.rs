@@ -122,10 +122,17 @@ impl RandomBase {
             StateKey::Account(_) => {
                 Account { nonce: 1, balance: U256::from(1), ..Default::default() }.encode()
             }
-            StateKey::Slot(..) => {
-                value(&mut Random::new(self.seed ^ (u64::from(n) << 32 | 0x5eed)))
-            }
+            StateKey::Slot(..) => self.slot(n.into()),
         }
+    }
+
+    /// What the `n`th key holds before the first block, if it is one of those that are preloaded.
+    pub(super) fn preloaded(&self, n: u64) -> Option<Value> {
+        (n < self.keys).then(|| self.slot(n))
+    }
+
+    fn slot(&self, n: u64) -> Value {
+        value(&mut Random::new(self.seed ^ (n << 32 | 0x5eed)))
     }
 
     /// The `n`th key.

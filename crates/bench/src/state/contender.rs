@@ -1,6 +1,10 @@
 //! What takes part in a race: our state stores, and peers.
 
-use super::{base::SortedEntries, block::Op, outcome::ProofFigures};
+use super::{
+    base::SortedEntries,
+    block::{Op, Reads},
+    outcome::ProofFigures,
+};
 use crate::BenchError;
 use alloy_primitives::B256;
 use retrie_db::SyncMode;
@@ -34,7 +38,7 @@ pub trait Entrant {
     fn format(&self) -> String;
 
     /// What it makes of the [`Terms`], where that needs saying.
-    fn remark(&self) -> Option<&'static str> {
+    fn remark(&self) -> Option<String> {
         None
     }
 
@@ -46,8 +50,15 @@ pub trait Entrant {
     /// Prepares the state `entries` in the empty `folder`.
     fn load(&self, folder: &Path, entries: &mut Entries<'_>) -> Result<(), BenchError>;
 
-    /// Opens what [`load`](Self::load) has left.
-    fn open(&self, folder: &Path, terms: &Terms) -> Result<Box<dyn Contender>, BenchError>;
+    /// Opens what [`load`](Self::load) has left. `page_cache` is how many bytes of its files the
+    /// system may keep in memory for it, beside [`Terms::cache_bytes`]: a store that reads past the
+    /// system's page cache may hold as much in a cache of its own.
+    fn open(
+        &self,
+        folder: &Path,
+        terms: &Terms,
+        page_cache: u64,
+    ) -> Result<Box<dyn Contender>, BenchError>;
 }
 
 /// An open store in a race.
@@ -91,27 +102,6 @@ pub trait Contender {
 
     /// Ethereum's root of the state, from those that have it.
     fn ethereum_root(&self) -> Option<B256>;
-}
-
-/// What a block's reads gave. Equal for all contenders, or one of them is wrong.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Reads {
-    /// Keys that had a value.
-    pub present: u64,
-    /// Mixed from all values, in order.
-    pub digest: u64,
-}
-
-impl Reads {
-    /// Takes note of one read.
-    #[inline]
-    pub fn note(&mut self, value: Option<&[u8]>) {
-        let word = value.map_or(0, |value| {
-            self.present += 1;
-            value.first_chunk().map_or(1, |head| u64::from_le_bytes(*head))
-        });
-        self.digest = (self.digest.rotate_left(7) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    }
 }
 
 /// The entries of a state in key order, values made on the way.

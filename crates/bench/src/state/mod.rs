@@ -30,14 +30,16 @@
 //! * So there are two rates. The median of the slices is robust on a noisy machine, but a fold that
 //!   happens in few slices is not in it. The sustained rate, all operations over all timed seconds,
 //!   has every fold and the final flush in it.
-//! * What the contenders read must be the same, and so must be the roots of those that have
-//!   Ethereum's.
+//! * Each commit's reads, whole values, must be what the workload's own model of the state holds, also
+//!   where a contender races alone. At the end, untimed, up to a thousand of the keys written are read
+//!   once more. The roots of those contenders that have Ethereum's must be equal.
 //! * A race that is stopped, or ends with an error, gives what was measured in the slices that all
 //!   contenders have run; unless one of them has a wrong state.
 //! * Under a memory limit the prepared states are put out of the page cache, then memory is capped,
 //!   and then the stores are opened. **All stores share one cap**: all are open while one runs, the
 //!   caches of the others stay allocated, and its pages push theirs out. So each has less than it
-//!   would have alone; for a figure of one store under a cap, race it alone.
+//!   would have alone; for a figure of one store under a cap, race it alone. A store that reads past
+//!   the system's page cache gets its share of it as a cache of its own.
 
 mod base;
 mod block;
@@ -51,8 +53,8 @@ mod stream;
 mod workload;
 
 pub use base::{Base, RandomBase, SortedEntries};
-pub use block::{Block, Op};
-pub use contender::{Contender, Entrant, Entries, Reads, Stopped, Terms};
+pub use block::{Block, Op, Reads};
+pub use contender::{Contender, Entrant, Entries, Stopped, Terms};
 pub use outcome::{Outcome, ProofFigures};
 pub use race::{Done, Progress, Race};
 pub use raced::Raced;

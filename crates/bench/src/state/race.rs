@@ -2,7 +2,7 @@
 
 use super::{
     block::Block,
-    contender::{Contender, Entrant, Entries, Reads, Terms},
+    contender::{Contender, Entrant, Entries, Terms},
     outcome::{Outcome, Reading, Turn},
     raced::Raced,
     workload::Workload,
@@ -86,6 +86,10 @@ impl Lane {
     fn reading(&self) -> Reading {
         Reading { counts: self.contender.counts(), breakdown: self.contender.breakdown() }
     }
+
+    fn wrong_reads(&self, place: String) -> BenchError {
+        BenchError::WrongReads { backend: self.outcome.backend.clone(), place }
+    }
 }
 
 impl Race<'_> {
@@ -104,6 +108,7 @@ impl Race<'_> {
         let needed = entrants.iter().map(|entrant| each.saturating_add(entrant.fixed_bytes()));
         let needed = needed.fold(0, u64::saturating_add);
         self.memory_limit.map(|limit| MemoryCap::check(limit, needed)).transpose()?;
+        let page_cache = page_cache(self.memory_limit, needed, entrants.len());
         let folders = self.prepare(entrants, progress)?;
         // Dropped after the lanes: the stores are closed under it.
         let cap = self.cap(&folders)?;
@@ -112,7 +117,7 @@ impl Race<'_> {
         for (entrant, folder) in entrants.iter().zip(folders) {
             let before = memory::anonymous();
             let contender = entrant
-                .open(folder.path(), self.terms)
+                .open(folder.path(), self.terms, page_cache)
                 .map_err(|error| error.on_disk(folder.path()))?;
             let mut outcome = Outcome::new(entrant.name(), entrant.hash());
             outcome.memory_bytes += memory::anonymous() - before;
@@ -121,7 +126,8 @@ impl Race<'_> {
         }
         let ended = self.take_turns(&mut lanes, cap.as_ref(), progress);
         let nothing = lanes.iter().any(|lane| lane.outcome.series.is_empty());
-        let ended = match ended.and_then(|()| self.finish(&mut lanes, cap.as_ref())) {
+        let ended = ended.and_then(|last| self.finish(&mut lanes, &last, cap.as_ref()));
+        let ended = match ended {
             Err(error) if nothing || error.is_wrong_state() => return Err(error),
             ended => ended,
         };
@@ -177,12 +183,13 @@ impl Race<'_> {
         Ok(Some(MemoryCap::apply(limit)?))
     }
 
+    /// Warm-up and slices; gives a block that reads back what they have written.
     fn take_turns(
         &self,
         lanes: &mut [Lane],
         cap: Option<&MemoryCap>,
         progress: &mut dyn FnMut(Progress<'_>),
-    ) -> Result<(), BenchError> {
+    ) -> Result<Block, BenchError> {
         let (commits, slices) = (self.workload.commits(), self.workload.slices);
         let mut stream = self.workload.stream();
         let mut take = |blocks: u64| stream.by_ref().take(blocks as usize).collect::<Vec<_>>();
@@ -213,7 +220,7 @@ impl Race<'_> {
                 lane.outcome.add_slice(turn);
             }
         }
-        Ok(())
+        Ok(stream.read_back())
     }
 
     /// One turn of every contender; slice 0 is the warm-up. The turns are in the order of the lanes.
@@ -224,18 +231,11 @@ impl Race<'_> {
         blocks: &[Block],
         cap: Option<&MemoryCap>,
     ) -> Result<Vec<Turn>, BenchError> {
-        let present: u64 = blocks.iter().map(|block| block.present).sum();
-        let mut expected = None;
         let mut turns: Vec<_> = lanes.iter().map(|_| None).collect();
         for number in turn_order(lanes.len(), slice) {
             let lane = &mut lanes[number];
-            let (turn, reads) =
-                self.turn(lane, blocks, cap).map_err(|error| error.on_disk(lane.folder.path()))?;
-            if *expected.get_or_insert(reads) != reads || reads.present != present {
-                let backend = lane.outcome.backend.clone();
-                return Err(BenchError::WrongReads { backend, slice });
-            }
-            turns[number] = Some(turn);
+            let turn = self.turn(lane, slice, blocks, cap);
+            turns[number] = Some(turn.map_err(|error| error.on_disk(lane.folder.path()))?);
         }
         Ok(turns.into_iter().flatten().collect())
     }
@@ -243,25 +243,27 @@ impl Race<'_> {
     fn turn(
         &self,
         lane: &mut Lane,
+        slice: u64,
         blocks: &[Block],
         cap: Option<&MemoryCap>,
-    ) -> Result<(Turn, Reads), BenchError> {
-        let mut all = Reads::default();
+    ) -> Result<Turn, BenchError> {
         let mut commits = Vec::with_capacity(blocks.len());
         let memory_before = memory::anonymous();
         let start = Instant::now();
-        for block in blocks {
+        for (number, block) in (1..).zip(blocks) {
             self.may_go_on(cap)?;
             let start = Instant::now();
             let reads = lane.contender.commit(&block.ops)?;
             commits.push(start.elapsed());
-            all.present += reads.present;
-            all.digest = all.digest.rotate_left(1) ^ reads.digest;
+            if reads != block.expected {
+                let slice = if slice == 0 { "warm-up".into() } else { format!("slice {slice}") };
+                return Err(lane.wrong_reads(format!("{slice}, commit {number}")));
+            }
         }
         let settling = Instant::now();
         lane.contender.settle()?;
         let (elapsed, settling) = (start.elapsed(), settling.elapsed());
-        let turn = Turn {
+        Ok(Turn {
             reads: blocks.iter().map(Block::reads).sum(),
             writes: blocks.iter().map(Block::writes).sum(),
             elapsed,
@@ -270,12 +272,16 @@ impl Race<'_> {
             memory_bytes: memory::anonymous() - memory_before,
             disk_bytes: lane.contender.disk_bytes()?,
             reading: lane.reading(),
-        };
-        Ok((turn, all))
+        })
     }
 
-    /// What comes after the last slice.
-    fn finish(&self, lanes: &mut [Lane], cap: Option<&MemoryCap>) -> Result<(), BenchError> {
+    /// What comes after the last slice: flush and roots, the block `last` that only reads, proofs.
+    fn finish(
+        &self,
+        lanes: &mut [Lane],
+        last: &Block,
+        cap: Option<&MemoryCap>,
+    ) -> Result<(), BenchError> {
         let mut flushed = Vec::new();
         for lane in lanes.iter_mut() {
             self.may_go_on(cap)?;
@@ -291,6 +297,13 @@ impl Race<'_> {
             lane.outcome.note_counts(lane.contender.counts());
         }
         compare_roots(lanes)?;
+        for lane in lanes.iter_mut().filter(|_| last.reads() > 0) {
+            self.may_go_on(cap)?;
+            let reads = lane.contender.commit(&last.ops);
+            if reads.map_err(|error| error.on_disk(lane.folder.path()))? != last.expected {
+                return Err(lane.wrong_reads("the keys written, read once more at the end".into()));
+            }
+        }
         let asked = self.workload.keys_to_prove(self.proofs);
         for lane in lanes {
             for (keys, present) in asked.iter().zip([true, false]) {
@@ -313,6 +326,12 @@ impl Race<'_> {
 /// Refuses to go on where the kernel would soon end the process.
 fn within(cap: Option<&MemoryCap>) -> Result<(), BenchError> {
     Ok(cap.map_or(Ok(()), MemoryCap::exceeded)?)
+}
+
+/// What the system may keep of each contender's pages in memory, in bytes: whatever there is, or under
+/// a cap an equal share of what all their own caches leave.
+fn page_cache(limit: Option<u64>, needed: u64, contenders: usize) -> u64 {
+    limit.map_or(u64::MAX, |limit| limit.saturating_sub(needed) / contenders.max(1) as u64)
 }
 
 /// The order of `lanes` contenders in a slice: it rotates, and every other time it is reversed.
@@ -338,6 +357,13 @@ fn compare_roots(lanes: &[Lane]) -> Result<(), BenchError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn page_cache_is_shared_under_a_cap_alone() {
+        assert_eq!(page_cache(None, 700, 3), u64::MAX);
+        assert_eq!(page_cache(Some(1000), 700, 3), 100);
+        assert_eq!(page_cache(Some(600), 700, 3), 0);
+    }
 
     #[test]
     fn every_contender_comes_first_and_last_equally_often() {

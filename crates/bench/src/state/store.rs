@@ -1,8 +1,8 @@
 //! Our state stores as contenders: any backend, on MDBX, the way the client commits a block.
 
 use super::{
-    block::Op,
-    contender::{Contender, Entrant, Entries, Reads, Terms},
+    block::{Op, Reads},
+    contender::{Contender, Entrant, Entries, Terms},
     outcome::ProofFigures,
 };
 use crate::{BenchError, error::Of};
@@ -10,7 +10,7 @@ use alloy_primitives::{B256, keccak256};
 use retrie_db::{Db, OpenOptions, SCHEMA_VERSION, SyncMode};
 use retrie_pipeline::report::Breakdown;
 use retrie_state::{
-    At, Backend, BlockRef, Counts, DeltaBuilder, KvStore, StateError, StateKey, StateReader,
+    AnyBackend, At, BlockRef, Counts, DeltaBuilder, KvStore, StateError, StateKey, StateReader,
     StateStore, StoreError, StoreOptions,
 };
 use std::{
@@ -30,13 +30,13 @@ pub(crate) const GENERATIONS: usize = 4;
 /// A backend under the framework's state store.
 #[derive(Clone)]
 pub struct BackendEntrant {
-    backend: Arc<dyn Backend>,
+    backend: Arc<dyn AnyBackend>,
     name: String,
 }
 
 impl BackendEntrant {
     /// Enters `backend`.
-    pub fn new(backend: Arc<dyn Backend>) -> Self {
+    pub fn new(backend: Arc<dyn AnyBackend>) -> Self {
         let name = backend.identity().name.into();
         Self { backend, name }
     }
@@ -81,6 +81,11 @@ impl Entrant for BackendEntrant {
         self.backend.cache_bytes()
     }
 
+    fn remark(&self) -> Option<String> {
+        let mib = self.fixed_bytes() >> 20;
+        (mib > 0).then(|| format!("up to {mib} MiB of caches of its own beside these terms"))
+    }
+
     fn load(&self, folder: &Path, entries: &mut Entries<'_>) -> Result<(), BenchError> {
         let name = self.name();
         let db = Db::create(folder, &OpenOptions::default()).of(name)?;
@@ -98,7 +103,7 @@ impl Entrant for BackendEntrant {
         after.run().of(name)
     }
 
-    fn open(&self, folder: &Path, terms: &Terms) -> Result<Box<dyn Contender>, BenchError> {
+    fn open(&self, folder: &Path, terms: &Terms, _: u64) -> Result<Box<dyn Contender>, BenchError> {
         let name = self.name();
         let options = OpenOptions { sync: terms.sync, ..OpenOptions::default() };
         let db = Db::open(folder, &options).of(name)?;
@@ -219,7 +224,7 @@ impl Contender for BackendContender {
         }
         let mut figures = ProofFigures::new(present);
         // The first one finds caches empty, and is not what is measured.
-        match self.store.prove(At::Tip, &keys[..1]) {
+        match self.store.at(At::Tip).and_then(|state| state.prove(&keys[..1])) {
             Err(StateError::OutsideShard { .. }) => {}
             proof => drop(proof.of(&self.name)?),
         }
@@ -228,7 +233,7 @@ impl Contender for BackendContender {
                 return Err(BenchError::Stopped);
             }
             let start = Instant::now();
-            let proof = match self.store.prove(At::Tip, &[*key]) {
+            let proof = match self.store.at(At::Tip).and_then(|state| state.prove(&[*key])) {
                 // What another node keeps.
                 Err(StateError::OutsideShard { .. }) => continue,
                 proof => proof.of(&self.name)?,
@@ -236,7 +241,7 @@ impl Contender for BackendContender {
             let made = start.elapsed();
             let shown = backend.verify(proof.root, &[*key], &proof.bytes);
             let verified = start.elapsed() - made;
-            let value = self.store.reader(At::Tip).and_then(|reader| reader.get(key));
+            let value = self.store.at(At::Tip).and_then(|reader| reader.get(key));
             let value = value.of(&self.name)?;
             let right = value.is_some() == present && shown.is_ok_and(|shown| shown == [value]);
             if !right {

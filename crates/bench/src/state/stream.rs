@@ -2,10 +2,15 @@
 
 use super::{
     base::{RandomBase, value},
-    block::{Block, Op},
+    block::{Block, Op, Reads},
     workload::{Choice, Keys, Workload},
 };
 use crate::random::{Random, Zipf};
+use retrie_state::Value;
+use std::collections::HashMap;
+
+/// How many of the keys written are read once more at the end.
+const READ_BACK: usize = 1000;
 
 /// Blocks, made as they are asked for: those of the warm-up, then the measured ones.
 #[derive(Clone, Debug)]
@@ -15,6 +20,9 @@ pub struct BlockStream<'a> {
     random: Random,
     zipf: Option<Zipf>,
     next_key: u64,
+    /// The model of the state, beside what is preloaded: of each key that was written, the generator
+    /// as it was when its last value was drawn. 16 bytes a key, where values would be five times that.
+    written: HashMap<u64, Random>,
     /// Blocks made so far.
     made: u64,
     warmup: u64,
@@ -34,6 +42,7 @@ impl<'a> BlockStream<'a> {
             random: Random::new(workload.seed),
             zipf,
             next_key: 0,
+            written: HashMap::new(),
             made: 0,
             warmup,
             all: warmup + workload.commits(),
@@ -46,22 +55,47 @@ impl<'a> BlockStream<'a> {
             None => warmup - number * commit_every,
             Some(number) => pairs - number * commit_every,
         };
-        let ops: Vec<_> = (0..left.min(commit_every)).map(|_| self.op()).collect();
-        let present = match self.workload.keys {
-            Keys::Preloaded(_) => ops.len() as u64,
-            Keys::Fresh | Keys::Real(_) => 0,
-        };
-        Block { ops, present }
+        let mut block = Block::default();
+        let mut writes = Vec::new();
+        for _ in 0..left.min(commit_every) {
+            let number = self.choose();
+            block.expected.note(self.holds(number).as_ref().map(|value| &value[..]));
+            let key = self.base.key(number);
+            // Without reads the stream is that of the pairs alone.
+            if self.workload.reads > 0.0 && self.random.fraction() < self.workload.reads {
+                block.ops.push(Op::Read(key));
+            } else {
+                writes.push((number, self.random.clone()));
+                block.ops.push(Op::Write(key, value(&mut self.random)));
+            }
+        }
+        // Only now: reads see the state before the block.
+        self.written.extend(writes);
+        block
     }
 
-    fn op(&mut self) -> Op {
-        let number = self.choose();
-        let key = self.base.key(number);
-        // Without reads the stream is that of the pairs alone.
-        if self.workload.reads > 0.0 && self.random.fraction() < self.workload.reads {
-            return Op::Read(key);
+    /// What the model holds of a key.
+    fn holds(&self, number: u64) -> Option<Value> {
+        let written = self.written.get(&number);
+        written.map(|drawn| value(&mut drawn.clone())).or_else(|| self.base.preloaded(number))
+    }
+
+    /// A block that only reads, of keys that the blocks so far have written: those of the last real
+    /// block, or up to a thousand random ones, spread evenly. It may be empty.
+    pub fn read_back(&self) -> Block {
+        if let Keys::Real(trace) = &self.workload.keys {
+            let last = self.made.checked_sub(1);
+            return last.map(|last| trace.read_back(last)).unwrap_or_default();
         }
-        Op::Write(key, value(&mut self.random))
+        let mut numbers: Vec<_> = self.written.keys().copied().collect();
+        numbers.sort_unstable();
+        let step = numbers.len().div_ceil(READ_BACK).max(1);
+        let mut expected = Reads::default();
+        let ops = numbers.into_iter().step_by(step).map(|number| {
+            expected.note(self.holds(number).as_ref().map(|value| &value[..]));
+            Op::Read(self.base.key(number))
+        });
+        Block { ops: ops.collect(), expected }
     }
 
     fn choose(&mut self) -> u64 {
@@ -104,7 +138,7 @@ mod tests {
     use crate::state::{Layout, SortedEntries};
     use alloy_primitives::bytes;
     use retrie_state::{Account, StateKey};
-    use std::collections::BTreeSet;
+    use std::collections::{BTreeMap, BTreeSet};
 
     fn workload(keys: Keys, layout: Layout) -> Workload {
         Workload {
@@ -135,7 +169,7 @@ mod tests {
             let blocks: Vec<_> = workload.stream().collect();
             let lengths: Vec<_> = blocks.iter().map(Block::writes).collect();
             assert_eq!(lengths, [50, 100, 100, 100, 100, 100, 100, 100, 100, 100, 50]);
-            assert!(blocks.iter().all(|block| block.present == block.reads()));
+            assert!(blocks.iter().all(|block| block.expected.present == block.reads()));
             let ops = || blocks.iter().flat_map(|block| &block.ops);
             assert!(ops().all(|op| keys.contains(op.key())));
             assert!(keys.iter().all(|key| keys.contains(&StateKey::Account(*key.address()))));
@@ -159,6 +193,38 @@ mod tests {
             assert_eq!(keys.len(), 1000);
             assert!(known.is_disjoint(&keys));
             assert!(keys.iter().all(|key| known.contains(&StateKey::Account(*key.address()))));
+            assert!(blocks.iter().all(|block| block.expected.present == 0));
+        }
+    }
+
+    /// The model against a plain map, over blocks in which keys come twice.
+    #[test]
+    fn blocks_expect_what_a_plain_map_holds() {
+        for (keys, reads) in
+            [(Keys::Preloaded(30), 0.0), (Keys::Preloaded(300), 0.5), (Keys::Fresh, 0.0)]
+        {
+            let workload = Workload { reads, ..workload(keys, Layout::Accounts) };
+            let mut state: BTreeMap<_, _> = workload.base().entries().iter().collect();
+            let mut stream = workload.stream();
+            let check = |state: &BTreeMap<StateKey, Value>, block: &Block| {
+                let mut found = Reads::default();
+                let values = block.ops.iter().map(|op| state.get(op.key()));
+                values.for_each(|value| found.note(value.map(|value| &value[..])));
+                assert_eq!(found, block.expected, "{workload:?}");
+            };
+            assert_eq!(stream.read_back(), Block::default());
+            for block in stream.by_ref() {
+                check(&state, &block);
+                for op in block.ops {
+                    if let Op::Write(key, value) = op {
+                        state.insert(key, value);
+                    }
+                }
+            }
+            let last = stream.read_back();
+            check(&state, &last);
+            assert_eq!(last.expected.present, last.reads());
+            assert!(last.reads() >= 25 && last.writes() == 0, "{}", last.reads());
         }
     }
 

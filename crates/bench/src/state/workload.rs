@@ -5,7 +5,7 @@ use super::{
     real::Trace,
     stream::BlockStream,
 };
-use crate::BenchError;
+use crate::{BenchError, Setting};
 use retrie_state::StateKey;
 use serde::Serialize;
 use std::sync::Arc;
@@ -98,37 +98,38 @@ impl Default for Workload {
 }
 
 impl Workload {
-    /// Refuses what cannot be run, naming the flag.
+    /// Refuses what cannot be run.
+    ///
+    /// # Errors
+    /// [`BenchError::Setting`] names the setting that is wrong.
     pub fn check(&self) -> Result<(), BenchError> {
-        let refuse = |what: String| Err(BenchError::Workload { what });
         if let Keys::Preloaded(keys) = self.keys
             && !(1..u64::from(u32::MAX)).contains(&keys)
         {
-            return refuse(format!(
-                "--keys must lie between 1 and {}, or be `fresh` or `real`",
-                u32::MAX - 1
-            ));
+            let most = u32::MAX - 1;
+            let what = format!("the number of keys is {keys}, and must lie between 1 and {most}");
+            return Err(Setting::Keys.refused(what));
         }
-        if self.pairs == 0 || self.commit_every == 0 {
-            return refuse("--pairs and --commit-every must be 1 at least".into());
+        if self.pairs == 0 {
+            return Err(Setting::Pairs.refused("there must be 1 measured operation at least"));
+        }
+        if self.commit_every == 0 {
+            return Err(Setting::CommitEvery.refused("a commit must have 1 operation at least"));
         }
         if !(0.0..=1.0).contains(&self.reads) {
-            return refuse(
-                "--reads is a part of all operations: it must lie between 0 and 1".into(),
-            );
+            let what = "reads alone are a part of all operations, which must lie between 0 and 1";
+            return Err(Setting::Reads.refused(what));
         }
         let has_choice = matches!(self.keys, Keys::Preloaded(_));
         if !has_choice && (self.reads != 0.0 || self.choice != Choice::Uniform) {
-            return refuse(format!(
-                "--reads and --keys-by choose among preloaded keys: they do not go with --keys {}",
-                self.keys
-            ));
+            let what = "reads alone and hot keys are of preloaded keys, and there are none";
+            return Err(Setting::Choice.refused(format!("{what}: keys are {}", self.keys)));
         }
-        if !(1..=self.commits()).contains(&self.slices) {
-            return refuse(format!(
-                "--slices must lie between 1 and {}, the number of measured commits",
-                self.commits()
-            ));
+        let commits = self.commits();
+        if !(1..=commits).contains(&self.slices) {
+            let what = "the number of slices must lie between 1 and";
+            let what = format!("{what} {commits}, the number of measured commits");
+            return Err(Setting::Slices.refused(what));
         }
         Ok(())
     }

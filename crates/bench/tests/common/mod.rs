@@ -4,7 +4,7 @@
 use retrie_bench::state::{Corpus, Trace};
 use retrie_chainspec::ChainSpec;
 use retrie_pipeline::replay::{BundleReplayOptions, Padding};
-use retrie_state::Backend;
+use retrie_state::AnyBackend;
 use retrie_storage_mpt::Mpt;
 use std::{
     path::{Path, PathBuf},

@@ -1,12 +1,13 @@
 //! Blocks: what can be read of them ([`ChainRead`]) and how they are written.
 
 mod check;
+mod metadata;
 mod prune;
 mod read;
 mod write;
 
 pub use check::StoredBlock;
-pub use prune::{Kept, KeptBlocks};
+pub use metadata::{Metadata, SCHEMA_VERSION, StateRootMode};
 pub use read::{CanonicalHeaders, ChainRead, StoredTransaction};
 pub use write::NewBlock;
 

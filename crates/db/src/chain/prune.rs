@@ -4,41 +4,12 @@
 
 use super::read::{self, ChainRead, canonical};
 use crate::{
-    DbError, Result, WriteTxn, pieces,
+    DbError, Kept, ReadTxn, Result, WriteTxn, notes, pieces,
     raw::RawRead,
     tables::{BlockId, ChainTable},
 };
 use alloy_primitives::B256;
 use retrie_state::Direction;
-
-/// Which blocks keep a part of theirs: those from `from` on, and those at most `last` blocks below
-/// the canonical tip. The default is all.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct KeptBlocks {
-    /// Number of the first block of the first kind.
-    pub from: u64,
-    /// How many blocks below the tip keep it in any case.
-    pub last: u64,
-}
-
-impl KeptBlocks {
-    /// The first block that keeps it below this tip.
-    fn first(self, tip: u64) -> u64 {
-        self.from.min(tip.saturating_sub(self.last))
-    }
-}
-
-/// What is kept of old blocks. Headers always are, and the body of genesis.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Kept {
-    /// Transactions, ommers and withdrawals. Without them there are no receipts either, and no rows
-    /// of the lookup table.
-    pub bodies: KeptBlocks,
-    /// Receipts.
-    pub receipts: KeptBlocks,
-    /// Rows that lead from the hash of a transaction to its block.
-    pub lookup: KeptBlocks,
-}
 
 /// Notes with the number of a block (8 bytes, big-endian): blocks below may lack receipts ...
 const RECEIPTS: &str = "receipts-pruned";
@@ -77,7 +48,7 @@ fn number_in<R: ChainRead + ?Sized>(read: &R, name: &str) -> Result<u64> {
     let Some(note) = read.note(name)? else { return Ok(0) };
     let number = <[u8; 8]>::try_from(&note[..]).map(u64::from_be_bytes);
     number.map_err(|_| {
-        let key = read::note_key(name);
+        let key = notes::key(name);
         DbError::corrupt(ChainTable::Metadata.name(), &key, "the note is not a block number")
     })
 }
@@ -182,6 +153,14 @@ impl WriteTxn {
     pub fn set_anchor(&mut self, number: u64) -> Result<()> {
         self.raise(RECEIPTS, number.saturating_add(1))?;
         self.put_note(ANCHOR, &number.to_be_bytes())
+    }
+
+    /// The same where the blocks up to `number` have been copied from the chain of `read`, with the
+    /// receipts and bodies that they have there. With `number` 0 the chain starts at genesis.
+    pub fn set_anchor_on_copies(&mut self, number: u64, read: &ReadTxn) -> Result<()> {
+        self.raise(RECEIPTS, receipts_below(read)?)?;
+        self.raise(BODIES, bodies_below(read)?)?;
+        if number > 0 { self.put_note(ANCHOR, &number.to_be_bytes()) } else { Ok(()) }
     }
 
     /// Records that blocks up to and with `number` may lack bodies, and with them receipts.

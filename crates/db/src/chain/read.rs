@@ -1,7 +1,7 @@
 //! Reads of the chain tables.
 
 use crate::{
-    DbError, Metadata, Result, codecs, pieces,
+    Db, DbError, Metadata, Result, codecs, notes, pieces,
     raw::{Range, RawRead},
     tables::{BlockId, ChainTable},
 };
@@ -255,16 +255,23 @@ pub trait ChainRead: RawRead {
 
     /// What this datadir holds; `None` before it is initialised.
     fn metadata(&self) -> Result<Option<Metadata>> {
-        crate::metadata::read(self)
+        super::metadata::read(self)
     }
 
     /// A note that a component left with [`put_note`](crate::WriteTxn::put_note).
     fn note(&self, name: &str) -> Result<Option<Bytes>> {
-        self.raw_get(self.chain(ChainTable::Metadata), &note_key(name))
+        notes::read(self, name)
     }
 }
 
 impl<T: RawRead + ?Sized> ChainRead for T {}
+
+impl Db {
+    /// Contract code by hash, from a snapshot of its own; for execution threads.
+    pub fn code(&self, hash: &B256) -> Result<Option<Bytes>> {
+        self.begin_read()?.code(hash)
+    }
+}
 
 /// Canonical headers in ascending order; see [`ChainRead::canonical_headers`].
 #[derive(Debug)]
@@ -444,10 +451,6 @@ pub(super) fn root_key(id: BlockId, backend: &str) -> Vec<u8> {
 fn decode_root(key: &[u8], row: &[u8]) -> Result<B256> {
     B256::try_from(row)
         .map_err(|_| DbError::corrupt(ChainTable::BackendRoots.name(), key, WRONG_LENGTH))
-}
-
-pub(super) fn note_key(name: &str) -> Vec<u8> {
-    [b"note/", name.as_bytes()].concat()
 }
 
 fn prefix_range<'a>(start: &'a [u8], end: &'a Option<Vec<u8>>) -> Range<'a> {

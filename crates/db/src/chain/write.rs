@@ -180,16 +180,6 @@ impl WriteTxn {
         self.raw_put(table, &read::root_key(id, backend), root.as_slice())
     }
 
-    /// Leaves a short note for later, e.g. the finalised block. Names are the caller's.
-    pub fn put_note(&mut self, name: &str, note: &[u8]) -> Result<()> {
-        self.raw_put(self.chain(ChainTable::Metadata), &read::note_key(name), note)
-    }
-
-    /// Removes a note; says whether there was one.
-    pub fn delete_note(&mut self, name: &str) -> Result<bool> {
-        self.raw_delete(self.chain(ChainTable::Metadata), &read::note_key(name))
-    }
-
     /// Stores the rows of a block, unless they are there.
     fn store_block(&mut self, block: &NewBlock<'_>) -> Result<BlockId> {
         block.check()?;

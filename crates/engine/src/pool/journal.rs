@@ -40,8 +40,7 @@ const SMALL: u64 = 16 << 20;
 pub enum JournalError {
     /// The file system says no.
     #[error(
-        "{action} the journal of the transaction pool, {}: {source}; name another file with \
-         --txpool.journal, or run without it (--txpool.disable-journal)",
+        "{action} the journal of the transaction pool, {}: {source}",
         .path.display()
     )]
     Io {
@@ -53,10 +52,7 @@ pub enum JournalError {
         source: io::Error,
     },
     /// Some other file.
-    #[error(
-        "{} is no journal of a transaction pool: name another file with --txpool.journal",
-        .path.display()
-    )]
+    #[error("{} is no journal of a transaction pool", .path.display())]
     Foreign {
         /// The file.
         path: PathBuf,

@@ -6,6 +6,7 @@ use alloy_rpc_types_engine::{
     ExecutionPayload, ExecutionPayloadInputV2, ForkchoiceState, ForkchoiceUpdated,
     PayloadAttributes, PayloadStatus, PayloadStatusEnum,
 };
+use retrie_backends::Descriptor;
 use retrie_chainspec::{ChainSpec, primitives::Block};
 use retrie_db::{OpenOptions, StateRootMode, SyncMode};
 use retrie_engine::{
@@ -17,97 +18,95 @@ use retrie_pipeline::{
     Chain, ChainOptions, prepare,
     testkit::{Rules, TestChain},
 };
-use retrie_state::{Backend, StoreOptions};
-use retrie_storage_cole::Cole;
-use retrie_storage_lvmt::{Lvmt, Params, ProofShard};
-use retrie_storage_mpt::{Mpt, MptArchive, TrieHash};
-use retrie_storage_raw::Raw;
+use retrie_state::{AnyBackend, StoreOptions};
+use retrie_storage_mpt::Mpt;
 use retrie_telemetry::Metrics;
 use std::{
-    ops::ControlFlow,
     path::Path,
-    sync::{Arc, OnceLock},
+    sync::Arc,
     time::{Duration, Instant},
 };
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
-/// Backend and root mode of a node.
+/// Backend and root mode of a node. The backend is small, so that every few blocks something is
+/// flushed, merged or collected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Setup {
-    Mpt,
-    MptShadow,
-    Archive,
-    Raw,
-    /// `raw --referee mpt`.
-    Refereed,
-    Lvmt,
-    /// COLE*.
-    Cole,
-    /// COLE, which merges while a block waits, with `--referee mpt`.
-    ColeRefereed,
-    RawNative,
-    ArchiveNative,
-    LvmtNative,
-    ColeNative,
-}
-
-/// The setups that know what the header's state root should be.
-pub(crate) const CHECKED: [Setup; 4] =
-    [Setup::Mpt, Setup::Archive, Setup::Refereed, Setup::ColeRefereed];
-
-fn archive() -> Arc<dyn Backend> {
-    Arc::new(MptArchive::new(TrieHash::Keccak256))
-}
-
-/// Small parameters, and garbage collected early.
-fn lvmt() -> Arc<dyn Backend> {
-    static PARAMS: OnceLock<Arc<Params>> = OnceLock::new();
-    let make = || Params::insecure_dev(4, false, &|_, _, _| ControlFlow::Continue(())).unwrap();
-    let params = PARAMS.get_or_init(|| Arc::new(make())).clone();
-    Arc::new(Lvmt::new(params, ProofShard::None).unwrap().with_slack(64))
-}
-
-/// Small levels, so that every few blocks something is flushed or merged.
-fn cole(async_merge: bool) -> Arc<dyn Backend> {
-    let params = retrie_storage_cole::Params {
-        async_merge,
-        memory_pairs: 50,
-        size_ratio: 2,
-        ..Default::default()
-    };
-    Arc::new(Cole::new(params).unwrap())
+pub(crate) struct Setup {
+    backend: &'static str,
+    root_mode: StateRootMode,
+    /// Whether the MPT runs beside it.
+    has_referee: bool,
 }
 
 impl Setup {
-    pub(crate) fn backend(self) -> Arc<dyn Backend> {
-        match self {
-            Self::Mpt | Self::MptShadow => Arc::new(Mpt::default()),
-            Self::Archive | Self::ArchiveNative => archive(),
-            Self::Raw | Self::Refereed | Self::RawNative => Arc::new(Raw),
-            Self::Lvmt | Self::LvmtNative => lvmt(),
-            Self::Cole | Self::ColeNative => cole(true),
-            Self::ColeRefereed => cole(false),
-        }
+    pub(crate) const MPT: Self = Self::of("mpt", StateRootMode::Header);
+    pub(crate) const ARCHIVE: Self = Self::of("mpt-archive", StateRootMode::Header);
+    pub(crate) const RAW: Self = Self::of("raw", StateRootMode::Shadow);
+    pub(crate) const REFEREED: Self = Self { has_referee: true, ..Self::RAW };
+    pub(crate) const LVMT: Self = Self::of("lvmt", StateRootMode::Shadow);
+    pub(crate) const LVMT_NATIVE: Self = Self::of("lvmt", StateRootMode::Native);
+
+    const fn of(backend: &'static str, root_mode: StateRootMode) -> Self {
+        Self { backend, root_mode, has_referee: false }
+    }
+
+    /// All that there are: every backend with the header's roots or in their shadow, there also with
+    /// a referee, and with roots of its own.
+    pub(crate) fn all() -> Vec<Self> {
+        [Self::on_headers(), Self::refereed(), Self::native()].concat()
+    }
+
+    /// Every backend on blocks with Ethereum's roots.
+    pub(crate) fn on_headers() -> Vec<Self> {
+        let modes = |backend: &'static Descriptor| {
+            let shadow = Self::of(backend.name, StateRootMode::Shadow);
+            let header = Self::of(backend.name, StateRootMode::Header);
+            let has_root = backend.capabilities().ethereum_root;
+            [has_root.then_some(header), (!has_root).then_some(shadow)].into_iter().flatten()
+        };
+        retrie_backends::all().flat_map(modes).collect()
+    }
+
+    /// Every backend without Ethereum's roots, with the MPT beside it.
+    pub(crate) fn refereed() -> Vec<Self> {
+        let mut all = Self::on_headers();
+        all.retain(|setup| setup.root_mode == StateRootMode::Shadow);
+        all.into_iter().map(|setup| Self { has_referee: true, ..setup }).collect()
+    }
+
+    /// Every backend with its own roots in the headers.
+    pub(crate) fn native() -> Vec<Self> {
+        let of = |name| Self::of(name, StateRootMode::Native);
+        retrie_backends::names().into_iter().map(of).collect()
+    }
+
+    /// Those that know what the header's state root should be.
+    pub(crate) fn checked() -> Vec<Self> {
+        let mut all = Self::on_headers();
+        all.retain(|setup| setup.root_mode == StateRootMode::Header);
+        [all, Self::refereed()].concat()
+    }
+
+    /// The same with the header's roots left unchecked.
+    pub(crate) const fn shadow(self) -> Self {
+        Self { root_mode: StateRootMode::Shadow, ..self }
+    }
+
+    fn descriptor(self) -> &'static Descriptor {
+        retrie_backends::find(self.backend).unwrap()
+    }
+
+    pub(crate) fn backend(self) -> Arc<dyn AnyBackend> {
+        (self.descriptor().small)()
     }
 
     pub(crate) fn is_cole(self) -> bool {
-        matches!(self, Self::Cole | Self::ColeRefereed | Self::ColeNative)
+        self.descriptor().stored_name() == "cole"
     }
 
-    pub(crate) fn root_mode(self) -> StateRootMode {
-        match self {
-            Self::Mpt | Self::Archive => StateRootMode::Header,
-            Self::MptShadow
-            | Self::Raw
-            | Self::Refereed
-            | Self::Lvmt
-            | Self::Cole
-            | Self::ColeRefereed => StateRootMode::Shadow,
-            Self::RawNative | Self::ArchiveNative | Self::LvmtNative | Self::ColeNative => {
-                StateRootMode::Native
-            }
-        }
+    pub(crate) const fn root_mode(self) -> StateRootMode {
+        self.root_mode
     }
 
     /// A maker of blocks for this node.
@@ -144,8 +143,7 @@ impl Node {
     }
 
     pub(crate) fn open_at(&self, datadir: &Path) -> Chain {
-        let has_referee = matches!(self.setup, Setup::Refereed | Setup::ColeRefereed);
-        let referee = has_referee.then(|| Setup::Mpt.backend());
+        let referee = self.setup.has_referee.then(|| Setup::MPT.backend());
         Chain::open(ChainOptions {
             spec: self.spec.clone(),
             backend: self.setup.backend(),

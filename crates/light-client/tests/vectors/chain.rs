@@ -5,7 +5,8 @@ use alloy_primitives::{Address, B256, Bytes, U256};
 use rand::{Rng, rngs::StdRng};
 use retrie_light_client::{Account, StateKey, StateProof, Value};
 use retrie_state::{
-    At, Backend, DeltaBuilder, KvStore, MemoryStore, StateStore, StoreOptions, Version, encode_slot,
+    At, Backend, BlockRef, DeltaBuilder, KvStore, MemoryStore, StateStore, StoreOptions, Version,
+    encode_slot,
 };
 use std::{collections::BTreeMap, ops::RangeInclusive, sync::Arc};
 use tempfile::TempDir;
@@ -78,13 +79,16 @@ impl Chain {
         // Archives have history; what others retain is reached by hash.
         match self.store.backend().history().is_some_and(|history| !history.proven_by_view()) {
             true => self.prove_past(number, keys),
-            false => self.store.prove(At::Block(self.hash(number)), keys).unwrap(),
+            false => {
+                let state = self.store.at(At::Block(self.hash(number))).unwrap();
+                state.prove(keys).unwrap()
+            }
         }
     }
 
     /// A proof by the history of the backend: under the root that this takes.
     pub(crate) fn prove_past(&self, number: u64, keys: &[StateKey]) -> StateProof {
-        self.store.history(number).unwrap().prove(self.hash(number), keys).unwrap()
+        self.store.history(BlockRef::new(number, self.hash(number))).unwrap().prove(keys).unwrap()
     }
 
     /// The versions of `key` in a range of blocks, newest first.

@@ -2,12 +2,14 @@
 
 use alloy_primitives::{B256, Bytes, U64, hex};
 use retrie_light_client::{
-    BlockRef, ColeParams, EthProofResponse, LightClientError, ProvenanceResponse, Shown, StateKey,
-    StateProof, StateProofResponse, TrustedRoot, Value, Verified, Verifier, VerifierParams,
+    BlockRef, EthProofResponse, LightClientError, ProvenanceResponse, Shown, StateKey, StateProof,
+    StateProofResponse, TrustedRoot, Value, Verified, Verifier,
 };
+use retrie_storage_cole::Params as ColeParams;
+use retrie_storage_lvmt::VerifierParams;
 use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
-use std::{collections::BTreeMap, path::PathBuf};
+use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct File {
@@ -161,8 +163,8 @@ impl File {
 
     pub(crate) fn verifier(&self) -> Verifier {
         let pin = |verifier: Verifier, bytes: &Bytes| match B256::try_from(&bytes[..]) {
-            Ok(digest) => verifier.pin_cole(ColeParams::from_digest(&digest).unwrap()),
-            Err(_) => verifier.pin_lvmt(VerifierParams::from_bytes(bytes).unwrap()),
+            Ok(digest) => verifier.pin(Arc::new(ColeParams::from_digest(&digest).unwrap())),
+            Err(_) => verifier.pin(Arc::new(VerifierParams::from_bytes(bytes).unwrap())),
         };
         self.pinned.iter().fold(Verifier::new(), pin)
     }

@@ -105,6 +105,13 @@ impl Maker {
         self.forged(of, how, class, Case { edit: Some(vec![edit]), ..Case::default() });
     }
 
+    /// The varint of one byte at `at` in two: numbers have one form.
+    pub(crate) fn longer_number(&mut self, of: &str, bytes: &[u8], at: usize) {
+        assert!(bytes[at] < 0x80, "{of}: no number of one byte at {at}");
+        let edit = (at, 1, Bytes::from([bytes[at] | 0x80, 0]));
+        self.forged_bytes(of, "a number in a longer form", Some("malformed"), edit);
+    }
+
     pub(crate) fn forged_field(&mut self, of: &str, field: &str, class: &str, value: Json) {
         self.forged_field_as(of, &format!("another {field}"), field, class, value);
     }

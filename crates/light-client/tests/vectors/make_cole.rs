@@ -9,9 +9,9 @@ use crate::{
 };
 use alloy_primitives::{B256, Bytes, U64, keccak256};
 use rand::{SeedableRng, rngs::StdRng, seq::IteratorRandom};
-use retrie_light_client::{ColeParams, ProvenanceResponse, StateKey, StateProofResponse};
-use retrie_state::At;
-use retrie_storage_cole::Cole;
+use retrie_light_client::{ProvenanceResponse, StateKey, StateProofResponse};
+use retrie_state::{At, BlockRef};
+use retrie_storage_cole::{Cole, Params as ColeParams};
 use serde_json::{Value as Json, json};
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -114,7 +114,8 @@ impl Scene {
 
     /// The answer of `state_getProvenance` at the tip.
     fn provenance(&self, key: StateKey, blocks: RangeInclusive<u64>) -> (Json, Vec<Version>) {
-        let (versions, proof) = self.chain.store.versions(At::Tip, &[key], blocks.clone()).unwrap();
+        let tip = self.chain.store.at(At::Tip).unwrap();
+        let (versions, proof) = tip.versions(&[key], blocks.clone()).unwrap();
         let versions = versions.into_iter().flatten().collect::<Vec<_>>();
         let shown = versions.iter().map(|of| Version::new(of.block, of.value.clone())).collect();
         let answer = ProvenanceResponse::new(proof, key, blocks, versions).unwrap();
@@ -169,6 +170,7 @@ fn proofs(make: &mut Maker, scene: &Scene) {
     let bytes = chain.prove(tip - 1, &asked).bytes;
     let raised = Bytes::from([bytes[1] ^ 1]);
     make.forged_bytes(&of, "another horizon", Some("root"), (1, 1, raised));
+    make.longer_number(&of, &bytes, 1);
 
     // Values: replaced where they stand, behind their length.
     let of = scene.named("present key 0");
@@ -377,7 +379,7 @@ fn pruned(make: &mut Maker, scene: &Scene) {
     let Scene { chain, deleted, horizon, .. } = scene;
     let before = quantity(horizon - 1);
     let tip = chain.tip();
-    assert!(chain.store.history(horizon - 1).is_err());
+    assert!(chain.store.history(BlockRef::new(horizon - 1, B256::ZERO)).is_err());
     let middle = (horizon + tip) / 2;
     for number in [*horizon, middle, tip - 1] {
         let of = scene.named(&format!("as of block {number}"));

@@ -8,9 +8,9 @@ use crate::{
 };
 use alloy_primitives::{Bytes, U64, keccak256};
 use rand::{SeedableRng, rngs::StdRng, seq::IteratorRandom};
-use retrie_light_client::{StateKey, Value, VerifierParams};
+use retrie_light_client::{StateKey, Value};
 use retrie_state::At;
-use retrie_storage_lvmt::{Lvmt, Params, ProofShard};
+use retrie_storage_lvmt::{Lvmt, Params, ProofShard, VerifierParams};
 use serde_json::json;
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -132,6 +132,8 @@ fn of_height(make: &mut Maker, height: u8, scene: &Scene) {
     let mut other = value.to_vec();
     *other.last_mut().unwrap() ^= 1;
     make.forged_bytes(&of, "another value", Some("root"), (at, other.len(), other.into()));
+    // Behind kind, height and commitment: the first block.
+    make.longer_number(&of, &bytes, 34);
 
     // As a node answers, on a chain of its own and beside another chain's headers.
     let own = present.iter().find(|key| matches!(key, StateKey::Slot(..))).unwrap();
@@ -170,7 +172,10 @@ fn shards(make: &mut Maker, params: &Arc<Params>) {
     let hash = whole.chain.hash(at);
     let parts: Vec<_> = nodes
         .iter()
-        .map(|node| node.chain.store.prove_part(At::Block(hash), &keys).unwrap())
+        .map(|node| {
+            let state = node.chain.store.at(At::Block(hash)).unwrap();
+            state.prove_part(&keys).unwrap()
+        })
         .collect();
     let bytes: Vec<_> = parts.iter().map(|part| part.bytes.clone()).collect();
     let mut combined = parts[0].clone();

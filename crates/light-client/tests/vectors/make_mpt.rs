@@ -122,7 +122,85 @@ pub(crate) fn mpt() -> File {
     (case.trusted, case.keys, case.question) = (None, None, None);
     make.add(case);
     make.forged_field("an account in block 6", "hash", "kind", "blake2b-256".into());
+    padded(&mut make, &scene);
     make.file
+}
+
+/// Short tries by hand, and the same with something in the padding of a path of even length (yellow
+/// paper, appendix C), which their roots name: the hashes fit, the nodes are none.
+fn padded(make: &mut Maker, scene: &Scene) {
+    let keys = [StateKey::Account(scene.plain)];
+    let truth = scene.chain.truth(BLOCKS, &keys);
+    let mut proof = scene.chain.prove(BLOCKS, &keys);
+    let (digest, nodes) = parts(&proof.bytes);
+    let [_, leaf] = <[Bytes; 2]>::try_from(items(nodes.last().unwrap())).unwrap();
+    let path: Vec<u8> = keccak256(scene.plain).iter().flat_map(|b| [b >> 4, b & 15]).collect();
+    // The nodes of a trie: an extension of so many nibbles, a branch, the leaf; or the leaf alone.
+    let trie = |along: Option<usize>, [of_extension, of_leaf]: [u8; 2]| {
+        let Some(along) = along else { return vec![short(&path, 2, of_leaf, &leaf)] };
+        let leaf = short(&path[along + 1..], 2, of_leaf, &leaf);
+        let mut children = vec![Bytes::from_static(&[0x80]); 17];
+        children[usize::from(path[along])] = alloy_rlp::encode(keccak256(&leaf)).into();
+        children[usize::from(path[along] ^ 1)] = alloy_rlp::encode(B256::repeat_byte(9)).into();
+        let branch = list(&children);
+        let child = alloy_rlp::encode(keccak256(&branch)).into();
+        vec![short(&path[..along], 0, of_extension, &child), branch, leaf]
+    };
+    type Forged = &'static [(&'static str, [u8; 2])];
+    let cases: [(&str, Option<usize>, Forged); 3] = [
+        ("a leaf alone", None, &[("of the leaf", [0, 1]), ("of the leaf, all bits", [0, 15])]),
+        ("an even extension", Some(2), &[("of the extension", [1, 0]), ("its high bit", [8, 0])]),
+        ("an odd extension", Some(3), &[("of the leaf", [0, 5])]),
+    ];
+    for (name, along, forged) in cases {
+        let nodes = trie(along, [0, 0]);
+        (proof.root, proof.bytes) = (keccak256(&nodes[0]), joined(digest, &nodes));
+        let trusted = Trusted::Root(proof.root);
+        make.valid(name, trusted, Some(&keys), Question::proof(&proof), truth.clone());
+        for (of, padding) in forged {
+            let nodes = trie(along, *padding);
+            let root = keccak256(&nodes[0]);
+            let case = Case {
+                trusted: Some(Trusted::Root(root)),
+                with: Some(BTreeMap::from([("root".to_owned(), json!(root))])),
+                edit: Some(vec![(0, proof.bytes.len(), joined(digest, &nodes))]),
+                ..Case::default()
+            };
+            make.forged(name, &format!("padding {of}"), Some("malformed"), case);
+        }
+    }
+}
+
+/// The items of a list, headers included.
+fn items(list: &[u8]) -> Vec<Bytes> {
+    let mut rest = alloy_rlp::Header::decode_bytes(&mut &list[..], true).unwrap();
+    let mut items = Vec::new();
+    while !rest.is_empty() {
+        let start = rest;
+        let header = alloy_rlp::Header::decode(&mut rest).unwrap();
+        rest = &rest[header.payload_length..];
+        items.push(Bytes::copy_from_slice(&start[..start.len() - rest.len()]));
+    }
+    items
+}
+
+fn list(items: &[Bytes]) -> Bytes {
+    let mut out = Vec::new();
+    let payload_length = items.iter().map(|item| item.len()).sum();
+    alloy_rlp::Header { list: true, payload_length }.encode(&mut out);
+    out.extend(items.iter().flatten());
+    out.into()
+}
+
+/// A leaf (`flags` 2) or an extension (0) in RLP, with this padding if the path is even.
+fn short(path: &[u8], flags: u8, padding: u8, item: &Bytes) -> Bytes {
+    let head = match path.len() % 2 {
+        0 => vec![flags, padding],
+        _ => vec![flags + 1],
+    };
+    let nibbles = [&head[..], path].concat();
+    let bytes: Vec<u8> = nibbles.chunks(2).map(|pair| pair[0] << 4 | pair[1]).collect();
+    list(&[alloy_rlp::encode(&bytes[..]).into(), item.clone()])
 }
 
 pub(crate) fn archive() -> File {

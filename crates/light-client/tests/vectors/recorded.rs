@@ -4,8 +4,9 @@
 use crate::format::{Case, Expect, File, Question, Trusted, Version};
 use alloy_primitives::{B256, Bytes, hex};
 use retrie_light_client::{
-    BlockRef, ProvenanceResponse, StateKey, StateProof, VerifierParams, Version as Recorded,
+    BlockRef, ProvenanceResponse, StateKey, StateProof, Version as Recorded,
 };
+use retrie_storage_lvmt::VerifierParams;
 use std::collections::BTreeMap;
 
 /// A choice of the lines of a record of `lvmt`, some of each test with each verdict.

@@ -4,7 +4,7 @@ use super::{effects::effects, pad::synthetic_hash};
 use crate::{
     PipelineError,
     recover::recover_senders,
-    report::{Amplification, Breakdown, ReplayResult, peak_rss_bytes},
+    report::{Amplification, Breakdown, BundleOutcome, ReplayResult, peak_rss_bytes},
 };
 use alloy_consensus::{TxReceipt, proofs::calculate_receipt_root};
 use alloy_hardforks::EthereumHardforks;
@@ -22,64 +22,11 @@ use retrie_state::{
     Account, At, BlockRef, DeltaBuilder, KvStore, PartialState, PartialTree, StateDelta, StateKey,
     StateReader, StateStore, Value, encode_slot,
 };
-use serde::{Deserialize, Serialize};
 use std::{
-    borrow::Cow,
     collections::BTreeMap,
     sync::Arc,
     time::{Duration, Instant},
 };
-
-/// What replaying one bundle showed. A check is `None` where it cannot be made.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct BundleOutcome {
-    /// Block number.
-    pub number: u64,
-    /// `witness` or `prestate`.
-    pub kind: Cow<'static, str>,
-    /// Rule set of the block.
-    pub fork: String,
-    /// Number of transactions.
-    pub txs: u64,
-    /// Gas used, as executed.
-    pub gas: u64,
-    /// Timed seconds.
-    pub seconds: f64,
-    /// Whether `gasUsed` is that of the header.
-    pub gas_ok: bool,
-    /// Whether `logsBloom` is that of the header.
-    pub bloom_ok: bool,
-    /// Whether `receiptsRoot` is that of the header; before Byzantium it needs a trie.
-    pub receipts_ok: Option<bool>,
-    /// Whether `requestsHash` is that of the header, from Prague on.
-    pub requests_ok: Option<bool>,
-    /// Whether the post-state root is that of the header; needs the witness and a trie.
-    pub root_ok: Option<bool>,
-}
-
-impl BundleOutcome {
-    /// Whether no check failed.
-    pub fn ok(&self) -> bool {
-        let optional = [self.receipts_ok, self.requests_ok, self.root_ok];
-        self.gas_ok && self.bloom_ok && optional.iter().all(|check| *check != Some(false))
-    }
-
-    pub(super) fn failure(&self) -> String {
-        let failed = [
-            (Some(self.gas_ok), "gasUsed"),
-            (Some(self.bloom_ok), "logsBloom"),
-            (self.receipts_ok, "receiptsRoot"),
-            (self.requests_ok, "requestsHash"),
-            (self.root_ok, "stateRoot"),
-        ];
-        let failed: Vec<_> = failed
-            .iter()
-            .filter(|(check, _)| *check == Some(false))
-            .map(|(_, name)| *name)
-            .collect();
-        format!("block {} ({}): {} differ", self.number, self.kind, failed.join(", "))
-    }
-}
 
 /// What a replay of bundles needs beside the backend.
 pub struct BundleReplayOptions<'a> {
@@ -392,7 +339,7 @@ impl<'a> BundleReplay<'a> {
             Some(pre) => flatten(pre),
             None => effects(bundle, self.options)?.pre,
         };
-        let reader = self.store.reader(At::Tip)?;
+        let reader = self.store.at(At::Tip)?;
         let mut delta = DeltaBuilder::new();
         for (key, value) in wanted {
             delta.change(key, reader.get(&key)?, value);

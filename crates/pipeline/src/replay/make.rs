@@ -25,7 +25,7 @@ use retrie_sources::{
     rpc::RpcErrorKind,
 };
 use retrie_state::{
-    Account, Backend, MemoryStore, PartialState, StateDelta, StateKey, StateReader, StateStore,
+    Account, AnyBackend, MemoryStore, PartialState, StateDelta, StateKey, StateReader, StateStore,
     StoreOptions, Value, decode_slot,
 };
 use std::{
@@ -41,7 +41,7 @@ pub struct BundleMaker<'a> {
     /// Rules of the chain.
     pub spec: Arc<ChainSpec>,
     /// Any backend: bundles are replayed on it, in memory.
-    pub backend: Arc<dyn Backend>,
+    pub backend: Arc<dyn AnyBackend>,
     /// A backend that opens witnesses, to check the node's proofs.
     pub opener: Option<&'a dyn PartialState>,
 }

@@ -19,7 +19,8 @@ mod make;
 mod pad;
 mod remote;
 
-pub use bundle::{BundleOutcome, BundleReplay, BundleReplayOptions};
+pub use crate::report::BundleOutcome;
+pub use bundle::{BundleReplay, BundleReplayOptions};
 pub use effects::{BundleEffects, bundle_effects};
 pub use make::{BundleMaker, MadeBundle};
 pub use pad::{Padding, SLOTS_PER_CONTRACT};

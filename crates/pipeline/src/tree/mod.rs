@@ -11,68 +11,23 @@
 //! until they are committed. Who decides which block is the head is the caller's business: the
 //! importer's fork choice, or a consensus client.
 
+mod commit;
 mod verify;
 
-use crate::{
-    Chain, PipelineError,
-    commit::{CommitJob, Committer},
-    stream::PreparedBlock,
-};
+use crate::{BlockWithReceipts, Chain, ExecutedBlock, PipelineError, stream::PreparedBlock};
 use alloy_consensus::BlockHeader;
 use alloy_primitives::{B256, Bytes, map::HashMap};
-use retrie_chainspec::primitives::{Block, Receipt, RecoveredBlock, SealedHeader};
+use commit::{CommitJob, Committer};
+use retrie_chainspec::primitives::{RecoveredBlock, SealedHeader};
 use retrie_consensus::ChainHead;
 use retrie_db::{ChainRead, ReadTxn};
 use retrie_execution::CodeCache;
-use retrie_state::{BlockRef, Proposal, StateError};
+use retrie_state::{BlockRef, StateError};
 use retrie_telemetry::Metrics;
 use std::{
     sync::Arc,
     time::{Duration, Instant},
 };
-
-/// A block with its receipts; cheap to clone.
-#[derive(Clone, Debug)]
-pub struct BlockWithReceipts {
-    /// The block and the senders of its transactions.
-    pub block: Arc<RecoveredBlock>,
-    /// One receipt per transaction.
-    pub receipts: Arc<Vec<Receipt>>,
-}
-
-/// A verified block that need not be durable yet.
-#[derive(Debug)]
-pub struct ExecutedBlock {
-    /// The block.
-    pub data: BlockWithReceipts,
-    /// Codes that it has created.
-    pub codes: Vec<(B256, Bytes)>,
-    /// The chain that ends with it, for fork choice.
-    pub chain: ChainHead,
-    /// Its state.
-    pub proposal: Proposal,
-    /// Its state in the referee's store.
-    pub referee: Option<Proposal>,
-}
-
-impl ExecutedBlock {
-    /// The block.
-    pub fn block(&self) -> &RecoveredBlock {
-        &self.data.block
-    }
-
-    /// Rows of state that it writes.
-    fn rows(&self) -> usize {
-        self.proposal.rows() + self.referee.as_ref().map_or(0, Proposal::rows)
-    }
-
-    /// Bytes of the block and its logs.
-    fn bytes(&self) -> usize {
-        let logs = self.data.receipts.iter().flat_map(|receipt| &receipt.logs);
-        let logs: usize = logs.map(|log| log.data.data.len() + 32 * log.topics().len()).sum();
-        Block::rlp_length_for(self.block().header(), self.block().body()) + logs
-    }
-}
 
 /// The highest canonical block, and the chain that ends with it.
 #[derive(Clone, Debug)]
@@ -135,9 +90,13 @@ pub struct ImportTimes {
     pub prepare: Duration,
 }
 
-/// Counts of verification.
+/// What was verified since the tree was made, without what was lost again. The metrics of blocks,
+/// transactions, gas and seconds are counted beside these, and nowhere else.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct TreeCounts {
+    pub(crate) blocks: u64,
+    pub(crate) txs: u64,
+    pub(crate) gas: u64,
     pub(crate) key_reads: u64,
     pub(crate) key_writes: u64,
     pub(crate) roots_checked: u64,
@@ -161,7 +120,7 @@ impl Pending {
         if self.blocks.is_empty() {
             self.since = Instant::now();
         }
-        self.rows += block.rows();
+        self.rows += block.states.rows();
         self.bytes += block.bytes();
         self.blocks.push(block);
     }
@@ -170,7 +129,7 @@ impl Pending {
     fn split_off(&mut self, at: usize) -> Vec<Arc<ExecutedBlock>> {
         let blocks = self.blocks.split_off(at);
         for block in &blocks {
-            self.rows -= block.rows();
+            self.rows -= block.states.rows();
             self.bytes -= block.bytes();
         }
         blocks
@@ -233,8 +192,8 @@ impl<'a> Tree<'a> {
         metrics: Metrics,
         scope: &'scope std::thread::Scope<'scope, 'a>,
     ) -> Result<Self, PipelineError> {
-        let own = chain.store.backend();
-        if intermediate_roots && !own.capabilities().ethereum_root && chain.referee.is_none() {
+        let own = chain.state().backend();
+        if intermediate_roots && !own.capabilities().ethereum_root && chain.referee().is_none() {
             return Err(PipelineError::NoHeaderRoot { backend: own.identity().name });
         }
         let read = chain.db.begin_read()?;
@@ -312,8 +271,33 @@ impl<'a> Tree<'a> {
     /// # Errors
     /// [`PipelineError::is_invalid_block`] tells verdicts about the block from other failures.
     pub fn insert(&mut self, block: PreparedBlock) -> Result<Arc<ExecutedBlock>, PipelineError> {
-        let PreparedBlock { block, prepare } = block;
-        self.times.prepare += prepare;
+        let start = Instant::now();
+        self.times.prepare += block.prepare;
+        self.metrics.prepare_seconds.observe(block.prepare.as_secs_f64());
+        let inserted = self.insert_on_parent(block);
+        match &inserted {
+            Ok(block) => self.count(block.block(), start.elapsed()),
+            Err(error) if error.is_invalid_block() => self.metrics.invalid_blocks.inc(),
+            Err(_) => {}
+        }
+        inserted
+    }
+
+    fn count(&mut self, block: &RecoveredBlock, took: Duration) {
+        let (txs, gas) = (block.transaction_count() as u64, block.gas_used());
+        self.counts.blocks += 1;
+        self.counts.txs += txs;
+        self.counts.gas += gas;
+        self.metrics.blocks.inc();
+        self.metrics.transactions.inc_by(txs);
+        self.metrics.gas.inc_by(gas);
+        self.metrics.block_seconds.observe(took.as_secs_f64());
+    }
+
+    fn insert_on_parent(
+        &mut self,
+        PreparedBlock { block, .. }: PreparedBlock,
+    ) -> Result<Arc<ExecutedBlock>, PipelineError> {
         let (number, hash, parent) = (block.number(), block.hash(), block.parent_hash());
         let parent = self.header(&parent)?.ok_or(PipelineError::UnknownParent {
             number,
@@ -336,6 +320,7 @@ impl<'a> Tree<'a> {
     /// Makes `block`, a child of the head that is in the tree, the head.
     pub(crate) fn extend(&mut self, block: Arc<ExecutedBlock>) {
         self.head = Head { header: block.block().clone_sealed_header(), chain: block.chain };
+        self.metrics.head.set(self.head.chain.number as i64);
         self.pending.push(block);
     }
 
@@ -372,6 +357,9 @@ impl<'a> Tree<'a> {
         }
         self.head = Head { header: header.clone(), chain };
         self.metrics.head.set(header.number as i64);
+        if !reverted.is_empty() {
+            self.metrics.reorgs.inc();
+        }
         Ok(Some(HeadChange { head: header, ancestor, reverted, committed, is_dropped: false }))
     }
 
@@ -430,6 +418,7 @@ impl<'a> Tree<'a> {
 
     /// Stores a block that is not canonical, so that it is not lost when the tree forgets it.
     pub(crate) fn store_side_block(&self, block: &Arc<ExecutedBlock>) -> Result<(), PipelineError> {
+        self.metrics.side_blocks.inc();
         self.committer.side_blocks(std::slice::from_ref(block))
     }
 
@@ -548,21 +537,21 @@ impl<'a> Tree<'a> {
         self.forget_codes();
     }
 
-    /// Takes the head back to what is durable, once a commit has failed. Returns the blocks that are
-    /// lost.
-    pub(crate) fn give_up(&mut self) -> Result<Vec<Arc<ExecutedBlock>>, PipelineError> {
+    /// Takes head and counts back to what is durable, once a commit has failed.
+    pub(crate) fn give_up(&mut self) -> Result<(), PipelineError> {
         self.refresh()?;
         self.head = Head::durable(self.chain, &self.read)?;
         self.in_flight.clear();
         self.pending = Pending::new(Instant::now());
         self.block_codes.clear();
-        let mut lost = Vec::new();
-        for (hash, block) in std::mem::take(&mut self.blocks) {
+        for (hash, lost) in std::mem::take(&mut self.blocks) {
             if self.read.block_number(&hash)?.is_none() {
-                lost.push(block);
+                self.counts.blocks -= 1;
+                self.counts.txs -= lost.block().transaction_count() as u64;
+                self.counts.gas -= lost.block().gas_used();
             }
         }
-        Ok(lost)
+        Ok(())
     }
 
     /// To be called once blocks have left the tree.

@@ -1,7 +1,7 @@
 //! The verification of one block on its parent, wherever in the tree or the chain that is.
 
-use super::{BlockWithReceipts, ExecutedBlock, Tree};
-use crate::PipelineError;
+use super::Tree;
+use crate::{ExecutedBlock, PipelineError, StatesAt, StatesSession};
 use alloy_consensus::BlockHeader;
 use alloy_hardforks::EthereumHardforks;
 use alloy_primitives::{B256, Bytes};
@@ -12,12 +12,8 @@ use retrie_execution::{
     BlockHashes, CodeReader, ExecutionInput, ExecutionOutcome, execute_block,
     execute_block_with_observer,
 };
-use retrie_state::{At, Proposal, Session, StateError, StateStore, StoreError};
-use std::{
-    cell::RefCell,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use retrie_state::{StateError, StoreError};
+use std::{cell::RefCell, sync::Arc, time::Duration};
 
 impl Tree<'_> {
     /// The chain that ends with a known block.
@@ -58,32 +54,21 @@ impl Tree<'_> {
         }
 
         let at = self.state_of(parent)?;
-        let session = self.begin(&chain.store, at.as_at())?;
-        let reader = session.reader();
+        let session = self.begin(at.at())?;
+        let reader = session.own().reader();
         let surroundings = Surroundings::new(self, parent);
         let input =
             ExecutionInput::new(&reader, &surroundings, &surroundings).with_code_cache(&self.codes);
         let (outcome, roots, proving) =
             if self.intermediate_roots && !spec.is_byzantium_active_at_block(number) {
-                self.execute_with_roots(&block, &at, input)?
+                self.execute_with_roots(&block, at.at(), input)?
             } else {
                 (execute_block(&spec, &block, input)?, None, Duration::ZERO)
             };
         drop(reader);
 
-        let start = Instant::now();
-        let proposal = session.finish(&outcome.delta)?;
-        chain.store.seal(&proposal, hash);
-        let proposing = start.elapsed();
-        let referee = match &chain.referee {
-            None => None,
-            Some(referee) => {
-                let session = self.begin(&referee.store, at.referee())?;
-                let proposal = session.finish(&outcome.delta)?;
-                referee.store.seal(&proposal, hash);
-                Some(proposal)
-            }
-        };
+        let (states, proposing) = session.finish(&outcome.delta)?;
+        chain.states.seal(&states, hash);
 
         retrie_consensus::validate_post_execution(
             &spec,
@@ -98,8 +83,7 @@ impl Tree<'_> {
             },
         )
         .map_err(invalid)?;
-        let checked =
-            chain.check_roots(number, hash, header.state_root(), &proposal, referee.as_ref())?;
+        let checked = chain.states.check_roots(block.sealed_header(), states.roots())?;
 
         self.counts.roots_checked += checked;
         self.times.reads += outcome.timing.storage;
@@ -114,40 +98,21 @@ impl Tree<'_> {
         self.metrics.execution_seconds.observe(outcome.timing.total.as_secs_f64());
         self.metrics.propose_seconds.observe(proposing.as_secs_f64());
         let head = parent_chain.child(&chain.spec, hash, header);
-        Ok(ExecutedBlock {
-            data: BlockWithReceipts { block, receipts: Arc::new(outcome.receipts) },
-            codes: outcome.codes,
-            chain: head,
-            proposal,
-            referee,
-        })
+        Ok(ExecutedBlock::new(block, outcome, head, states))
     }
 
-    /// Executes with one throw-away proposal per transaction, to learn the state roots that receipts before
-    /// Byzantium hold.
+    /// Executes, and learns the state roots that receipts before Byzantium hold.
     fn execute_with_roots(
         &self,
         block: &RecoveredBlock,
-        at: &ParentState,
+        at: StatesAt<'_>,
         input: ExecutionInput<'_>,
     ) -> Result<(ExecutionOutcome, Option<Vec<B256>>, Duration), PipelineError> {
         let spec = self.chain.spec.for_header(block.header());
-        let (store, at): (&StateStore, _) = match &self.chain.referee {
-            Some(referee) => (&referee.store, at.referee()),
-            None => (&self.chain.store, at.as_at()),
-        };
-        let mut last: Option<Proposal> = None;
-        let mut roots = Vec::new();
-        let mut proving = Duration::ZERO;
-        let outcome = execute_block_with_observer(&spec, block, input, &mut |_, delta| {
-            let start = Instant::now();
-            let session = self.begin(store, last.as_ref().map_or(at, At::Proposal))?;
-            let proposal = session.finish(&delta)?;
-            roots.push(proposal.root());
-            last = Some(proposal);
-            proving += start.elapsed();
-            Ok(())
-        })?;
+        let mut roots = self.chain.states.receipt_roots(at)?;
+        let mut observer = |_, delta| Ok(roots.push(&delta)?);
+        let outcome = execute_block_with_observer(&spec, block, input, &mut observer)?;
+        let (roots, proving) = roots.finish();
         Ok((outcome, Some(roots), proving))
     }
 
@@ -164,8 +129,8 @@ impl Tree<'_> {
 
     /// A session on a state that was there when [`state_of`](Self::state_of) looked. The commit that
     /// runs beside us may have moved the retained blocks beyond it.
-    fn begin<'s>(&self, store: &'s StateStore, at: At<'_>) -> Result<Session<'s>, PipelineError> {
-        store.begin(at).map_err(|error| match &error {
+    fn begin(&self, at: StatesAt<'_>) -> Result<StatesSession<'_>, PipelineError> {
+        self.chain.states.begin(at).map_err(|error| match &error {
             StateError::UnknownBlock { hash } => match self.read.block_number(hash) {
                 Ok(Some(number)) if number < self.first_retained() => self.beyond_retention(number),
                 _ => error.into(),
@@ -176,11 +141,11 @@ impl Tree<'_> {
 
     /// Oldest durable block that can be built on.
     pub fn first_retained(&self) -> u64 {
-        self.chain.store.retained().map_or(0, |retained| *retained.start())
+        self.chain.states.first_retained().unwrap_or(0)
     }
 
     pub(super) fn beyond_retention(&self, number: u64) -> PipelineError {
-        self.chain.store.beyond_retention(number).into()
+        self.chain.states.beyond_retention(number).into()
     }
 
     /// Executes stored side blocks again, from the last canonical block up to `block`, if its state
@@ -223,20 +188,10 @@ enum ParentState {
 }
 
 impl ParentState {
-    fn as_at(&self) -> At<'_> {
+    fn at(&self) -> StatesAt<'_> {
         match self {
-            Self::Tree(block) => At::Proposal(&block.proposal),
-            Self::Durable(hash) => At::Block(*hash),
-        }
-    }
-
-    fn referee(&self) -> At<'_> {
-        match self {
-            Self::Tree(block) => match &block.referee {
-                Some(proposal) => At::Proposal(proposal),
-                None => At::Block(block.block().hash()),
-            },
-            Self::Durable(hash) => At::Block(*hash),
+            Self::Tree(block) => StatesAt::Proposals(&block.states),
+            Self::Durable(hash) => StatesAt::Block(*hash),
         }
     }
 }
@@ -287,7 +242,7 @@ impl BlockHashes for Surroundings<'_, '_> {
     fn block_hash(&self, number: u64) -> Result<Option<B256>, StateError> {
         self.ancestor(number).map_err(|error| {
             let action = format!("looking for ancestor {number}");
-            StoreError::new(action, error.to_string()).into()
+            StoreError::new(action, error).into()
         })
     }
 }

@@ -17,7 +17,7 @@ mod state;
 use crate::PipelineError;
 use retrie_chainspec::ChainSpec;
 use retrie_db::{ChainRead, CheckedTable, Db, DbError, Metadata, ReadTxn};
-use retrie_state::{Backend, StateError};
+use retrie_state::{AnyBackend, StateError};
 use serde::Serialize;
 use std::{collections::HashSet, path::Path, sync::Arc};
 
@@ -26,7 +26,7 @@ pub struct VerifyOptions<'a> {
     /// Rules and genesis of the chain.
     pub spec: Arc<ChainSpec>,
     /// The backend of a name, if there is one.
-    pub backend: &'a dyn Fn(&str) -> Option<Arc<dyn Backend>>,
+    pub backend: &'a dyn Fn(&str) -> Option<Arc<dyn AnyBackend>>,
     /// Findings beyond these are only counted.
     pub max_findings: usize,
     /// The folder in which a state may be built again for comparison, as large as the one that is
@@ -213,9 +213,9 @@ pub fn referee_name(read: &ReadTxn, metadata: &Metadata) -> Result<Option<String
 fn referee_of(
     read: &ReadTxn,
     metadata: &Metadata,
-    backend: &dyn Fn(&str) -> Option<Arc<dyn Backend>>,
+    backend: &dyn Fn(&str) -> Option<Arc<dyn AnyBackend>>,
     findings: &mut Findings,
-) -> Option<Arc<dyn Backend>> {
+) -> Option<Arc<dyn AnyBackend>> {
     match referee_name(read, metadata) {
         Ok(name) => {
             let name = name?;

@@ -1,35 +1,26 @@
 //! The state of a datadir, or its referee's, against values, chain and code.
 
 use super::Findings;
-use crate::{
-    PipelineError,
-    chain::{referee_names, state_folder},
-};
+use crate::{PipelineError, States};
 use alloy_primitives::{B256, KECCAK256_EMPTY};
 use retrie_db::{ChainRead, Db, DbError, OpenOptions, ReadTxn, SyncMode};
 use retrie_state::{
-    Account, At, Backend, KvStore, MemoryStore, StateCheck, StateCheckSink, StateError, StateKey,
-    StateStore, StoreOptions, Value,
+    Account, AnyBackend, At, KvStore, MemoryStore, StateCheck, StateCheckSink, StateError,
+    StateKey, StateStore, Value,
 };
 use std::{collections::HashSet, path::Path, sync::Arc};
 
 /// Checks one state of the snapshot `read`.
 pub(super) fn check(
     read: &Arc<ReadTxn>,
-    backend: Arc<dyn Backend>,
+    backend: Arc<dyn AnyBackend>,
     is_referee: bool,
     scratch: &Path,
     findings: &mut Findings,
     progress: &mut dyn FnMut(&str, u64),
 ) -> Result<StateCheck, PipelineError> {
     let name = backend.identity().name;
-    let mut kv = read.state_store();
-    if is_referee {
-        kv = referee_names(&*backend).store(kv);
-    }
-    let dir = state_folder(read.datadir(), is_referee);
-    let options = StoreOptions { dir: Some(dir), read_only: true, ..StoreOptions::default() };
-    let store = match StateStore::open(backend, kv, options) {
+    let store = match States::open_one_to_read(read, backend, is_referee) {
         Ok(store) => store,
         Err(error) => {
             findings.state(name, &error);

@@ -2,6 +2,7 @@
 #![allow(dead_code, unreachable_pub, missing_docs)]
 
 use alloy_primitives::{B256, U256};
+use retrie_backends::Descriptor;
 use retrie_chainspec::{
     ChainSpec,
     primitives::{Block, Receipt},
@@ -13,10 +14,9 @@ use retrie_pipeline::{
     testkit::{Rules, TestChain, write_blocks},
 };
 use retrie_sources::BlockSource;
-use retrie_state::{At, Backend, BlockRef, StateKey, StoreOptions, Value};
+use retrie_state::{AnyBackend, At, BlockRef, StateKey, StoreOptions, Value};
 use retrie_storage_cole::{Cole, Params};
 use retrie_storage_mpt::Mpt;
-use retrie_storage_raw::Raw;
 use retrie_telemetry::Metrics;
 use std::{
     collections::BTreeMap,
@@ -30,48 +30,66 @@ pub fn test_chain(rules: Rules) -> TestChain {
     TestChain::new(rules, Arc::new(Mpt::default()))
 }
 
-/// Backend and checks of a datadir.
+/// Backend and checks of a datadir. The backend is small, so that every few blocks something is
+/// flushed, merged or collected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Setup {
-    /// `--state-backend mpt`.
-    Mpt,
-    /// `--state-backend mpt --state-root shadow`.
-    MptShadow,
-    /// `--state-backend raw`.
-    Raw,
-    /// `--state-backend raw --referee mpt`.
-    Refereed,
-    /// `--state-backend cole`.
-    Cole,
-    /// `--state-backend cole-sync --referee mpt`.
-    ColeRefereed,
+pub struct Setup {
+    backend: &'static str,
+    root_mode: StateRootMode,
+    /// `--referee mpt`.
+    has_referee: bool,
 }
 
 impl Setup {
+    pub const MPT: Self = Self::of("mpt", StateRootMode::Header);
+    pub const MPT_SHADOW: Self = Self::of("mpt", StateRootMode::Shadow);
+    pub const RAW: Self = Self::of("raw", StateRootMode::Shadow);
+    pub const REFEREED: Self = Self { has_referee: true, ..Self::RAW };
+
+    const fn of(backend: &'static str, root_mode: StateRootMode) -> Self {
+        Self { backend, root_mode, has_referee: false }
+    }
+
+    /// Every backend alone, and with a referee if it has not Ethereum's roots.
+    pub fn all() -> Vec<Self> {
+        let setups = |backend: &'static Descriptor| match backend.capabilities().ethereum_root {
+            true => vec![Self::of(backend.name, StateRootMode::Header)],
+            false => {
+                let alone = Self::of(backend.name, StateRootMode::Shadow);
+                vec![alone, Self { has_referee: true, ..alone }]
+            }
+        };
+        retrie_backends::all().flat_map(setups).collect()
+    }
+
+    /// Those that check header roots.
+    pub fn checked() -> Vec<Self> {
+        Self::all().into_iter().filter(|setup| setup.checks_roots()).collect()
+    }
+
+    pub fn checks_roots(self) -> bool {
+        self.has_referee || self.root_mode == StateRootMode::Header
+    }
+
+    fn descriptor(self) -> &'static Descriptor {
+        retrie_backends::find(self.backend).unwrap()
+    }
+
+    pub fn backend(self) -> Arc<dyn AnyBackend> {
+        (self.descriptor().small)()
+    }
+
     pub fn has_referee(self) -> bool {
-        matches!(self, Self::Refereed | Self::ColeRefereed)
+        self.has_referee
     }
 
     pub fn is_cole(self) -> bool {
-        matches!(self, Self::Cole | Self::ColeRefereed)
-    }
-
-    /// The table that has values of the latest state.
-    pub fn values(self) -> &'static str {
-        if self.is_cole() { "StateColeMemory" } else { "StateFlat" }
+        self.descriptor().stored_name() == "cole"
     }
 }
 
-/// The setups that check header roots.
-pub const CHECKED: [Setup; 3] = [Setup::Mpt, Setup::Refereed, Setup::ColeRefereed];
-
-/// COLE, or COLE*, with small levels: every few blocks something is flushed or merged.
-pub fn cole(async_merge: bool) -> Arc<dyn Backend> {
-    cole_of(Params { async_merge, memory_pairs: 50, ..Params::default() })
-}
-
-/// The same with other parameters, but for the size ratio.
-pub fn cole_of(params: Params) -> Arc<dyn Backend> {
+/// COLE* with other parameters, but for the size ratio.
+pub fn cole_of(params: Params) -> Arc<dyn AnyBackend> {
     Arc::new(Cole::new(Params { size_ratio: 2, ..params }).unwrap())
 }
 
@@ -89,21 +107,12 @@ impl Node {
     }
 
     pub fn try_open(&self, setup: Setup) -> Result<Chain, PipelineError> {
-        let mpt: Arc<dyn Backend> = Arc::new(Mpt::default());
-        let raw: Arc<dyn Backend> = Arc::new(Raw);
-        let (backend, referee, root_mode) = match setup {
-            Setup::Mpt => (mpt, None, StateRootMode::Header),
-            Setup::MptShadow => (mpt, None, StateRootMode::Shadow),
-            Setup::Raw => (raw, None, StateRootMode::Shadow),
-            Setup::Refereed => (raw, Some(mpt), StateRootMode::Shadow),
-            Setup::Cole => (cole(true), None, StateRootMode::Shadow),
-            Setup::ColeRefereed => (cole(false), Some(mpt), StateRootMode::Shadow),
-        };
+        let referee = setup.has_referee.then(|| Setup::MPT.backend());
         Chain::open(ChainOptions {
             spec: self.spec.clone(),
-            backend,
+            backend: setup.backend(),
             referee,
-            root_mode,
+            root_mode: setup.root_mode,
             datadir: self.dir.path().join("data"),
             db: OpenOptions {
                 map_limit: 1 << 30,
@@ -222,7 +231,11 @@ impl Picture {
             blocks: (0..=tip.number).map(block).collect(),
             lookup: transactions.map(|tx| (*tx.tx_hash(), place(tx.tx_hash()))).collect(),
             root: chain.state().root(At::Tip).unwrap(),
-            state: chain.state().entries(At::Tip, None, 100_000).unwrap(),
+            state: chain
+                .state()
+                .at(At::Tip)
+                .and_then(|state| state.entries(None, 100_000))
+                .unwrap(),
         }
     }
 }

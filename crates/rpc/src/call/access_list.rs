@@ -1,7 +1,10 @@
 //! `eth_createAccessList`: what a call touches (EIP-2930).
 
-use super::{CallRules, Ground, TransactFailure, prepare, revert_words, words_of_halt};
-use crate::{Args, RpcContext, RpcResult};
+use super::{CallRules, Ground, prepare};
+use crate::{
+    Args, RpcContext, RpcResult,
+    words::{TransactFailure, revert_words, words_of_halt},
+};
 use alloy_eips::eip2930::AccessListResult;
 use alloy_primitives::U256;
 use alloy_rpc_types_eth::{TransactionRequest, state::StateOverride};

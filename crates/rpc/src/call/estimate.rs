@@ -1,7 +1,10 @@
 //! `eth_estimateGas`: the least gas with which a call succeeds, or slightly more.
 
-use super::{CallRules, Ground, TransactFailure, prepare, request::allowance, words};
-use crate::{Args, RpcContext, RpcError, RpcResult};
+use super::{CallRules, Ground, prepare, request::allowance};
+use crate::{
+    Args, RpcContext, RpcError, RpcResult,
+    words::{self, TransactFailure},
+};
 use alloy_eips::BlockId;
 use alloy_primitives::{KECCAK256_EMPTY, TxKind, U64};
 use alloy_rpc_types_eth::{BlockOverrides, TransactionRequest, state::StateOverride};

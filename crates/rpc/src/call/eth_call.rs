@@ -1,7 +1,10 @@
 //! `eth_call`, and many of them one after the other.
 
-use super::{CallRules, Ground, TransactFailure, call_bundles, prepare, words};
-use crate::{Args, RpcContext, RpcError, RpcResult};
+use super::{CallRules, Ground, call_bundles, prepare};
+use crate::{
+    Args, RpcContext, RpcError, RpcResult,
+    words::{self, TransactFailure},
+};
 use alloy_primitives::Bytes;
 use alloy_rpc_types_eth::{
     BlockOverrides, Bundle, EthCallResponse, StateContext, TransactionRequest, state::StateOverride,

@@ -1,7 +1,7 @@
 //! The state and the environment that a request's calls are executed in.
 
 use super::{apply_block_overrides, apply_state_overrides, header_of_call};
-use crate::{RpcContext, RpcError, RpcResult, context::ResolveBlock, debug::replay::state_before};
+use crate::{RpcContext, RpcError, RpcResult, context::ResolveBlock, replay::state_before};
 use alloy_eips::BlockId;
 use alloy_rpc_types_eth::{
     BlockOverrides, Bundle, StateContext, TransactionRequest, state::StateOverride,
@@ -10,14 +10,14 @@ use retrie_chainspec::{
     ChainSpec,
     primitives::{Header, RecoveredBlock},
 };
-use retrie_engine::{BlockState, NextDevBlock, View, pool::NextBlock};
+use retrie_engine::{NextDevBlock, StateAfter, View, pool::NextBlock};
 use retrie_execution::{Simulation, simulated_env};
 use std::{sync::Arc, time::Instant};
 
 /// What calls are made on: the state after a block, or within it, in the environment of that block.
 #[derive(Debug)]
 pub(crate) struct Ground {
-    state: BlockState,
+    state: StateAfter,
     /// The block, and how many of its transactions come before, if not all of them do.
     within: Option<(Arc<RecoveredBlock>, usize)>,
     header: Header,

@@ -15,22 +15,16 @@ mod access_list;
 mod estimate;
 mod eth_call;
 mod ground;
-mod halt;
 mod overrides;
 mod request;
 mod roots;
 mod simulate;
 mod transfers;
-mod words;
 
 pub(crate) use estimate::estimate;
 pub(crate) use ground::{Ground, call_bundles};
-pub(crate) use halt::stack_words;
-use halt::words_of_halt;
 use overrides::{apply_block_overrides, apply_state_overrides, header_of_call};
 pub(crate) use request::{CallRules, prepare};
-pub(crate) use words::{TransactFailure, block_failure, output};
-use words::{halt_words, revert_words};
 
 use crate::{RpcContext, args::heavy};
 use jsonrpsee::RpcModule;

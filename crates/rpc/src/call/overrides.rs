@@ -1,7 +1,6 @@
 //! What a request changes of blocks and accounts before it is executed.
 
-use super::words::TransactFailure;
-use crate::{RpcError, RpcResult};
+use crate::{RpcError, RpcResult, words::TransactFailure};
 use alloy_primitives::U256;
 use alloy_rpc_types_eth::{
     BlockOverrides,

@@ -1,7 +1,6 @@
 //! From a request to what the EVM executes.
 
-use super::words::TransactFailure;
-use crate::{RpcError, RpcResult};
+use crate::{RpcError, RpcResult, words::TransactFailure};
 use alloy_primitives::{TxKind, U256};
 use alloy_rpc_types_eth::TransactionRequest;
 use retrie_execution::Simulation;

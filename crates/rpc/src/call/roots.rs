@@ -2,19 +2,19 @@
 
 use crate::RpcResult;
 use alloy_primitives::B256;
-use retrie_engine::BlockState;
+use retrie_engine::StateAfter;
 use retrie_state::{At, Proposal, StateDelta};
 
 /// Roots of the simulated blocks, as long as the store can propose them.
 pub(super) struct Roots<'a> {
-    base: &'a BlockState,
+    base: &'a StateAfter,
     last: Option<Proposal>,
     is_known: bool,
 }
 
 impl<'a> Roots<'a> {
     /// On top of a block.
-    pub(super) const fn new(base: &'a BlockState) -> Self {
+    pub(super) const fn new(base: &'a StateAfter) -> Self {
         Self { base, last: None, is_known: true }
     }
 

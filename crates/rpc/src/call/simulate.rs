@@ -5,17 +5,14 @@
 //! proposed and dropped; it is zero on a state that can be read but not extended.
 
 use super::{
-    CallRules, TransactFailure, apply_block_overrides, apply_state_overrides, halt_words,
-    overrides::override_header,
-    prepare, revert_words,
-    roots::Roots,
-    transfers::LogCollector,
-    words::{block_failure, codes},
+    CallRules, apply_block_overrides, apply_state_overrides, overrides::override_header, prepare,
+    roots::Roots, transfers::LogCollector,
 };
 use crate::{
     Args, RpcContext, RpcError, RpcResult,
     context::ResolveBlock,
-    eth::convert::{self, LogPosition, RpcBlock},
+    convert::{self, LogPosition, RpcBlock},
+    words::{TransactFailure, block_failure, codes, halt_words, revert_words},
 };
 use alloy_consensus::{
     EMPTY_OMMER_ROOT_HASH, SignableTransaction, TxEip1559, TxEip2930, TxEip4844, TxEip7702,
@@ -33,12 +30,12 @@ use retrie_chainspec::primitives::{
     Block, BlockBody, Header, Receipt, RecoveredBlock, SealedHeader, Transaction, Withdrawals,
 };
 use retrie_consensus::{next_base_fee, next_excess_blob_gas};
-use retrie_engine::{BlockState, View};
+use retrie_engine::{StateAfter, View};
 use retrie_execution::{BlockEnd, ExecutionInput, LayeredState, Simulation, TransactError};
 use revm::context::{
     TransactionType, TxEnv,
     either::Either,
-    result::{ExecutionResult, HaltReason, InvalidTransaction},
+    result::{ExecutionResult, HaltReason, InvalidTransaction, Output},
 };
 use serde::{Deserialize, Deserializer};
 use std::{cmp::Ordering, time::Instant};
@@ -99,7 +96,7 @@ pub(super) fn simulate(
     if request.block_state_calls.len() as u64 > rpc.limits.max_simulate_blocks {
         return Err(coded(codes::CLIENT_LIMIT, "too many blocks"));
     }
-    let state = view.state_at(block)?;
+    let state = view.state_after(block)?;
     let base = state.header().clone();
     let blocks = complete(request.block_state_calls, &base, rpc.limits.max_simulate_blocks)?;
     let gas = if rpc.limits.gas_cap == 0 { u64::MAX } else { rpc.limits.gas_cap };
@@ -178,7 +175,7 @@ struct Simulator<'a> {
     /// Numbers and hashes of the base and of the simulated blocks.
     ancestors: Vec<(u64, B256)>,
     roots: Roots<'a>,
-    state: LayeredState<&'a BlockState>,
+    state: LayeredState<&'a StateAfter>,
 }
 
 /// The calls of one block, executed.
@@ -350,23 +347,31 @@ impl Calls<'_> {
             }
             simulation.begin_transaction(index);
             // The EVM takes no nonce from which there is no next, even where nobody looks at it.
-            let nonce = if self.rules == CallRules::Valid { tx.nonce } else { 0 };
-            let executed = TxEnv { nonce, ..tx.clone() };
+            let is_valid = self.rules == CallRules::Valid;
+            let executed = TxEnv { nonce: if is_valid { tx.nonce } else { 0 }, ..tx.clone() };
+            let wraps =
+                !is_valid && tx.kind.is_call() && self.nonce(simulation, tx.caller)? == u64::MAX;
+            self.collector.wrap_nonce(wraps.then_some(tx.caller));
             let outcome = simulation.inspect(executed, &mut self.collector).map_err(|error| {
                 let time = self.rpc.limits.evm_timeout;
                 TransactFailure::new(error, &tx, block_env.basefee, time).in_block()
             })?;
             simulation.env_mut().block_env.clone_from(&block_env);
             simulation.commit(outcome.state).map_err(TransactFailure::database)?;
-            self.record(tx, outcome.result);
+            self.record(tx, with_nonce_overflow(outcome.result));
         }
         Ok(self.executed)
     }
 
+    /// The nonce of an account as it is now.
+    fn nonce(&self, simulation: &mut Simulation<'_>, address: Address) -> RpcResult<u64> {
+        let account = simulation.account(address).map_err(TransactFailure::database)?;
+        Ok(account.unwrap_or_default().nonce)
+    }
+
     /// The EVM checks nonces too, but after fees: the first reason is the one to be told.
     fn check_nonce(&self, simulation: &mut Simulation<'_>, tx: &TxEnv) -> RpcResult<()> {
-        let account = simulation.account(tx.caller).map_err(TransactFailure::database)?;
-        let (state, tx_nonce) = (account.unwrap_or_default().nonce, tx.nonce);
+        let (state, tx_nonce) = (self.nonce(simulation, tx.caller)?, tx.nonce);
         let wrong = match tx_nonce.cmp(&state) {
             Ordering::Less => InvalidTransaction::NonceTooLow { tx: tx_nonce, state },
             Ordering::Greater => InvalidTransaction::NonceTooHigh { tx: tx_nonce, state },
@@ -383,9 +388,7 @@ impl Calls<'_> {
         request: &mut TransactionRequest,
     ) -> RpcResult<TxEnv> {
         if request.nonce.is_none() {
-            let from = request.from.unwrap_or_default();
-            let account = simulation.account(from).map_err(TransactFailure::database)?;
-            request.nonce = Some(account.unwrap_or_default().nonce);
+            request.nonce = Some(self.nonce(simulation, request.from.unwrap_or_default())?);
         }
         let (used, limit) = (self.executed.gas_used, self.header.gas_limit);
         let gas = *request.gas.get_or_insert_with(|| limit.saturating_sub(used));
@@ -446,6 +449,17 @@ impl Calls<'_> {
             status: success,
             error,
         });
+    }
+}
+
+/// A creation by an account that has used up its last nonce creates nothing. The EVM calls that a
+/// success, geth a failure.
+fn with_nonce_overflow(result: ExecutionResult<HaltReason>) -> ExecutionResult<HaltReason> {
+    match result {
+        ExecutionResult::Success { gas, logs, output: Output::Create(_, None), .. } => {
+            ExecutionResult::Halt { reason: HaltReason::NonceOverflow, gas, logs }
+        }
+        result => result,
     }
 }
 

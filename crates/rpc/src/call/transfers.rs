@@ -2,7 +2,7 @@
 
 use alloy_primitives::{Address, B256, Log, LogData, U256};
 use revm::{
-    context_interface::{ContextTr, JournalTr},
+    context_interface::{ContextTr, JournalTr, journaled_state::account::JournaledAccountTr},
     inspector::Inspector,
     interpreter::{CallInputs, CallOutcome, CreateInputs, CreateOutcome, CreateScheme},
 };
@@ -20,12 +20,20 @@ pub(super) struct LogCollector {
     done: Vec<(usize, Log)>,
     /// Logs so far in the block, those forgotten included.
     count: usize,
+    /// The sender whose nonce begins again at zero with the transaction that comes next.
+    wrapping: Option<Address>,
 }
 
 impl LogCollector {
     /// With a log for every transfer if `with_transfers`.
     pub(super) const fn new(with_transfers: bool) -> Self {
-        Self { with_transfers, frames: Vec::new(), done: Vec::new(), count: 0 }
+        Self { with_transfers, frames: Vec::new(), done: Vec::new(), count: 0, wrapping: None }
+    }
+
+    /// Says whose nonce the next transaction, a call, uses up though it is the last: the EVM leaves it
+    /// as it is, but where nobody looks at nonces it goes on from zero, as in geth.
+    pub(super) const fn wrap_nonce(&mut self, sender: Option<Address>) {
+        self.wrapping = sender;
     }
 
     /// The logs of the transaction that has just ended, each with its index in the block.
@@ -62,7 +70,14 @@ impl<C: ContextTr> Inspector<C> for LogCollector {
         self.push(log);
     }
 
-    fn call(&mut self, _: &mut C, inputs: &mut CallInputs) -> Option<CallOutcome> {
+    fn call(&mut self, context: &mut C, inputs: &mut CallInputs) -> Option<CallOutcome> {
+        // Before the outermost frame has anything to revert to. A read that fails here fails again
+        // where the EVM does it, and is told there.
+        if let Some(sender) = self.wrapping.take()
+            && let Ok(mut sender) = context.journal_mut().load_account_mut(sender)
+        {
+            sender.data.set_nonce(0);
+        }
         self.frames.push(Vec::new());
         if let Some(value) = inputs.transfer_value() {
             self.transfer(inputs.transfer_from(), inputs.transfer_to(), value);

@@ -3,14 +3,15 @@
 //! No backend keeps a state in that order. Each request walks over all accounts once, in whatever
 //! order they have, and remembers the least hashes: little memory, and time that the clock bounds.
 
-use super::Clock;
-use crate::{Args, RpcContext, RpcError, RpcResult, args::heavy, context::ResolveBlock};
+use crate::{
+    Args, RpcContext, RpcError, RpcResult, args::heavy, context::ResolveBlock, replay::Clock,
+};
 use alloy_eips::{BlockId, BlockNumberOrTag};
 use alloy_primitives::{Address, B256, Bytes, KECCAK256_EMPTY, U256, hex, keccak256};
 use jsonrpsee::RpcModule;
 use retrie_chainspec::primitives::SealedHeader;
-use retrie_engine::{ListedState, View};
-use retrie_state::{Account, StateError, StateKey, Value, decode_slot};
+use retrie_engine::{Need, View};
+use retrie_state::{Account, StateAt, StateError, StateKey, StateReader, Value, decode_slot};
 use serde::{Deserialize, Serialize};
 use std::{
     collections::{BTreeMap, BinaryHeap},
@@ -122,7 +123,7 @@ fn dump(rpc: &RpcContext, view: &View, id: BlockId, wanted: &Wanted) -> RpcResul
             BlockId::Hash(hash) => format!("block {} not found", hash.block_hash),
         })
     })?;
-    let state = view.list(&header.hash())?;
+    let state = view.state_at(&header.hash(), Need::Entries)?;
     let clock = Clock::new(Duration::MAX);
     let mut found = least(&state, &header, wanted.start, wanted.count + 1, clock.deadline())?;
     let next = (found.len() > wanted.count).then(|| found.remove(wanted.count).0);
@@ -130,7 +131,7 @@ fn dump(rpc: &RpcContext, view: &View, id: BlockId, wanted: &Wanted) -> RpcResul
     let mut accounts = BTreeMap::new();
     for (key, address, value) in found {
         let account = decode(&address, &value)?;
-        let shown = Shown { view, header: &header, state: &state, wanted, room: &mut room };
+        let shown = Shown { view, state: &state, wanted, room: &mut room };
         accounts.insert(address.to_checksum(None), shown.account(key, address, &account)?);
     }
     let root = hex::encode(header.state_root);
@@ -139,7 +140,7 @@ fn dump(rpc: &RpcContext, view: &View, id: BlockId, wanted: &Wanted) -> RpcResul
 
 /// The `count` accounts with the least hashes from `start` on, in that order.
 fn least(
-    state: &ListedState,
+    state: &StateAt,
     header: &SealedHeader,
     start: B256,
     count: usize,
@@ -193,8 +194,7 @@ fn decode(address: &Address, value: &Value) -> RpcResult<Account> {
 /// Where an account is shown.
 struct Shown<'a> {
     view: &'a View,
-    header: &'a SealedHeader,
-    state: &'a ListedState,
+    state: &'a StateAt,
     wanted: &'a Wanted,
     /// Bytes that the answer may still take.
     room: &'a mut usize,
@@ -202,10 +202,9 @@ struct Shown<'a> {
 
 impl Shown<'_> {
     fn account(self, key: B256, address: Address, account: &Account) -> RpcResult<DumpedAccount> {
-        let Self { view, header, state, wanted, room } = self;
-        let has_tries = view.live().chain().state().backend().account_proofs().is_some();
-        let root = match has_tries {
-            true => Some(view.account_nodes(&header.hash(), &address, &[])?.storage_root),
+        let Self { view, state, wanted, room } = self;
+        let root = match view.live().backend().account_proofs().is_some() {
+            true => Some(state.account_nodes(&address, &[])?.storage_root),
             false => None,
         };
         let mut code = None;

@@ -2,7 +2,7 @@
 
 use crate::{
     RpcError, RpcResult,
-    call::{TransactFailure, stack_words},
+    words::{TransactFailure, stack_words},
 };
 use alloy_primitives::{Address, B256, KECCAK256_EMPTY};
 use alloy_rpc_types_trace::geth::{

@@ -6,24 +6,17 @@
 //! Past transactions are replayed on the state before their block, by the rules of that block and
 //! after everything that came before them in it.
 
-mod clock;
 mod dump;
 mod duration;
 mod form;
 mod process;
 mod raw;
-mod recording;
-pub(crate) mod replay;
 mod set_head;
 mod state_range;
 mod trace_call;
 mod trace_past;
 mod tracer;
 mod witness;
-
-pub(crate) use clock::Clock;
-pub(crate) use raw::access_list;
-pub(crate) use recording::Recording;
 
 use crate::{RpcContext, RpcError, RpcResult, args::quick};
 use jsonrpsee::{Methods, RpcModule};

@@ -1,7 +1,8 @@
 //! The process: its memory, in the form that geth has of the runtime of Go.
 
-use crate::{HeapStats, RpcContext, args::quick};
+use crate::{RpcContext, args::quick};
 use jsonrpsee::RpcModule;
+use retrie_engine::HeapStats;
 use serde_json::{Value, json};
 
 /// Pauses that geth's history has.
@@ -79,7 +80,7 @@ fn virtual_size() -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::SizeClass;
+    use retrie_engine::SizeClass;
 
     #[test]
     fn what_the_allocator_counts_stands_where_geth_has_it() {

@@ -5,10 +5,8 @@ use crate::{
     RpcContext, RpcError, RpcResult,
     args::{heavy, quick},
     context::ResolveBlock,
-    eth::{
-        convert::{self, RpcBlock},
-        intermediate_roots,
-    },
+    convert::{self, RpcBlock},
+    replay::{access_list, intermediate_roots},
 };
 use alloy_consensus::{Eip658Value, Receipt as EnvelopeReceipt, ReceiptEnvelope, TxReceipt};
 use alloy_eips::{BlockId, eip2718::Encodable2718};
@@ -16,7 +14,6 @@ use alloy_primitives::{B256, Bytes};
 use jsonrpsee::RpcModule;
 use retrie_chainspec::primitives::{Receipt, RecoveredBlock};
 use retrie_engine::View;
-use retrie_execution::{BlockAccessList, execute_block};
 use serde::Serialize;
 
 pub(super) fn register(module: &mut RpcModule<RpcContext>) {
@@ -102,20 +99,4 @@ fn raw_access_list(rpc: &RpcContext, view: &View, id: BlockId) -> RpcResult<Byte
     let none = || RpcError::Rejected(format!("block {} has no access list", block.number));
     let list = access_list(rpc, view, &block)?.ok_or_else(none)?;
     Ok(alloy_rlp::encode(&list).into())
-}
-
-/// The block access list (EIP-7928), which blocks do not carry: the block is executed again. `None`
-/// before Amsterdam.
-pub(crate) fn access_list(
-    rpc: &RpcContext,
-    view: &View,
-    block: &RecoveredBlock,
-) -> RpcResult<Option<BlockAccessList>> {
-    if block.header().block_access_list_hash.is_none() || block.number == 0 {
-        return Ok(None);
-    }
-    let state = view.state_before(block)?;
-    let spec = rpc.live.spec().for_header(block.header());
-    let outcome = execute_block(&spec, block, state.input()).map_err(crate::call::block_failure)?;
-    Ok(outcome.access_list)
 }

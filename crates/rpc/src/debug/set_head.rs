@@ -1,22 +1,15 @@
 //! `debug_setHead`: the chain goes back.
 
-use crate::{Args, RpcContext, RpcError, RpcResult};
+use crate::{Args, RpcContext, RpcError, RpcResult, args::waiting};
 use alloy_primitives::U64;
 use jsonrpsee::RpcModule;
 use retrie_engine::{DevError, EngineError};
-use std::sync::Arc;
 
 pub(super) fn register(module: &mut RpcModule<RpcContext>) {
-    let registered = module.register_async_method(
-        "debug_setHead",
-        |params, rpc: Arc<RpcContext>, _| async move {
-            let mut args = Args::new(&params)?;
-            let number: U64 = args.required()?;
-            args.end()?;
-            set_head(&rpc, number.to()).await
-        },
-    );
-    registered.expect("a namespace names each of its methods once");
+    let number = |args: &mut Args<'_>| args.required::<U64>();
+    waiting(module, "debug_setHead", number, |rpc, number| async move {
+        set_head(&rpc, number.to()).await
+    });
 }
 
 /// Makes block `number` the head, whatever is safe or final.

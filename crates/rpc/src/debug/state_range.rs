@@ -1,9 +1,9 @@
 //! What a contract stores, and which accounts have changed.
 
-use super::{replay::state_before, trace_past::existing};
+use super::trace_past::existing;
 use crate::{
-    Args, RpcContext, RpcError, RpcResult, args::heavy, call::TransactFailure,
-    context::ResolveBlock,
+    Args, RpcContext, RpcError, RpcResult, args::heavy, context::ResolveBlock,
+    replay::state_before, words::TransactFailure,
 };
 use alloy_eips::BlockId;
 use alloy_primitives::{Address, B256, Bytes, U64, keccak256};
@@ -145,7 +145,7 @@ fn modified_accounts(
 fn changed_keys(rpc: &RpcContext, at: At<'_>, number: u64) -> RpcResult<Vec<StateKey>> {
     let store = rpc.live.chain().state();
     store.changed_keys(at, number).map_err(|error| match error {
-        StateError::BeyondHistory { first, .. } if store.backend().history().is_some() => {
+        StateError::BeyondHistory { first, .. } if rpc.live.backend().history().is_some() => {
             RpcError::Rejected(format!(
                 "what block {number} has changed is not kept: backend {} has the states of all \
                  blocks, and lists of changed keys from block {first} on, for blocks imported with \

@@ -1,10 +1,12 @@
 //! Traces of calls that never happened.
 
-use super::{Recording, trace_past::existing, tracer::Tracer};
+use super::{trace_past::existing, tracer::Tracer};
 use crate::{
     Args, RpcContext, RpcError, RpcResult,
     args::heavy,
-    call::{CallRules, Ground, TransactFailure, call_bundles, prepare},
+    call::{CallRules, Ground, call_bundles, prepare},
+    replay::Recording,
+    words::TransactFailure,
 };
 use alloy_rpc_types_eth::{Bundle, StateContext, TransactionRequest};
 use alloy_rpc_types_trace::geth::{GethDebugTracingCallOptions, GethTrace};

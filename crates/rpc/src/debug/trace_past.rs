@@ -1,7 +1,9 @@
 //! Traces of past transactions.
 
-use super::{replay::Which, tracer::trace_block};
-use crate::{Args, RpcContext, RpcError, RpcResult, args::heavy, context::ResolveBlock};
+use super::tracer::trace_block;
+use crate::{
+    Args, RpcContext, RpcError, RpcResult, args::heavy, context::ResolveBlock, replay::Which,
+};
 use alloy_eips::BlockId;
 use alloy_primitives::Bytes;
 use alloy_rlp::Decodable;

@@ -1,11 +1,10 @@
 //! The tracers of `debug_trace*`.
 
-use super::{
-    Clock, duration,
-    form::as_geth,
-    replay::{Replayed, Which, replay},
+use super::{duration, form::as_geth};
+use crate::{
+    RpcContext, RpcError, RpcResult,
+    replay::{Clock, Replayed, Which, replay},
 };
-use crate::{RpcContext, RpcError, RpcResult};
 use alloy_primitives::B256;
 use alloy_rpc_types_trace::geth::{
     GethDebugBuiltInTracerType, GethDebugTracerType, GethDebugTracingOptions, GethTrace,

@@ -2,18 +2,18 @@
 //! without a state.
 
 use super::trace_past::existing;
-use crate::{RpcContext, RpcError, RpcResult, args::heavy, call::block_failure};
+use crate::{RpcContext, RpcError, RpcResult, args::heavy, words::block_failure};
 use alloy_eips::BlockId;
 use alloy_primitives::{Address, B256, Bytes};
 use alloy_rpc_types_debug::ExecutionWitness;
 use jsonrpsee::RpcModule;
 use parking_lot::Mutex;
 use retrie_chainspec::primitives::{RecoveredBlock, SealedHeader};
-use retrie_engine::{BlockState, View};
+use retrie_engine::{Need, StateAfter, View};
 use retrie_execution::{
     AccessRecorder, BlockHashes, CodeReader, ExecutionInput, RecordedAccesses, execute_block,
 };
-use retrie_state::{StateDelta, StateError, StateKey};
+use retrie_state::{StateAt, StateDelta, StateError, StateKey};
 use std::collections::{BTreeMap, BTreeSet};
 
 pub(super) fn register(module: &mut RpcModule<RpcContext>) {
@@ -30,7 +30,7 @@ pub(super) fn register(module: &mut RpcModule<RpcContext>) {
 /// What a block reads besides keys: codes and ancestors. It goes past the cache of codes, which
 /// would hide reads.
 struct Reads<'a> {
-    state: &'a BlockState,
+    state: &'a StateAfter,
     codes: Mutex<BTreeMap<B256, Bytes>>,
     oldest: Mutex<Option<u64>>,
 }
@@ -54,7 +54,7 @@ impl BlockHashes for Reads<'_> {
 }
 
 fn witness(rpc: &RpcContext, view: &View, block: &RecoveredBlock) -> RpcResult<ExecutionWitness> {
-    let backend = rpc.live.chain().state().backend();
+    let backend = rpc.live.backend();
     if backend.account_proofs().is_none() {
         return Err(RpcError::Rejected(format!(
             "backend {} has no witnesses of Ethereum's trie",
@@ -74,7 +74,7 @@ fn witness(rpc: &RpcContext, view: &View, block: &RecoveredBlock) -> RpcResult<E
     let parent = state.header();
     let oldest = reads.oldest.into_inner().unwrap_or(parent.number);
     Ok(ExecutionWitness {
-        state: nodes(view, parent, &accesses, &outcome.delta)?,
+        state: nodes(&view.state_at(&parent.hash(), Need::Proofs)?, &accesses, &outcome.delta)?,
         codes: reads.codes.into_inner().into_values().collect(),
         keys: preimages(&accesses),
         headers: headers(view, parent, oldest)?,
@@ -83,8 +83,7 @@ fn witness(rpc: &RpcContext, view: &View, block: &RecoveredBlock) -> RpcResult<E
 
 /// The trie nodes on the way to every key that is read or changed, and those that removals need.
 fn nodes(
-    view: &View,
-    parent: &SealedHeader,
+    parent: &StateAt,
     accesses: &RecordedAccesses,
     delta: &StateDelta,
 ) -> RpcResult<Vec<Bytes>> {
@@ -99,13 +98,13 @@ fn nodes(
     let mut nodes = BTreeSet::new();
     for (address, slots) in keys {
         let slots: Vec<B256> = slots.into_iter().collect();
-        let found = view.account_nodes(&parent.hash(), &address, &slots)?;
+        let found = parent.account_nodes(&address, &slots)?;
         nodes.extend(found.account);
         nodes.extend(found.storage.into_iter().flatten());
     }
     let removed = delta.changes().iter().filter(|change| change.next.is_none());
     let removed: Vec<StateKey> = removed.map(|change| change.key).collect();
-    nodes.extend(view.merge_nodes(&parent.hash(), &removed)?);
+    nodes.extend(parent.merge_nodes(&removed)?);
     Ok(nodes.into_iter().collect())
 }
 

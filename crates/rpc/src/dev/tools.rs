@@ -1,7 +1,6 @@
 //! The methods of the dev chain's namespaces.
 
-use super::DevNode;
-use crate::{Args, RpcContext, RpcError, RpcResult};
+use crate::{Args, DevNode, RpcContext, RpcError, RpcResult, args::waiting};
 use alloy_primitives::{Address, B256, Bytes, U256};
 use jsonrpsee::{Methods, RpcModule};
 use retrie_engine::{DevChain, DevError, Sealing};
@@ -68,18 +67,9 @@ fn method<A, T, F>(
 ) where
     A: Send + 'static,
     T: Serialize + Clone + Send + 'static,
-    F: Future<Output = RpcResult<T>> + Send,
+    F: Future<Output = RpcResult<T>> + Send + 'static,
 {
-    let registered = module.register_async_method(name, move |params, tools: Arc<Tools>, _| {
-        let (read, work) = (read.clone(), work.clone());
-        async move {
-            let mut args = Args::new(&params)?;
-            let read = read(&mut args)?;
-            args.end()?;
-            work(tools.dev.chain.clone(), read).await
-        }
-    });
-    registered.expect("a namespace names each of its methods once");
+    waiting(module, name, read, move |tools: Arc<Tools>, read| work(tools.dev.chain.clone(), read));
 }
 
 /// A method that is done at once.

@@ -1,7 +1,7 @@
 //! What blocks access: `eth_getBlockAccessList` (EIP-7928).
 
 use super::block::find;
-use crate::{RpcContext, args::heavy, debug::access_list};
+use crate::{RpcContext, args::heavy, replay::access_list};
 use alloy_primitives::{Address, B256, Bytes, U64, U256};
 use jsonrpsee::RpcModule;
 use retrie_execution::BlockAccessList;

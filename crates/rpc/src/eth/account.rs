@@ -9,7 +9,7 @@ use alloy_eips::{BlockId, BlockNumberOrTag};
 use alloy_primitives::{Address, B256, Bytes, KECCAK256_EMPTY, U64, U256};
 use alloy_serde::JsonStorageKey;
 use jsonrpsee::RpcModule;
-use retrie_engine::{BlockState, View};
+use retrie_engine::{StateAfter, View};
 use retrie_state::{Account, StateReader};
 use serde::{Deserialize, Deserializer, de};
 use std::collections::BTreeMap;
@@ -31,7 +31,7 @@ pub(super) fn register(module: &mut RpcModule<RpcContext>) {
     });
     at_block(module, "eth_getStorageAt", 2, |_, view, args| {
         let (address, StorageKey(key)) = (args.required()?, args.required()?);
-        let state = view.state_at(args.block_or_latest()?)?;
+        let state = view.state_after(args.block_or_latest()?)?;
         Ok(B256::from(state.slot(&address, &key.as_b256())?))
     });
     read(module, "eth_getStorageValues", |_, view, args| {
@@ -45,7 +45,7 @@ pub(super) fn register(module: &mut RpcModule<RpcContext>) {
                 return Err(RpcError::Coded { code: RpcError::CLIENT_LIMIT, message });
             }
         }
-        let state = view.state_at(args.block_or_latest()?)?;
+        let state = view.state_after(args.block_or_latest()?)?;
         let values = |(address, keys): (Address, Vec<StorageKey>)| {
             let value = |key: &StorageKey| state.slot(&address, &key.0.as_b256()).map(B256::from);
             let values: Vec<B256> = keys.iter().map(value).collect::<Result<_, _>>()?;
@@ -65,16 +65,16 @@ pub(super) fn register(module: &mut RpcModule<RpcContext>) {
     });
 }
 
-fn address_and_state(view: &View, args: &mut Args<'_>) -> RpcResult<(Address, BlockState)> {
-    Ok((args.required()?, view.state_at(args.block_or_latest()?)?))
+fn address_and_state(view: &View, args: &mut Args<'_>) -> RpcResult<(Address, StateAfter)> {
+    Ok((args.required()?, view.state_after(args.block_or_latest()?)?))
 }
 
 /// The account at `address`, empty if there is none.
-pub(super) fn account(state: &BlockState, address: &Address) -> RpcResult<Account> {
+pub(super) fn account(state: &StateAfter, address: &Address) -> RpcResult<Account> {
     Ok(state.account(address)?.unwrap_or_default())
 }
 
-fn code(state: &BlockState, account: &Account) -> RpcResult<Bytes> {
+fn code(state: &StateAfter, account: &Account) -> RpcResult<Bytes> {
     let hash = account.code_hash;
     if hash == KECCAK256_EMPTY {
         return Ok(Bytes::new());
@@ -92,7 +92,7 @@ fn transaction_count(rpc: &RpcContext, view: &View, args: &mut Args<'_>) -> RpcR
     {
         return Ok(U64::from(nonce));
     }
-    Ok(U64::from(account(&view.state_at(block)?, &address)?.nonce))
+    Ok(U64::from(account(&view.state_after(block)?, &address)?.nonce))
 }
 
 /// A slot as requests name it: hexadecimal, at most 32 bytes, leading zeros or not.

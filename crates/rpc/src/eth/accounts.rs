@@ -6,10 +6,10 @@ use super::{
 };
 use crate::{
     Args, RpcContext, RpcError, RpcResult,
-    args::quick,
-    call::output,
-    debug::replay::state_before,
-    dev::{Wallet, unsigned},
+    args::{quick, waiting},
+    replay::state_before,
+    wallet::{Wallet, unsigned},
+    words::output,
 };
 use alloy_consensus::TypedTransaction;
 use alloy_eips::eip2718::Encodable2718;
@@ -23,7 +23,6 @@ use retrie_engine::{
 use revm::inspector::NoOpInspector;
 use serde::Serialize;
 use serde_json::Value;
-use std::sync::Arc;
 
 pub(super) fn register(module: &mut RpcModule<RpcContext>) {
     quick(module, "eth_accounts", |rpc, _| Ok(rpc.accounts.to_vec()));
@@ -31,27 +30,14 @@ pub(super) fn register(module: &mut RpcModule<RpcContext>) {
         let first = rpc.accounts.first().copied();
         first.ok_or_else(|| RpcError::Rejected("etherbase must be explicitly specified".into()))
     });
-    let registered = module.register_async_method(
-        "eth_sendTransaction",
-        |params, rpc: Arc<RpcContext>, _| async move {
-            let mut args = Args::new(&params)?;
-            let request: TransactionRequest = args.object()?;
-            args.end()?;
-            send(&rpc, request).await.map_err(|error| rpc.word(error))
-        },
-    );
-    registered.expect("a namespace names each of its methods once");
-    let registered = module.register_async_method(
-        "eth_signTransaction",
-        |params, rpc: Arc<RpcContext>, _| async move {
-            let mut args = Args::new(&params)?;
-            let request: TransactionRequest = args.object()?;
-            args.end()?;
-            let context = (*rpc).clone();
-            rpc.run(move |view| sign_transaction(&context, &view, request)).await
-        },
-    );
-    registered.expect("a namespace names each of its methods once");
+    let request = |args: &mut Args<'_>| args.object::<TransactionRequest>();
+    waiting(module, "eth_sendTransaction", request, |rpc, request| async move {
+        send(&rpc, request).await.map_err(|error| rpc.word(error))
+    });
+    waiting(module, "eth_signTransaction", request, |rpc, request| async move {
+        let context = (*rpc).clone();
+        rpc.run(move |view| sign_transaction(&context, &view, request)).await
+    });
     quick(module, "eth_sign", |rpc, args| {
         let (address, message): (Address, Bytes) = (args.required()?, args.required()?);
         wallet(rpc, &address)?.sign_message(&message)
@@ -136,7 +122,7 @@ async fn send(rpc: &RpcContext, request: TransactionRequest) -> RpcResult<B256> 
     let hash = rpc
         .run(move |view| {
             // Two transactions that leave their nonce open must not be given the same one.
-            let _one_by_one = context.shared.sending.lock();
+            let _one_by_one = context.eth.sending.lock();
             let tx = typed(&context, &view, request)?;
             let pool = context.pool()?;
             match signer {

@@ -1,10 +1,10 @@
 //! Blocks and headers.
 
-use super::convert::{self, RpcBlock};
 use crate::{
     Args, RpcContext, RpcError, RpcResult,
     args::{at_block, quick, read},
     context::ResolveBlock,
+    convert::{self, RpcBlock},
 };
 use alloy_eips::{BlockId, BlockNumberOrTag};
 use alloy_primitives::U64;

@@ -52,13 +52,13 @@ fn capabilities(view: &View) -> RpcResult<Capabilities> {
     let whole = Kept::from(first.max(durable.bodies_pruned_below()?));
     let receipts = Kept::from(first.max(durable.receipts_pruned_below()?));
     let retained = store.retained().map_or(head.number, |kept| *kept.start());
-    let history = match store.backend().history() {
+    let history = match view.live().backend().history() {
         Some(_) => store.history_kept()?.map(|kept| *kept.start()),
         None => None,
     };
-    let values = store.changes_kept(At::Tip)?.map(|kept| *kept.start());
+    let values = store.flat_history_kept(At::Tip)?.map(|kept| *kept.start());
     let proven = history.unwrap_or(retained).min(retained);
-    let stateproofs = match store.backend().capabilities().proofs {
+    let stateproofs = match view.live().backend().capabilities().proofs {
         true => Kept::from(proven),
         false => Kept { disabled: true, oldest_block: None },
     };

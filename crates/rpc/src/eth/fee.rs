@@ -7,10 +7,9 @@ use crate::{
 };
 use alloy_consensus::{BlockHeader, Transaction as _};
 use alloy_eips::{BlockId, BlockNumberOrTag};
-use alloy_primitives::{B256, U64, U128, U256};
+use alloy_primitives::{U64, U128, U256};
 use alloy_rpc_types_eth::FeeHistory;
 use jsonrpsee::RpcModule;
-use parking_lot::Mutex;
 use retrie_chainspec::{
     ChainSpec,
     primitives::{Header, SealedHeader},
@@ -71,15 +70,11 @@ fn next_blob_fee(spec: &ChainSpec, parent: &Header) -> Option<u128> {
     parent.next_block_blob_fee(spec.blob_params_at_timestamp(parent.timestamp)?)
 }
 
-/// The last suggestion, which holds as long as its block is the head.
-#[derive(Debug, Default)]
-pub(super) struct Tips(Mutex<Option<(B256, u128)>>);
-
 /// A tip in wei with which a transaction will probably be included soon: a percentile of the lowest
 /// tips that recent blocks took.
 pub(super) fn tip(rpc: &RpcContext, view: &View) -> RpcResult<u128> {
     let head = view.head().hash();
-    let mut last = rpc.shared.tips.0.lock();
+    let mut last = rpc.eth.tip.lock();
     if let Some((block, tip)) = *last
         && block == head
     {

@@ -5,35 +5,24 @@
 //! chain and up again. So a filter costs nothing while nobody asks, and misses nothing.
 
 use super::{
-    convert::{self, RpcTransaction},
-    interests::{Interest, Interests},
     log_filter::LogFilter,
     logs::{self, Found},
 };
 use crate::{
     RpcContext, RpcError, RpcResult,
     args::{heavy, quick, read},
+    convert::{self, RpcTransaction},
+    eth_state::{Kind, Known},
 };
-use alloy_primitives::{B256, map::HashMap};
+use alloy_primitives::B256;
 use alloy_rpc_types_eth::{Filter, FilterBlockOption, FilterChanges, Log};
 use jsonrpsee::RpcModule;
 use parking_lot::Mutex;
 use retrie_engine::{View, pool::PoolTransaction};
 use retrie_pipeline::BlockWithReceipts;
 use retrie_state::BlockRef;
-use std::{
-    ops::RangeInclusive,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{ops::RangeInclusive, sync::Arc};
 use tokio::sync::broadcast::{Receiver, error::TryRecvError};
-
-/// Most filters at once, of all clients.
-const MAX_FILTERS: usize = 10_000;
-
-/// Blocks below the head that a filter remembers, by their distance: no reorganisation goes deeper
-/// than the last.
-const DISTANCES: [u64; 8] = [1, 2, 4, 8, 16, 32, 64, 128];
 
 /// What a filter gives.
 type Changes = FilterChanges<RpcTransaction>;
@@ -42,34 +31,34 @@ pub(super) fn register(module: &mut RpcModule<RpcContext>) {
     read(module, "eth_newFilter", |rpc, view, args| {
         let LogFilter(filter) = args.required()?;
         logs::check_future(&filter)?;
-        let interest = rpc.shared.filters.admit(rpc, Some(&filter))?;
+        let interest = rpc.eth.filters.admit(rpc.limits.filter_lifetime, Some(&filter))?;
         let kind = Kind::Chain { known: Known::of(&view)?, logs: Some(Arc::new(filter)) };
-        Ok(rpc.shared.filters.install(kind, interest))
+        Ok(rpc.eth.filters.install(kind, interest))
     });
     read(module, "eth_newBlockFilter", |rpc, view, _| {
-        let interest = rpc.shared.filters.admit(rpc, None)?;
+        let interest = rpc.eth.filters.admit(rpc.limits.filter_lifetime, None)?;
         let kind = Kind::Chain { known: Known::of(&view)?, logs: None };
-        Ok(rpc.shared.filters.install(kind, interest))
+        Ok(rpc.eth.filters.install(kind, interest))
     });
     quick(module, "eth_newPendingTransactionFilter", |rpc, args| {
         let is_full = args.optional()?.unwrap_or(false);
-        let interest = rpc.shared.filters.admit(rpc, None)?;
+        let interest = rpc.eth.filters.admit(rpc.limits.filter_lifetime, None)?;
         let incoming = rpc.pool()?.subscribe();
-        Ok(rpc.shared.filters.install(Kind::Pending { incoming, is_full }, interest))
+        Ok(rpc.eth.filters.install(Kind::Pending { incoming, is_full }, interest))
     });
     quick(module, "eth_uninstallFilter", |rpc, args| {
         let id: String = args.required()?;
         args.end()?;
-        Ok(rpc.shared.filters.by_id.lock().remove(&id).is_some())
+        Ok(rpc.eth.filters.remove(&id))
     });
     heavy(module, "eth_getFilterChanges", |rpc, _, args| {
         let id: String = args.required()?;
         // What has been told is not told again.
         args.end()?;
-        changes(rpc, &*rpc.shared.filters.find(rpc, &id)?)
+        changes(rpc, &*rpc.eth.filters.find(rpc.limits.filter_lifetime, &id)?)
     });
     heavy(module, "eth_getFilterLogs", |rpc, view, args| {
-        let kind = rpc.shared.filters.find(rpc, &args.required::<String>()?)?;
+        let kind = rpc.eth.filters.find(rpc.limits.filter_lifetime, &args.required::<String>()?)?;
         let filter = match &*kind.lock() {
             Kind::Chain { logs: Some(filter), .. } => filter.clone(),
             Kind::Chain { logs: None, .. } | Kind::Pending { .. } => {
@@ -78,68 +67,6 @@ pub(super) fn register(module: &mut RpcModule<RpcContext>) {
         };
         logs::search(rpc, &view, &filter)
     });
-}
-
-/// The filters of all clients, by id.
-#[derive(Debug)]
-pub(super) struct Filters {
-    by_id: Mutex<HashMap<String, Installed>>,
-    all: Arc<Interests>,
-}
-
-impl Default for Filters {
-    fn default() -> Self {
-        Self { by_id: Mutex::default(), all: Interests::new("filters", MAX_FILTERS) }
-    }
-}
-
-#[derive(Debug)]
-struct Installed {
-    used: Instant,
-    kind: Arc<Mutex<Kind>>,
-    _interest: Interest,
-}
-
-#[derive(Debug)]
-enum Kind {
-    /// Of logs, or of block hashes.
-    Chain { known: Known, logs: Option<Arc<Filter>> },
-    /// Of transactions that became executable, by hash or in full.
-    Pending { incoming: Receiver<Arc<PoolTransaction>>, is_full: bool },
-}
-
-impl Filters {
-    /// Leave for one more filter, in place of those that have expired.
-    fn admit(&self, rpc: &RpcContext, filter: Option<&Filter>) -> RpcResult<Interest> {
-        let lifetime = rpc.limits.filter_lifetime;
-        self.by_id.lock().retain(|_, filter| !filter.has_expired(lifetime));
-        self.all.admit(filter)
-    }
-
-    fn install(&self, kind: Kind, interest: Interest) -> String {
-        let id = format!("{:#x}", rand::random::<u128>());
-        let kind = Arc::new(Mutex::new(kind));
-        let installed = Installed { used: Instant::now(), kind, _interest: interest };
-        self.by_id.lock().insert(id.clone(), installed);
-        id
-    }
-
-    fn find(&self, rpc: &RpcContext, id: &str) -> RpcResult<Arc<Mutex<Kind>>> {
-        let mut by_id = self.by_id.lock();
-        let found = by_id.get_mut(id).ok_or(RpcError::FilterNotFound)?;
-        if found.has_expired(rpc.limits.filter_lifetime) {
-            by_id.remove(id);
-            return Err(RpcError::FilterNotFound);
-        }
-        found.used = Instant::now();
-        Ok(found.kind.clone())
-    }
-}
-
-impl Installed {
-    fn has_expired(&self, lifetime: Duration) -> bool {
-        self.used.elapsed() >= lifetime
-    }
 }
 
 /// What is new since the last time.
@@ -186,28 +113,6 @@ fn pending(incoming: &mut Receiver<Arc<PoolTransaction>>, is_full: bool) -> Chan
         FilterChanges::Transactions(arrived.iter().map(full).collect())
     } else {
         FilterChanges::Hashes(arrived.iter().map(|one| *one.hash()).collect())
-    }
-}
-
-/// How far a client knows the chain.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Known {
-    head: BlockRef,
-    /// Blocks below it, the highest first: where to go on if the head's branch has been forgotten.
-    below: Vec<BlockRef>,
-}
-
-impl Known {
-    /// The chain up to the head of `view`.
-    fn of(view: &View) -> RpcResult<Self> {
-        let head = BlockRef::new(view.head().number, view.head().hash());
-        let mut below = Vec::with_capacity(DISTANCES.len());
-        for distance in DISTANCES {
-            let Some(number) = head.number.checked_sub(distance) else { break };
-            let Some(hash) = view.canonical_hash(number)? else { break };
-            below.push(BlockRef::new(number, hash));
-        }
-        Ok(Self { head, below })
     }
 }
 

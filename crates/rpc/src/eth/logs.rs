@@ -1,10 +1,12 @@
 //! Logs: searching blocks for them.
 
-use super::{
+use super::log_filter::LogFilter;
+use crate::{
+    RpcContext, RpcError, RpcResult,
+    args::heavy,
+    context::ResolveBlock,
     convert::{self, LogPosition},
-    log_filter::LogFilter,
 };
-use crate::{RpcContext, RpcError, RpcResult, args::heavy, context::ResolveBlock};
 use alloy_eips::{BlockId, BlockNumberOrTag};
 use alloy_rpc_types_eth::{Filter, FilterBlockOption, Log};
 use jsonrpsee::RpcModule;

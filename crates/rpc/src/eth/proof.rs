@@ -5,9 +5,8 @@ use crate::{RpcContext, RpcError, RpcResult, args::read, context::ResolveBlock};
 use alloy_primitives::{Address, B256};
 use alloy_rpc_types_eth::{EIP1186AccountProofResponse, EIP1186StorageProof};
 use jsonrpsee::RpcModule;
-use retrie_engine::View;
+use retrie_engine::{Need, View};
 use retrie_state::StateReader;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Most slots that one request may ask for, as in geth.
 const MAX_SLOTS: usize = 1024;
@@ -20,37 +19,9 @@ pub(super) fn register(module: &mut RpcModule<RpcContext>) {
             let message = format!("too many keys: {} (max {MAX_SLOTS})", keys.len());
             return Err(RpcError::InvalidParams(message));
         }
-        let _permit = rpc.shared.proofs.acquire(rpc.limits.proof_permits)?;
+        let _permit = rpc.eth.proofs.acquire(rpc.limits.proof_permits)?;
         prove(&view, address, &keys, view.resolve(id)?.hash())
     });
-}
-
-/// How many proofs are being built.
-#[derive(Debug, Default)]
-pub(crate) struct Permits(AtomicUsize);
-
-/// One of them.
-#[derive(Debug)]
-pub(crate) struct Permit<'a>(&'a AtomicUsize);
-
-impl Permits {
-    /// Leave to build a proof, unless `most` are being built.
-    pub(crate) fn acquire(&self, most: usize) -> RpcResult<Permit<'_>> {
-        let add = |now| (now < most.max(1)).then_some(now + 1);
-        let added = self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, add);
-        match added {
-            Ok(_) => Ok(Permit(&self.0)),
-            Err(_) => Err(RpcError::Rejected(format!(
-                "{most} proofs are being built; try again, or raise --rpc.proof-permits"
-            ))),
-        }
-    }
-}
-
-impl Drop for Permit<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::AcqRel);
-    }
 }
 
 fn prove(
@@ -59,7 +30,7 @@ fn prove(
     keys: &[StorageKey],
     block: B256,
 ) -> RpcResult<EIP1186AccountProofResponse> {
-    let backend = view.live().chain().state().backend();
+    let backend = view.live().backend();
     if backend.account_proofs().is_none() {
         return Err(RpcError::Rejected(format!(
             "backend {} has no proofs in the form of EIP-1186; ask state_getProof for its own",
@@ -67,7 +38,7 @@ fn prove(
         )));
     }
     let slots: Vec<B256> = keys.iter().map(|StorageKey(key)| key.as_b256()).collect();
-    let nodes = view.account_nodes(&block, &address, &slots)?;
+    let nodes = view.state_at(&block, Need::Proofs)?.account_nodes(&address, &slots)?;
     let state = view.state(&block)?;
     let account = account(&state, &address)?;
     let proven = keys.iter().zip(&slots).zip(nodes.storage);

@@ -1,7 +1,7 @@
 //! Signed transactions that come in.
 
 use super::receipt;
-use crate::{Args, DevNode, RpcContext, RpcError, RpcResult};
+use crate::{Args, DevNode, RpcContext, RpcError, RpcResult, args::waiting, convert::RpcReceipt};
 use alloy_consensus::Transaction as _;
 use alloy_eips::eip2718::Decodable2718;
 use alloy_primitives::{B256, Bytes, U64, U256};
@@ -32,32 +32,20 @@ const NOT_MINED_IN_TIME: i32 = 4;
 const ETHER: u128 = 1_000_000_000_000_000_000;
 
 pub(super) fn register(module: &mut RpcModule<RpcContext>) {
-    let registered = module.register_async_method(
-        "eth_sendRawTransaction",
-        |params, rpc: Arc<RpcContext>, _| async move {
-            let mut args = Args::new(&params)?;
-            let raw: Bytes = args.required()?;
-            args.end()?;
-            let watch = Watch::start(&rpc);
-            let context = (*rpc).clone();
-            let hash = rpc.read(move |_| send(&context, &raw)).await?;
-            watch.until_sealed(&rpc, &hash).await;
-            RpcResult::Ok(hash)
-        },
-    );
-    registered.expect("a namespace names each of its methods once");
-    let registered = module.register_async_method(
-        "eth_sendRawTransactionSync",
-        |params, rpc: Arc<RpcContext>, _| async move {
-            let mut args = Args::new(&params)?;
-            let raw: Bytes = args.required()?;
-            let wait: Option<U64> = args.optional()?;
-            args.end()?;
-            let wait = wait.map_or(DEFAULT_WAIT, |wait| Duration::from_millis(wait.to()));
-            send_and_wait(&rpc, raw, wait.min(MAX_WAIT)).await
-        },
-    );
-    registered.expect("a namespace names each of its methods once");
+    let raw = |args: &mut Args<'_>| args.required::<Bytes>();
+    waiting(module, "eth_sendRawTransaction", raw, |rpc, raw| async move {
+        let watch = Watch::start(&rpc);
+        let context = (*rpc).clone();
+        let hash = rpc.read(move |_| send(&context, &raw)).await?;
+        watch.until_sealed(&rpc, &hash).await;
+        Ok(hash)
+    });
+    let raw_and_wait =
+        |args: &mut Args<'_>| Ok((args.required::<Bytes>()?, args.optional::<U64>()?));
+    waiting(module, "eth_sendRawTransactionSync", raw_and_wait, |rpc, (raw, wait)| async move {
+        let wait = wait.map_or(DEFAULT_WAIT, |wait| Duration::from_millis(wait.to()));
+        send_and_wait(&rpc, raw, wait.min(MAX_WAIT)).await
+    });
 }
 
 /// Watches the chain from before a transaction is sent.
@@ -128,11 +116,7 @@ pub(super) fn check_fee(transaction: &PooledTransaction, cap: u128) -> RpcResult
     )))
 }
 
-async fn send_and_wait(
-    rpc: &RpcContext,
-    raw: Bytes,
-    wait: Duration,
-) -> RpcResult<super::convert::RpcReceipt> {
+async fn send_and_wait(rpc: &RpcContext, raw: Bytes, wait: Duration) -> RpcResult<RpcReceipt> {
     let deadline = Instant::now() + wait;
     // From before it is sent, so that no block is missed.
     let mut changes = rpc.live.subscribe();

@@ -1,13 +1,11 @@
 //! Subscriptions, over WebSocket and IPC.
 
-use super::{
-    block::syncing,
+use super::{block::syncing, log_filter::LogFilter, logs};
+use crate::{
+    Args, RpcContext, RpcError, RpcResult,
     convert::{self, RpcReceipt},
-    interests::{Interest, Interests},
-    log_filter::LogFilter,
-    logs,
+    eth_state::Interest,
 };
-use crate::{Args, RpcContext, RpcError, RpcResult};
 use alloy_primitives::{B256, map::HashSet};
 use alloy_rpc_types_eth::{
     Filter, SyncStatus,
@@ -29,21 +27,8 @@ const SEND_TIMEOUT: Duration = Duration::from_secs(10);
 /// How often subscribers of `syncing` are told of changes.
 const SYNCING_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Most subscriptions at once, of all clients.
-const MAX_SUBSCRIPTIONS: usize = 50_000;
-
 /// Most transactions whose receipts one subscription waits for.
 const MAX_HASHES: usize = 200;
-
-/// The subscriptions of all clients.
-#[derive(Debug)]
-pub(super) struct Subscriptions(Arc<Interests>);
-
-impl Default for Subscriptions {
-    fn default() -> Self {
-        Self(Interests::new("subscriptions", MAX_SUBSCRIPTIONS))
-    }
-}
 
 pub(super) fn register(module: &mut RpcModule<RpcContext>) {
     let registered = module.register_subscription(
@@ -113,7 +98,7 @@ impl Topic {
 
     /// Leave for one more subscription, to this.
     fn admit(&self, rpc: &RpcContext) -> RpcResult<Interest> {
-        let all = &rpc.shared.subscriptions.0;
+        let all = &rpc.eth.subscriptions;
         match self {
             Self::Logs(_, filter) => all.admit(Some(filter)),
             // Half of a hash set is empty.

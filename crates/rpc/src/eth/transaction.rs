@@ -1,10 +1,11 @@
 //! Transactions, mined and waiting.
 
-use super::{
-    block::{by_hash, by_number, find},
+use super::block::{by_hash, by_number, find};
+use crate::{
+    Args, RpcContext, RpcResult,
+    args::read,
     convert::{self, RpcTransaction},
 };
-use crate::{Args, RpcContext, RpcResult, args::read};
 use alloy_eips::{BlockId, eip2718::Encodable2718};
 use alloy_primitives::{B256, Bytes, U64};
 use jsonrpsee::RpcModule;

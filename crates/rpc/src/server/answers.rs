@@ -1,6 +1,7 @@
 //! From the bytes of a request to those of its answer, the same for every transport.
 
 use super::{
+    budget::Buffered,
     config::ConnectionLimits,
     request::{Message, RequestId},
 };
@@ -21,6 +22,7 @@ use jsonrpsee::{
     },
 };
 use retrie_telemetry::rpc::ServerMetrics;
+use serde::Deserialize;
 use serde_json::value::{RawValue, to_raw_value};
 use std::{
     sync::atomic::{AtomicUsize, Ordering},
@@ -36,6 +38,8 @@ pub(super) struct Answers {
     pub(super) methods: Methods,
     pub(super) limits: ConnectionLimits,
     pub(super) metrics: ServerMetrics,
+    /// What its connections hold with those of other servers.
+    pub(super) buffered: Buffered,
 }
 
 /// The client of one connection, or of one request over HTTP.
@@ -183,10 +187,31 @@ impl Answer {
         Self { json: id.put_into(json), on_close }
     }
 
+    /// An error in place of this answer, for which there is no room.
+    pub(super) fn dropped(self) -> Self {
+        #[derive(Deserialize)]
+        struct Answered<'a> {
+            #[serde(borrow)]
+            id: &'a RawValue,
+        }
+        // A batch has none.
+        let answered = serde_json::from_str::<Answered<'_>>(self.json.get());
+        let id = answered.ok().and_then(|answered| RequestId::new(answered.id));
+        let id = id.unwrap_or(RequestId::NULL);
+        Self::new(MethodResponse::error(id.known.clone(), busy()), &id)
+    }
+
     /// An error of a message as a whole.
     pub(super) fn error<'e>(error: impl Into<ErrorObject<'e>>) -> Self {
         Self::new(MethodResponse::error(Id::Null, error), &RequestId::NULL)
     }
+}
+
+/// That others hold what there is to hold.
+pub(super) fn busy() -> ErrorObject<'static> {
+    let message =
+        "the server is busy: its clients hold as many bytes as it has for them; try again";
+    ErrorObject::owned(RpcError::BUSY, message, None::<()>)
 }
 
 fn refusal(id: Id<'_>, code: i32, message: String) -> MethodResponse {
@@ -200,5 +225,25 @@ struct HexIds;
 impl IdProvider for HexIds {
     fn next_id(&self) -> SubscriptionId<'static> {
         format!("{:#x}", rand::random::<u128>()).into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_that_is_dropped_becomes_an_error_of_the_same_id() {
+        for (answer, id) in [
+            (r#"{"jsonrpc":"2.0","id":"a","result":[1,{"id":2}]}"#, r#""a""#),
+            (r#"{"jsonrpc":"2.0","id":1.5,"result":null}"#, "1.5"),
+            (r#"[{"jsonrpc":"2.0","id":1,"result":null}]"#, "null"),
+        ] {
+            let json = RawValue::from_string(answer.into()).unwrap();
+            let dropped = Answer { json, on_close: None }.dropped();
+            let text = dropped.json.get();
+            assert!(text.contains(&format!(r#""id":{id}"#)), "{text}");
+            assert!(text.contains(r#""code":-32005"#), "{text}");
+        }
     }
 }

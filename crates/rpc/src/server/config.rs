@@ -120,6 +120,10 @@ pub struct ConnectionLimits {
     pub max_batch_size: u32,
     /// `--rpc.max-subscriptions-per-connection`: 1,024.
     pub max_subscriptions: u32,
+    /// `--rpc.max-buffered-size`: 256 MB of requests and answers that all HTTP and WebSocket
+    /// connections together make the node hold, beyond 64 KiB of each. The port of consensus clients
+    /// and IPC, whose clients are trusted, do not count.
+    pub max_buffered_size: usize,
     /// Messages that wait for a client that does not read.
     pub message_buffer: u32,
     /// How long a connection may be idle, and how long a request's header may take.
@@ -137,6 +141,7 @@ impl Default for ConnectionLimits {
             max_connections: 500,
             max_batch_size: 1000,
             max_subscriptions: 1024,
+            max_buffered_size: 256 << 20,
             message_buffer: 1024,
             idle_timeout: Duration::from_secs(120),
             stall_timeout: Duration::from_secs(30),

@@ -142,7 +142,7 @@ async fn accept(listener: UnixListener, answers: Answers, stop: StopHandle) {
 async fn serve(stream: UnixStream, answers: Answers, stop: StopHandle) {
     let _connected = answers.metrics.connected();
     let (reader, writer) = stream.into_split();
-    let (session, outbox) = session::open(&answers);
+    let (session, outbox) = session::open(&answers, answers.buffered.open());
     let writing = write(writer, outbox, answers.limits.stall_timeout);
     tokio::pin!(writing);
     tokio::select! {
@@ -171,19 +171,20 @@ async fn write(mut writer: OwnedWriteHalf, mut outbox: Outbox, stall_timeout: Du
 async fn read(mut reader: OwnedReadHalf, session: Session) -> io::Result<()> {
     let mut frames = Frames::default();
     let most = session.client().limits().max_request_size;
+    let take = async |message: Vec<u8>| session.take(message.into(), session.hold()).await;
     loop {
         frames.buffer.reserve(READ_SIZE);
         if reader.read_buf(&mut frames.buffer).await? == 0 {
             // A client that stops within a value is told so, if it still listens.
             if let Some(message) = frames.rest() {
-                session.take(message).await;
+                take(message).await;
             }
             return Ok(());
         }
         loop {
             match frames.next(most as usize) {
                 Frame::Incomplete => break,
-                Frame::Whole(message) => session.take(message).await,
+                Frame::Whole(message) => take(message).await,
                 // After these nobody knows where the next request begins.
                 Frame::TooLong => {
                     session.refuse(reject_too_big_request(most)).await;

@@ -9,15 +9,18 @@
 //! | one per request of a WebSocket or of IPC | the connection | see `session.rs`: then it reads no further | with its answer, or the connection |
 //!
 //! Clients that are slow bound what they hold: headers and bodies have to come, and answers be
-//! taken, in time; messages of subscriptions wait in queues of fixed length.
+//! taken, in time; messages of subscriptions wait in queues of fixed length. What strangers hold
+//! together is bounded too, whether it is on its way in or out: see `budget.rs`.
 //!
 //! Everything binds to loopback unless told otherwise.
 
 mod access;
 mod answers;
 mod auth;
+mod budget;
 mod config;
 mod connections;
+mod counted;
 mod frames;
 mod ipc;
 mod port;
@@ -31,6 +34,7 @@ pub use config::{AuthConfig, ConnectionLimits, HttpConfig, IpcConfig, ServerConf
 use crate::{Namespace, RpcContext, build_methods};
 use access::{Hosts, Origins};
 use answers::Answers;
+use budget::Buffered;
 use jsonrpsee::Methods;
 use port::{Port, PortConfig};
 use std::{io, net::SocketAddr, path::PathBuf, time::Duration};
@@ -105,6 +109,7 @@ impl Servers {
         {
             return Err(ServerError::DifferentApis { addr: http.addr });
         }
+        let buffered = Buffered::new(limits.max_buffered_size);
         // Who can reach a dev chain's tools owns it: nobody but this machine does.
         let strangers = context.without_dev();
         let for_addr = |addr: &SocketAddr| {
@@ -130,6 +135,7 @@ impl Servers {
                 origins: Origins::new(ws.map_or(&[], |ws| &ws.origins)),
                 secret: None,
                 limits: *limits,
+                buffered: buffered.clone(),
             };
             servers.http = Some(Port::start(config, context).await?);
         }
@@ -146,6 +152,7 @@ impl Servers {
                 origins: Origins::new(&ws.origins),
                 secret: None,
                 limits: *limits,
+                buffered,
             };
             servers.ws = Some(Port::start(config, context).await?);
         }
@@ -163,13 +170,17 @@ impl Servers {
                 origins: Origins::any(),
                 secret: Some(auth.secret),
                 limits: limits.for_engine(),
+                // Nobody without the secret sends a body or opens a WebSocket.
+                buffered: Buffered::unlimited(),
             };
             servers.auth = Some(Port::start(config, context).await?);
         }
         if let Some(ipc) = ipc {
             let methods = build_methods(context, &ipc.apis);
             let metrics = context.metrics.server("ipc", methods.method_names());
-            let answers = Answers { methods, limits: *limits, metrics };
+            // The socket is open to the node's user alone.
+            let buffered = Buffered::unlimited();
+            let answers = Answers { methods, limits: *limits, metrics, buffered };
             servers.ipc = Some(ipc::IpcServer::start(&ipc.path, answers).await?);
         }
         Ok(servers)

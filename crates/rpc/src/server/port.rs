@@ -3,8 +3,9 @@
 use super::{
     ServerError,
     access::{Hosts, Origins},
-    answers::{Answer, Answers, Client},
+    answers::{Answer, Answers, Client, busy},
     auth,
+    budget::{Buffered, Held, Tab},
     config::ConnectionLimits,
     connections::{Connection, Connections},
     ws,
@@ -12,9 +13,9 @@ use super::{
 use crate::RpcContext;
 use alloy_rpc_types_engine::JwtSecret;
 use http::{Method, Request, Response, StatusCode, header};
-use http_body_util::{BodyExt, LengthLimitError, Limited};
+use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::{
-    body::{Body, Incoming},
+    body::{Body, Bytes, Incoming},
     server::conn::http1,
     service::service_fn,
 };
@@ -35,9 +36,12 @@ use tokio::{
     time::timeout,
 };
 use tokio_io_timeout::TimeoutStream;
-use tower::{Service, ServiceBuilder};
+use tower::{Service as _, ServiceBuilder};
 use tower_http::cors::CorsLayer;
 
+/// Bytes that the library reads or writes at once on a connection, and the longest header of a
+/// request.
+const MAX_BUFFER: usize = 64 << 10;
 /// Pause after the system could not give a connection, as when files have run out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// What a connection gets that finds no place.
@@ -58,6 +62,8 @@ pub(super) struct PortConfig {
     pub(super) origins: Origins,
     pub(super) secret: Option<JwtSecret>,
     pub(super) limits: ConnectionLimits,
+    /// What its connections hold with those of other ports.
+    pub(super) buffered: Buffered,
 }
 
 /// A port that is served.
@@ -86,8 +92,8 @@ impl Port {
         let listener = TcpListener::bind(addr).await.map_err(bind)?;
         let addr = listener.local_addr().map_err(bind)?;
         let (stop, handle) = stop_channel();
-        let shared = Arc::new(Shared::new(config, context, stop.clone()));
-        let accepting = tokio::spawn(accept(listener, shared, stop));
+        let port = Arc::new(Service::new(config, context, stop.clone()));
+        let accepting = tokio::spawn(accept(listener, port, stop));
         tracing::info!(%addr, "{server} server started");
         Ok(Self { addr, handle, accepting })
     }
@@ -111,7 +117,7 @@ impl Port {
 }
 
 /// What the connections of a port share.
-struct Shared {
+struct Service {
     http: Option<Answers>,
     ws: Option<Answers>,
     /// Places for WebSockets.
@@ -121,17 +127,21 @@ struct Shared {
     origins: Origins,
     secret: Option<JwtSecret>,
     limits: ConnectionLimits,
+    buffered: Buffered,
     context: RpcContext,
     stop: StopHandle,
 }
 
-impl Shared {
+impl Service {
     fn new(config: PortConfig, context: &RpcContext, stop: StopHandle) -> Self {
-        let PortConfig { methods, http, ws, hosts, cors, origins, secret, limits, .. } = config;
+        let PortConfig {
+            methods, http, ws, hosts, cors, origins, secret, limits, buffered, ..
+        } = config;
         let answers = |name: &'static str| Answers {
             methods: methods.clone(),
             limits,
             metrics: context.metrics.server(name, methods.method_names()),
+            buffered: buffered.clone(),
         };
         Self {
             http: http.map(answers),
@@ -142,6 +152,7 @@ impl Shared {
             origins,
             secret,
             limits,
+            buffered: buffered.clone(),
             context: context.clone(),
             stop,
         }
@@ -154,9 +165,9 @@ impl Shared {
 }
 
 /// Serves connections until the port is stopped, then until the last one is done.
-async fn accept(listener: TcpListener, shared: Arc<Shared>, stop: StopHandle) {
-    let refused = shared.answers().map(|answers| answers.metrics.refused.clone());
-    let connections = Connections::new(shared.limits.max_connections as usize, refused);
+async fn accept(listener: TcpListener, port: Arc<Service>, stop: StopHandle) {
+    let refused = port.answers().map(|answers| answers.metrics.refused.clone());
+    let connections = Connections::new(port.limits.max_connections as usize, refused);
     let mut tasks = JoinSet::new();
     let stopped = stop.shutdown();
     tokio::pin!(stopped);
@@ -168,7 +179,7 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>, stop: StopHandle) {
             accepted = listener.accept() => match accepted {
                 Ok((stream, _)) => match connections.open() {
                     Some(connection) => {
-                        tasks.spawn(serve(stream, Arc::new(connection), shared.clone()));
+                        tasks.spawn(serve(stream, Arc::new(connection), port.clone()));
                     }
                     // Whether it still hears of it or not.
                     None => drop(stream.try_write(NO_PLACE)),
@@ -184,29 +195,30 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>, stop: StopHandle) {
     while tasks.join_next().await.is_some() {}
 }
 
-async fn serve(stream: TcpStream, connection: Arc<Connection>, shared: Arc<Shared>) {
-    let _connected = shared.http.as_ref().map(|http| http.metrics.connected());
+async fn serve(stream: TcpStream, connection: Arc<Connection>, port: Arc<Service>) {
+    let _connected = port.http.as_ref().map(|http| http.metrics.connected());
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%error, "a connection is gone");
         return;
     }
     let mut stream = TimeoutStream::new(stream);
-    stream.set_write_timeout(Some(shared.limits.stall_timeout));
-    let calls = |shared: Arc<Shared>| {
+    stream.set_write_timeout(Some(port.limits.stall_timeout));
+    let tab = port.buffered.open();
+    let calls = |port: Arc<Service>| {
         tower::service_fn(move |request| {
-            let shared = shared.clone();
-            async move { Ok::<_, Infallible>(dispatch(&shared, request).await) }
+            let (port, tab) = (port.clone(), tab.clone());
+            async move { Ok::<_, Infallible>(dispatch(&port, tab, request).await) }
         })
     };
     let service =
-        ServiceBuilder::new().option_layer(shared.cors.clone()).service(calls(shared.clone()));
+        ServiceBuilder::new().option_layer(port.cors.clone()).service(calls(port.clone()));
     let answer = |request: Request<Incoming>| {
         let busy = connection.busy();
         let mut service = service.clone();
-        let shared = shared.clone();
+        let port = port.clone();
         async move {
             let _busy = busy;
-            match before_rpc(&shared, &request) {
+            match before_rpc(&port, &request) {
                 Some(answer) => Ok(answer),
                 None => service.call(request).await,
             }
@@ -214,10 +226,11 @@ async fn serve(stream: TcpStream, connection: Arc<Connection>, shared: Arc<Share
     };
     let http = http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(shared.limits.idle_timeout)
+        .header_read_timeout(port.limits.idle_timeout)
+        .max_buf_size(MAX_BUFFER)
         .serve_connection(TokioIo::new(Box::pin(stream)), service_fn(answer))
         .with_upgrades();
-    let stopped = shared.stop.clone().shutdown();
+    let stopped = port.stop.clone().shutdown();
     tokio::pin!(http, stopped);
     let ended = tokio::select! {
         ended = &mut http => ended,
@@ -233,38 +246,38 @@ async fn serve(stream: TcpStream, connection: Arc<Connection>, shared: Arc<Share
 }
 
 /// The answer to a request that does not come to JSON-RPC, if it does not.
-fn before_rpc(shared: &Shared, request: &Request<Incoming>) -> Option<Response<HttpBody>> {
+fn before_rpc(port: &Service, request: &Request<Incoming>) -> Option<Response<HttpBody>> {
     let headers = request.headers();
     let refuse = |status, reason: String| Some(text(status, reason));
-    if !shared.hosts.allow(headers) {
+    if !port.hosts.allow(headers) {
         return refuse(StatusCode::FORBIDDEN, "invalid host specified".into());
     }
     if request.method() == Method::GET && request.uri().path() == "/health" {
-        return Some(health(&shared.context));
+        return Some(health(&port.context));
     }
-    if let Some(secret) = &shared.secret
+    if let Some(secret) = &port.secret
         && let Err(reason) = auth::check(secret, headers)
     {
         return refuse(StatusCode::UNAUTHORIZED, reason.to_string());
     }
-    if is_upgrade_request(request) && !shared.origins.allow(headers) {
+    if is_upgrade_request(request) && !port.origins.allow(headers) {
         return refuse(StatusCode::FORBIDDEN, "origin not allowed".into());
     }
     None
 }
 
-async fn dispatch(shared: &Shared, request: Request<Incoming>) -> Response<HttpBody> {
+async fn dispatch(port: &Service, tab: Arc<Tab>, request: Request<Incoming>) -> Response<HttpBody> {
     if !is_upgrade_request(&request) {
-        return match &shared.http {
-            Some(answers) => post(answers, request).await,
+        return match &port.http {
+            Some(answers) => post(answers, tab, request).await,
             None => text(StatusCode::FORBIDDEN, "there are only WebSockets on this port".into()),
         };
     }
-    let Some(answers) = &shared.ws else {
+    let Some(answers) = &port.ws else {
         return text(StatusCode::FORBIDDEN, "there are no WebSockets on this port".into());
     };
-    match shared.ws_places.clone().try_acquire_owned() {
-        Ok(place) => ws::upgrade(request, answers.clone(), place, shared.stop.clone()),
+    match port.ws_places.clone().try_acquire_owned() {
+        Ok(place) => ws::upgrade(request, answers.clone(), place, tab, port.stop.clone()),
         Err(_) => {
             answers.metrics.refused.inc();
             text(StatusCode::TOO_MANY_REQUESTS, "too many connections".into())
@@ -273,7 +286,7 @@ async fn dispatch(shared: &Shared, request: Request<Incoming>) -> Response<HttpB
 }
 
 /// A request over HTTP. Its body has to come as a whole within the time that a client may stall.
-async fn post(answers: &Answers, request: Request<Incoming>) -> Response<HttpBody> {
+async fn post(answers: &Answers, tab: Arc<Tab>, request: Request<Incoming>) -> Response<HttpBody> {
     if request.method() != Method::POST {
         let reason = "JSON-RPC is spoken by POST".into();
         return text(StatusCode::METHOD_NOT_ALLOWED, reason);
@@ -283,55 +296,105 @@ async fn post(answers: &Answers, request: Request<Incoming>) -> Response<HttpBod
         return text(StatusCode::UNSUPPORTED_MEDIA_TYPE, reason);
     }
     let limits = &answers.limits;
-    let too_large = || {
-        let error = reject_too_big_request(limits.max_request_size);
-        json_body(StatusCode::PAYLOAD_TOO_LARGE, Answer::error(error))
-    };
-    // Without reading what it announces to be too long.
-    if request.body().size_hint().lower() > u64::from(limits.max_request_size) {
-        return too_large();
-    }
-    let body = Limited::new(request.into_body(), limits.max_request_size as usize);
-    let body = match timeout(limits.stall_timeout, body.collect()).await {
-        Ok(Ok(body)) => body.to_bytes(),
-        Ok(Err(error)) if error.is::<LengthLimitError>() => return too_large(),
-        Ok(Err(error)) => return text(StatusCode::BAD_REQUEST, error.to_string()),
+    let mut held = tab.clone().hold();
+    let read = read_body(request.into_body(), limits.max_request_size, &mut held);
+    let body = match timeout(limits.stall_timeout, read).await {
+        Ok(Ok(body)) => body,
+        Ok(Err(BodyError::TooLarge)) => {
+            let error = reject_too_big_request(limits.max_request_size);
+            return json_body(StatusCode::PAYLOAD_TOO_LARGE, Answer::error(error), None);
+        }
+        Ok(Err(BodyError::Busy)) => return busy_body(Answer::error(busy())),
+        Ok(Err(BodyError::Broken(reason))) => return text(StatusCode::BAD_REQUEST, reason),
         Err(_) => {
             let reason = "the request did not come in time".into();
             return text(StatusCode::REQUEST_TIMEOUT, reason);
         }
     };
-    match Client::new(answers.clone()).answer(&body).await {
-        Some(answer) => {
-            answers.metrics.sent.inc_by(answer.json.get().len() as u64);
-            json_body(StatusCode::OK, answer)
-        }
-        None => Response::new(HttpBody::empty()),
+    let answer = Client::new(answers.clone()).answer(&body).await;
+    drop((body, held));
+    let Some(answer) = answer else { return Response::new(HttpBody::empty()) };
+    answers.metrics.sent.inc_by(answer.json.get().len() as u64);
+    match tab.take(answer.json.get().len()).await {
+        Some(held) => json_body(StatusCode::OK, answer, Some(held)),
+        None => busy_body(answer.dropped()),
     }
 }
 
-/// Whether the node is in sync: 200 if so, 503 if not.
-fn health(context: &RpcContext) -> Response<HttpBody> {
-    let syncing = context.node.syncing();
-    let status = match syncing {
-        None => StatusCode::OK,
-        Some(_) => StatusCode::SERVICE_UNAVAILABLE,
-    };
-    let body = json!({ "syncing": syncing.is_some(), "head": context.live.head().number });
-    response(status, "application/json", body.to_string())
+/// Why there is no body.
+enum BodyError {
+    TooLarge,
+    /// Others hold what there is to hold.
+    Busy,
+    Broken(String),
 }
 
-fn json_body(status: StatusCode, answer: Answer) -> Response<HttpBody> {
-    let json = Box::<str>::from(answer.json).into_string();
-    response(status, "application/json; charset=utf-8", json)
+/// A body of at most so many bytes, which are held as they come.
+async fn read_body(body: Incoming, most: u32, held: &mut Held) -> Result<Vec<u8>, BodyError> {
+    let announced = body.size_hint().lower();
+    // Without reading what it announces to be too long.
+    if announced > u64::from(most) {
+        return Err(BodyError::TooLarge);
+    }
+    // Memory that nothing is written to costs nothing.
+    let mut read = Vec::with_capacity(announced as usize);
+    let mut body = Limited::new(body, most as usize);
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|error| match error.is::<LengthLimitError>() {
+            true => BodyError::TooLarge,
+            false => BodyError::Broken(error.to_string()),
+        })?;
+        let Some(data) = frame.data_ref() else { continue };
+        if !held.grow(data.len()).await {
+            return Err(BodyError::Busy);
+        }
+        read.extend_from_slice(data);
+    }
+    Ok(read)
+}
+
+/// Whether the node works and is in sync: 200 if so, 503 if not.
+fn health(context: &RpcContext) -> Response<HttpBody> {
+    let (syncing, failing) = (context.node.syncing(), context.node.failing());
+    let status = match syncing.is_none() && failing.is_empty() {
+        true => StatusCode::OK,
+        false => StatusCode::SERVICE_UNAVAILABLE,
+    };
+    let mut body = json!({ "syncing": syncing.is_some(), "head": context.live.head().number });
+    if !failing.is_empty() {
+        body["failing"] = json!(failing);
+    }
+    response(status, "application/json", body.to_string().into())
+}
+
+/// An answer, whose bytes are held until the last of them is written.
+fn json_body(status: StatusCode, answer: Answer, held: Option<Held>) -> Response<HttpBody> {
+    struct Text {
+        json: Box<str>,
+        _held: Option<Held>,
+    }
+    impl AsRef<[u8]> for Text {
+        fn as_ref(&self) -> &[u8] {
+            self.json.as_bytes()
+        }
+    }
+    let text = Text { json: Box::<str>::from(answer.json), _held: held };
+    response(status, "application/json; charset=utf-8", Bytes::from_owner(text))
+}
+
+/// That there was no room for a request or its answer.
+fn busy_body(answer: Answer) -> Response<HttpBody> {
+    let mut answer = json_body(StatusCode::SERVICE_UNAVAILABLE, answer, None);
+    answer.headers_mut().insert(header::RETRY_AFTER, header::HeaderValue::from_static("1"));
+    answer
 }
 
 pub(super) fn text(status: StatusCode, body: String) -> Response<HttpBody> {
-    response(status, "text/plain; charset=utf-8", body)
+    response(status, "text/plain; charset=utf-8", body.into())
 }
 
-fn response(status: StatusCode, kind: &'static str, body: String) -> Response<HttpBody> {
-    let mut answer = Response::new(HttpBody::from(body));
+fn response(status: StatusCode, kind: &'static str, body: Bytes) -> Response<HttpBody> {
+    let mut answer = Response::new(HttpBody::new(Full::new(body)));
     *answer.status_mut() = status;
     let kind = header::HeaderValue::from_static(kind);
     answer.headers_mut().insert(header::CONTENT_TYPE, kind);

@@ -89,7 +89,8 @@ impl<'a> RequestId<'a> {
     /// The id of answers to what has none.
     pub(super) const NULL: Self = Self { known: Id::Null, odd: None };
 
-    fn new(id: &'a RawValue) -> Option<Self> {
+    /// The id as it came; `None` if none can be like it.
+    pub(super) fn new(id: &'a RawValue) -> Option<Self> {
         match id.get().as_bytes().first() {
             Some(b'{' | b'[') => None,
             _ => Some(match serde_json::from_str(id.get()) {

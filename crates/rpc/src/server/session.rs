@@ -9,8 +9,15 @@
 //! | bytes of requests that are being answered | `max_request_size` |
 //! | bytes of answers not yet written beyond which no request is begun | `max_response_size` |
 //! | notifications not yet written | `message_buffer` |
+//!
+//! All of it also counts towards what connections hold together (`budget.rs`). An answer that finds no
+//! room there becomes an error; a notification waits, and its subscription ends if that takes too long.
 
-use super::answers::{Answer, Answers, Client};
+use super::{
+    answers::{Answer, Answers, Client},
+    budget::{Held, Tab},
+};
+use hyper::body::Bytes;
 use jsonrpsee::{MethodSink, types::ErrorObject};
 use serde_json::value::RawValue;
 use std::sync::Arc;
@@ -31,13 +38,14 @@ pub(super) struct Session {
     /// Units of answers.
     unwritten: Arc<Budget>,
     outgoing: mpsc::Sender<Outgoing>,
+    tab: Arc<Tab>,
 }
 
 /// The side of a connection that writes.
 #[derive(Debug)]
 pub(super) struct Outbox {
     answers: mpsc::Receiver<Outgoing>,
-    notifications: mpsc::Receiver<Box<RawValue>>,
+    notifications: mpsc::Receiver<Outgoing>,
     server: Answers,
 }
 
@@ -45,7 +53,8 @@ pub(super) struct Outbox {
 #[derive(Debug)]
 pub(super) struct Outgoing {
     json: Box<RawValue>,
-    _held: Option<(OwnedSemaphorePermit, OwnedSemaphorePermit)>,
+    _places: Option<(OwnedSemaphorePermit, OwnedSemaphorePermit)>,
+    _held: Option<Held>,
 }
 
 impl Outgoing {
@@ -76,11 +85,14 @@ impl Budget {
     }
 }
 
-/// Both sides of a new connection.
-pub(super) fn open(answers: &Answers) -> (Session, Outbox) {
+/// Both sides of a new connection, which has this tab.
+pub(super) fn open(answers: &Answers, tab: Arc<Tab>) -> (Session, Outbox) {
     let limits = &answers.limits;
     let (outgoing, from_requests) = mpsc::channel(MAX_REQUESTS);
-    let (notify, notifications) = mpsc::channel(limits.message_buffer.max(1) as usize);
+    // Nobody but the task behind it waits for a client to read, so it need not hold anything.
+    let (notify, told) = mpsc::channel(1);
+    let (queue, notifications) = mpsc::channel(limits.message_buffer.max(1) as usize);
+    tokio::spawn(queue_notifications(told, queue, tab.clone()));
     let client = Client::new(answers.clone()).with_notifications(MethodSink::new(notify));
     let session = Session {
         client: Arc::new(client),
@@ -88,25 +100,53 @@ pub(super) fn open(answers: &Answers) -> (Session, Outbox) {
         incoming: Budget::new(limits.max_request_size),
         unwritten: Budget::new(limits.max_response_size),
         outgoing,
+        tab,
     };
     (session, Outbox { answers: from_requests, notifications, server: answers.clone() })
 }
 
+/// Takes notifications into account on their way to the connection, until one of its ends is gone.
+async fn queue_notifications(
+    mut told: mpsc::Receiver<Box<RawValue>>,
+    queue: mpsc::Sender<Outgoing>,
+    tab: Arc<Tab>,
+) {
+    while let Some(json) = told.recv().await {
+        let held = loop {
+            if let Some(held) = tab.clone().take(json.get().len()).await {
+                break held;
+            }
+            if queue.is_closed() {
+                return;
+            }
+        };
+        if queue.send(Outgoing { json, _places: None, _held: Some(held) }).await.is_err() {
+            return;
+        }
+    }
+}
+
 impl Session {
-    /// Begins to answer a message, as soon as the connection has room for it.
-    pub(super) async fn take(&self, message: Vec<u8>) {
+    /// Begins to answer a message, as soon as the connection has room for it; `held` is what it was
+    /// read into.
+    pub(super) async fn take(&self, message: Bytes, held: Held) {
         // Room for answers only has to be there; how much of it this one needs, nobody knows yet.
         drop(self.unwritten.take(1).await);
         let Ok(place) = self.places.clone().acquire_owned().await else { return };
         let Some(room) = self.incoming.take(message.len()).await else { return };
         let (client, unwritten) = (self.client.clone(), self.unwritten.clone());
-        let outgoing = self.outgoing.clone();
+        let (outgoing, tab) = (self.outgoing.clone(), self.tab.clone());
         tokio::spawn(async move {
             let answer = async {
-                let Answer { json, on_close } = client.answer(&message).await?;
-                drop((message, room));
-                let room = unwritten.take(json.get().len()).await?;
-                Some((Outgoing { json, _held: Some((place, room)) }, on_close))
+                let mut answer = client.answer(&message).await?;
+                drop((message, room, held));
+                let room = unwritten.take(answer.json.get().len()).await?;
+                let held = tab.take(answer.json.get().len()).await;
+                if held.is_none() {
+                    answer = answer.dropped();
+                }
+                let Answer { json, on_close } = answer;
+                Some((Outgoing { json, _places: Some((place, room)), _held: held }, on_close))
             };
             let answer = tokio::select! {
                 // Nobody is left to hear it.
@@ -126,7 +166,12 @@ impl Session {
     pub(super) async fn refuse(&self, error: ErrorObject<'_>) {
         let Answer { json, .. } = Answer::error(error);
         // If nobody reads it, so be it.
-        let _ = self.outgoing.send(Outgoing { json, _held: None }).await;
+        let _ = self.outgoing.send(Outgoing { json, _places: None, _held: None }).await;
+    }
+
+    /// Holds nothing of the connection's tab yet.
+    pub(super) fn hold(&self) -> Held {
+        self.tab.clone().hold()
     }
 
     pub(super) fn client(&self) -> &Client {
@@ -139,7 +184,7 @@ impl Outbox {
     pub(super) async fn next(&mut self) -> Option<Outgoing> {
         let next = tokio::select! {
             answer = self.answers.recv() => answer,
-            Some(json) = self.notifications.recv() => Some(Outgoing { json, _held: None }),
+            Some(notification) = self.notifications.recv() => Some(notification),
         };
         if let Some(next) = &next {
             self.server.metrics.sent.inc_by(next.text().len() as u64);

@@ -1,11 +1,14 @@
 //! JSON-RPC over WebSocket (RFC 6455).
 //!
 //! A client costs what it has really sent: room for a frame is reserved once its header is there,
-//! and first touched when its bytes come. A connection holds one frame, one message in fragments and
-//! [`PIECE`] of an answer in its buffers, and they never shrink; what lies in the session comes on top.
+//! and first touched when its bytes come. They count from then on ([`Counted`]) until their message
+//! is answered. The library's read buffer never shrinks, so it must not see long frames as a whole:
+//! they come to it in fragments. A connection keeps one [`FRAGMENT`] and one [`PIECE`] of an answer.
 
 use super::{
-    answers::Answers,
+    answers::{Answers, busy},
+    budget::{Held, Tab},
+    counted::{Counted, FRAGMENT, is_busy},
     port::text,
     session::{self, Outbox, Session},
 };
@@ -47,6 +50,8 @@ const READ_SIZE: usize = 16 << 10;
 /// Bytes of an answer that become one frame. The buffer they are written from never shrinks, so it
 /// must not see answers as a whole.
 const PIECE: usize = 64 << 10;
+/// Bytes of a control frame before its payload: its head and its mask.
+const CONTROL_HEADER: usize = 6;
 /// How often clients are asked whether they are there.
 const PING_INTERVAL: Duration = Duration::from_secs(30);
 /// How long a client may be silent that is asked.
@@ -55,17 +60,18 @@ const MAX_SILENCE: Duration = Duration::from_secs(60);
 /// once, it would see a reset connection in place of the reason.
 const LINGER: Duration = Duration::from_secs(2);
 
-type Socket = WebSocketStream<TokioIo<Upgraded>>;
+type Socket = WebSocketStream<Counted<TokioIo<Upgraded>>>;
 
 /// When the client was last heard; `None` while nobody listens, as it has enough under way.
 type Heard = Arc<Mutex<Option<Instant>>>;
 
-/// Turns the connection of a handshake into a WebSocket that has this place; the answer to the
-/// handshake.
+/// Turns the connection of a handshake into a WebSocket that has this place and tab; the answer to
+/// the handshake.
 pub(super) fn upgrade(
     request: Request<Body>,
     answers: Answers,
     place: OwnedSemaphorePermit,
+    tab: Arc<Tab>,
     stop: StopHandle,
 ) -> Response<HttpBody> {
     let answer = match create_response_with_body(&request, HttpBody::empty) {
@@ -78,7 +84,10 @@ pub(super) fn upgrade(
             Ok(upgraded) => TokioIo::new(upgraded),
             Err(error) => return tracing::debug!(%error, "a connection became no WebSocket"),
         };
-        let most = answers.limits.max_request_size as usize;
+        let most = answers.limits.max_request_size;
+        let incoming = Arc::new(Mutex::new(tab.clone().hold()));
+        let io = Counted::new(io, incoming.clone(), most.into());
+        let most = most as usize;
         let config = WebSocketConfig::default()
             .read_buffer_size(READ_SIZE)
             .write_buffer_size(0)
@@ -87,15 +96,21 @@ pub(super) fn upgrade(
             .max_frame_size(Some(most))
             .max_message_size(Some(most));
         let socket = WebSocketStream::from_raw_socket(io, Role::Server, Some(config)).await;
-        serve(socket, &answers, stop).await;
+        serve(socket, &answers, tab, &incoming, stop).await;
     });
     answer
 }
 
 /// Serves a connection until the client or the node ends it.
-async fn serve(socket: Socket, answers: &Answers, stop: StopHandle) {
+async fn serve(
+    socket: Socket,
+    answers: &Answers,
+    tab: Arc<Tab>,
+    incoming: &Mutex<Held>,
+    stop: StopHandle,
+) {
     let _connected = answers.metrics.connected();
-    let (session, outbox) = session::open(answers);
+    let (session, outbox) = session::open(answers, tab);
     let heard: Heard = Arc::new(Mutex::new(Some(Instant::now())));
     let (sink, mut stream) = socket.split();
     let writing = write(sink, outbox, heard.clone());
@@ -103,8 +118,9 @@ async fn serve(socket: Socket, answers: &Answers, stop: StopHandle) {
     // The end, after answers to requests under way.
     let (code, sink) = tokio::select! {
         sink = &mut writing => (CloseCode::Away, sink),
-        ended = read(&mut stream, session, &heard) => match ended {
+        ended = read(&mut stream, session, incoming, &heard) => match ended {
             Err(Error::Capacity(_)) => (CloseCode::Size, writing.await),
+            Err(Error::Io(error)) if is_busy(&error) => (CloseCode::Again, writing.await),
             Err(Error::Utf8(_)) => (CloseCode::Invalid, writing.await),
             // Nobody is left to hear answers.
             Err(error) => return tracing::debug!(%error, "a WebSocket has failed"),
@@ -115,49 +131,66 @@ async fn serve(socket: Socket, answers: &Answers, stop: StopHandle) {
     let Some(mut sink) = sink else { return };
     let close = CloseFrame { code, reason: Default::default() };
     let is_told = sink.send(Message::Close(Some(close))).await.is_ok();
+    // What was read of a message that will never be whole.
+    drop(incoming.lock().split());
     if is_told
-        && code == CloseCode::Size
+        && matches!(code, CloseCode::Size | CloseCode::Again)
         && let Ok(mut socket) = sink.reunite(stream)
     {
         let mut nowhere = io::sink();
         tokio::select! {
-            _ = timeout(LINGER, io::copy(socket.get_mut(), &mut nowhere)) => {}
+            _ = timeout(LINGER, io::copy(socket.get_mut().inner(), &mut nowhere)) => {}
             () = stop.shutdown() => {}
         }
     }
 }
 
-/// Ends with the connection, or with what is too large or no text: where the next message begins is
-/// unknown then.
+/// Ends with the connection, or with what is too large, no text, or more than there is room for: where
+/// the next message begins is unknown then.
 async fn read(
     stream: &mut SplitStream<Socket>,
     session: Session,
+    incoming: &Mutex<Held>,
     heard: &Heard,
 ) -> Result<(), Error> {
     while let Some(message) = stream.next().await {
         *heard.lock() = None;
-        match message {
-            // Copied, as a part of the read buffer would keep all of it.
-            Ok(Message::Text(message)) => session.take(message.as_bytes().to_vec()).await,
-            Ok(Message::Binary(message)) => session.take(message.to_vec()).await,
+        let message = match message {
+            Ok(Message::Text(message)) => Bytes::from(message),
+            Ok(Message::Binary(message)) => message,
             // Answering pings and closes is left to the library.
-            Ok(_) => {}
+            Ok(control) => {
+                incoming.lock().shrink(control.len() + CONTROL_HEADER);
+                *heard.lock() = Some(Instant::now());
+                continue;
+            }
             Err(error) => {
-                match error {
-                    Error::Capacity(_) => {
-                        let most = session.client().limits().max_request_size;
-                        session.refuse(reject_too_big_request(most)).await;
-                    }
-                    // Text that is none ends a WebSocket (RFC 6455, 8.1).
-                    Error::Utf8(_) => session.refuse(ErrorCode::ParseError.into()).await,
-                    _ => {}
-                }
+                refuse(&session, &error).await;
                 return Err(error);
             }
-        }
+        };
+        let held = incoming.lock().split();
+        // Copied if it is a part of the read buffer, which would be kept with it.
+        let message =
+            if message.len() > FRAGMENT { message } else { Bytes::copy_from_slice(&message) };
+        session.take(message, held).await;
         *heard.lock() = Some(Instant::now());
     }
     Ok(())
+}
+
+/// Answers what ends the connection, if it is the client's doing.
+async fn refuse(session: &Session, error: &Error) {
+    match error {
+        Error::Capacity(_) => {
+            let most = session.client().limits().max_request_size;
+            session.refuse(reject_too_big_request(most)).await;
+        }
+        // Text that is none ends a WebSocket (RFC 6455, 8.1).
+        Error::Utf8(_) => session.refuse(ErrorCode::ParseError.into()).await,
+        Error::Io(error) if is_busy(error) => session.refuse(busy()).await,
+        _ => {}
+    }
 }
 
 /// Ends with the session, or when the client is gone; what there is to say goodbye on, unless that

@@ -4,8 +4,9 @@ use super::replay::{TraceTypes, inspector, results};
 use crate::{
     Args, RpcContext, RpcError, RpcResult,
     args::heavy,
-    call::{CallRules, Ground, TransactFailure, prepare},
-    debug::Recording,
+    call::{CallRules, Ground, prepare},
+    replay::Recording,
+    words::TransactFailure,
 };
 use alloy_consensus::transaction::SignerRecoverable;
 use alloy_eips::eip2718::Decodable2718;

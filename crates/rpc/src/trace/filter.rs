@@ -1,7 +1,7 @@
 //! `trace_filter`: traces of a range of blocks, by sender and receiver.
 
 use super::past::of_block;
-use crate::{RpcContext, RpcError, RpcResult, args::heavy, debug::Clock};
+use crate::{RpcContext, RpcError, RpcResult, args::heavy, replay::Clock};
 use alloy_rpc_types_trace::{filter::TraceFilter, parity::LocalizedTransactionTrace};
 use jsonrpsee::RpcModule;
 use retrie_engine::View;

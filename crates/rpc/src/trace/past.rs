@@ -5,10 +5,7 @@ use crate::{
     RpcContext, RpcResult,
     args::heavy,
     context::ResolveBlock,
-    debug::{
-        Clock,
-        replay::{Replayed, Which, replay},
-    },
+    replay::{Clock, Replayed, Which, replay},
 };
 use alloy_consensus::transaction::TransactionInfo;
 use alloy_primitives::{B256, U64};

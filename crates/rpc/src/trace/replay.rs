@@ -4,10 +4,7 @@ use crate::{
     RpcContext, RpcError, RpcResult,
     args::heavy,
     context::ResolveBlock,
-    debug::{
-        Clock,
-        replay::{Replayed, Which, replay},
-    },
+    replay::{Clock, Replayed, Which, replay},
 };
 use alloy_eips::BlockId;
 use alloy_primitives::{B256, map::HashSet};
@@ -75,5 +72,5 @@ pub(super) fn results(
     inspector
         .into_parity_builder()
         .into_trace_results_with_state(outcome, types, simulation)
-        .map_err(crate::call::TransactFailure::database)
+        .map_err(crate::words::TransactFailure::database)
 }

@@ -23,18 +23,14 @@ use retrie_rpc::{
     server::{ConnectionLimits, HttpConfig, ServerConfig, Servers, WsConfig},
 };
 use retrie_sources::BlockSource;
-use retrie_state::{Backend, Changes, StoreOptions};
-use retrie_storage_cole::Cole;
-use retrie_storage_lvmt::{Lvmt, Params, ProofShard};
-use retrie_storage_mpt::{Mpt, MptArchive, TrieHash};
-use retrie_storage_raw::Raw;
+use retrie_state::{AnyBackend, FlatHistory, StoreOptions};
+use retrie_storage_mpt::Mpt;
 use retrie_telemetry::Metrics;
 use serde_json::{Value, json};
 use soketto::handshake::{Client, ServerResponse, client::Header};
 use std::{
     cell::OnceCell,
     net::SocketAddr,
-    ops::ControlFlow,
     path::Path,
     sync::{Arc, atomic::AtomicBool},
 };
@@ -47,33 +43,34 @@ pub fn test_chain(rules: Rules) -> TestChain {
     TestChain::new(rules, Arc::new(Mpt::default()))
 }
 
-pub fn mpt() -> Arc<dyn Backend> {
-    Arc::new(Mpt::default())
+/// The backend of this name, small: every few blocks something is flushed, merged or collected.
+fn small(name: &str) -> Arc<dyn AnyBackend> {
+    (retrie_backends::find(name).unwrap().small)()
 }
 
-pub fn raw() -> Arc<dyn Backend> {
-    Arc::new(Raw)
+pub fn mpt() -> Arc<dyn AnyBackend> {
+    small("mpt")
 }
 
-pub fn lvmt() -> Arc<dyn Backend> {
-    let params = Params::insecure_dev(3, true, &|_, _, _| ControlFlow::Continue(())).unwrap();
-    Arc::new(Lvmt::new(Arc::new(params), ProofShard::All).unwrap())
+pub fn raw() -> Arc<dyn AnyBackend> {
+    small("raw")
 }
 
-/// Small levels: every few blocks something is flushed or merged.
-pub fn cole() -> Arc<dyn Backend> {
-    let params =
-        retrie_storage_cole::Params { memory_pairs: 50, size_ratio: 2, ..Default::default() };
-    Arc::new(Cole::new(params).unwrap())
+pub fn lvmt() -> Arc<dyn AnyBackend> {
+    small("lvmt")
 }
 
-pub fn mpt_archive() -> Arc<dyn Backend> {
-    Arc::new(MptArchive::new(TrieHash::Keccak256))
+pub fn cole() -> Arc<dyn AnyBackend> {
+    small("cole")
 }
 
-/// One of each kind.
-pub fn backends() -> Vec<Arc<dyn Backend>> {
-    vec![mpt(), mpt_archive(), raw(), lvmt(), cole()]
+pub fn mpt_archive() -> Arc<dyn AnyBackend> {
+    small("mpt-archive")
+}
+
+/// All, small.
+pub fn backends() -> Vec<Arc<dyn AnyBackend>> {
+    retrie_backends::all().map(|backend| (backend.small)()).collect()
 }
 
 /// A running node without servers.
@@ -87,24 +84,24 @@ pub struct Node {
 }
 
 impl Node {
-    pub fn new(spec: &Arc<ChainSpec>, backend: Arc<dyn Backend>) -> Self {
+    pub fn new(spec: &Arc<ChainSpec>, backend: Arc<dyn AnyBackend>) -> Self {
         Self::with_file(spec, backend, None)
     }
 
     /// A node that has imported a file of blocks.
     pub fn with_file(
         spec: &Arc<ChainSpec>,
-        backend: Arc<dyn Backend>,
+        backend: Arc<dyn AnyBackend>,
         blocks: Option<&Path>,
     ) -> Self {
-        let store = StoreOptions { changes: Changes::All, ..StoreOptions::default() };
+        let store = StoreOptions { flat_history: FlatHistory::All, ..StoreOptions::default() };
         Self::with_store(spec, backend, blocks, store)
     }
 
     /// The same on a state store with these options.
     pub fn with_store(
         spec: &Arc<ChainSpec>,
-        backend: Arc<dyn Backend>,
+        backend: Arc<dyn AnyBackend>,
         blocks: Option<&Path>,
         store: StoreOptions,
     ) -> Self {
@@ -117,7 +114,7 @@ impl Node {
 
     /// A dev chain that seals at once, with its tools; the backend's own roots stand in its headers.
     /// To be called within a runtime.
-    pub fn dev(backend: Arc<dyn Backend>) -> Self {
+    pub fn dev(backend: Arc<dyn AnyBackend>) -> Self {
         let store = StoreOptions::default();
         let mode = StateRootMode::Native;
         let mut node = Self::with_root_mode(&ChainSpec::dev(), backend, None, store, mode);
@@ -139,7 +136,7 @@ impl Node {
 
     fn with_root_mode(
         spec: &Arc<ChainSpec>,
-        backend: Arc<dyn Backend>,
+        backend: Arc<dyn AnyBackend>,
         blocks: Option<&Path>,
         store: StoreOptions,
         root_mode: StateRootMode,

@@ -2,6 +2,7 @@
 
 use crate::common::{Node, cole, mpt_archive, test_chain};
 use alloy_primitives::{Address, B256, U64};
+use retrie_engine::Need;
 use retrie_light_client::{ProvenanceResponse, StateProofResponse, VersionValue};
 use retrie_pipeline::testkit::{GENESIS_CONTRACT, Rules, TestChain, Wallet, write_blocks};
 use retrie_state::{Account, StateReader, StoreOptions, Version};
@@ -202,7 +203,9 @@ async fn a_replaced_block_is_not_read_from_the_chain_that_took_its_place() {
                 assert_eq!(state.account(&wallet).unwrap(), chain.account(*block, wallet));
                 read += 1;
             }
-            if let Ok(proof) = view.prove(block, &[]) {
+            if let Ok(proof) =
+                view.state_at(block, Need::Proofs).and_then(|state| Ok(state.prove(&[])?))
+            {
                 // Under the root of the tip of now, which a stale view does not know.
                 let now = node.live().view().unwrap();
                 let number = now.block_number(block).unwrap();

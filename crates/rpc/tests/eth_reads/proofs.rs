@@ -9,7 +9,7 @@ use retrie_storage_mpt::verify::{AccountProof, SlotProof};
 use serde_json::{Value, json};
 
 /// A node on a few blocks, the last of which clears a slot.
-async fn node(backend: std::sync::Arc<dyn retrie_state::Backend>) -> (Node, Vec<B256>) {
+async fn node(backend: std::sync::Arc<dyn retrie_state::AnyBackend>) -> (Node, Vec<B256>) {
     let mut chain = test_chain(Rules::Cancun);
     let mut node = Node::new(&chain.spec, backend);
     let genesis = chain.genesis();

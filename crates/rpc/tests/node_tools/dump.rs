@@ -4,13 +4,13 @@ use crate::common::{Node, backends, mpt, raw, test_chain};
 use alloy_primitives::{Address, B256, hex, keccak256};
 use retrie_pipeline::testkit::{GENESIS_CONTRACT, Rules, TestChain, write_blocks};
 use retrie_rpc::{Limits, RpcContext};
-use retrie_state::{Backend, Changes, StateReader, StoreOptions};
+use retrie_state::{AnyBackend, FlatHistory, StateReader, StoreOptions};
 use serde_json::{Value, json};
 use std::{collections::BTreeMap, sync::Arc};
 
 const BLOCKS: u64 = 6;
 
-fn node_on(backend: Arc<dyn Backend>, store: StoreOptions) -> (TestChain, Vec<B256>, Node) {
+fn node_on(backend: Arc<dyn AnyBackend>, store: StoreOptions) -> (TestChain, Vec<B256>, Node) {
     let mut chain = test_chain(Rules::Prague);
     let hashes = chain.branch(chain.genesis(), BLOCKS, 12, 1);
     let dir = tempfile::tempdir().unwrap();
@@ -145,7 +145,11 @@ async fn what_is_not_wanted_is_left_out_and_what_is_wrong_is_told() {
 async fn a_state_that_is_not_kept_whole_is_an_error_that_names_the_limit() {
     // Flat history finds the values of old keys, but lists none.
     for backend in [mpt(), raw()] {
-        let store = StoreOptions { retention: 2, changes: Changes::All, ..StoreOptions::default() };
+        let store = StoreOptions {
+            retention: 2,
+            flat_history: FlatHistory::All,
+            ..StoreOptions::default()
+        };
         let (_, _, node) = node_on(backend, store);
         node.call("debug_dumpBlock", json!(["0x4"])).await;
         node.call("eth_getBalance", json!([GENESIS_CONTRACT, "0x3"])).await;

@@ -2,8 +2,9 @@
 
 use crate::common::{Node, backends, mpt, test_chain};
 use alloy_primitives::B256;
+use retrie_engine::{HeapStats, NodeStatus};
 use retrie_pipeline::testkit::{Rules, Wallet};
-use retrie_rpc::{HeapStats, NodeStatus, RpcContext};
+use retrie_rpc::RpcContext;
 use serde_json::{Value, json};
 use std::sync::Arc;
 

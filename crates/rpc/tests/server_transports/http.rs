@@ -1,9 +1,10 @@
 //! HTTP: what is answered, what is refused, and in which words.
 
 use crate::common::{Answer, Node, Ws, http, mpt, post, request, test_chain};
+use retrie_engine::{NodeStatus, SyncProgress};
 use retrie_pipeline::testkit::Rules;
 use retrie_rpc::{
-    Namespace, NodeStatus, SyncProgress,
+    Namespace,
     server::{ConnectionLimits, ServerConfig, ServerError, Servers, WsConfig},
 };
 use retrie_telemetry::Metrics;
@@ -61,6 +62,22 @@ async fn a_node_that_is_behind_is_not_healthy() {
     assert_eq!(http(addr, "GET", "/health", &[], "").await.status, 503);
     let answer = post(addr, &request("eth_syncing", json!([])).to_string()).await.json();
     assert_eq!(answer["result"]["highestBlock"], "0x10");
+}
+
+#[tokio::test]
+async fn a_node_of_which_a_part_does_not_work_is_not_healthy() {
+    struct Lame;
+    impl NodeStatus for Lame {
+        fn failing(&self) -> Vec<&'static str> {
+            vec!["follower"]
+        }
+    }
+    let mut node = node();
+    node.rpc = node.rpc.clone().with_node(Arc::new(Lame));
+    let (_servers, addr) = served(&node, &only_http(&node)).await;
+    let health = http(addr, "GET", "/health", &[], "").await;
+    let body = json!({ "syncing": false, "head": 0, "failing": ["follower"] });
+    assert_eq!((health.status, health.json()), (503, body));
 }
 
 #[tokio::test]

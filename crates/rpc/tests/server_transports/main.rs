@@ -4,6 +4,7 @@
 mod common;
 
 mod auth;
+mod budget;
 mod http;
 mod ipc;
 mod odd;

@@ -33,7 +33,7 @@ use retrie_chainspec::primitives::{Block, Header};
 use crate::{
     check::same_number,
     error::{Place, SourceError, SourceErrorKind},
-    source::{file_name, folder_entries},
+    origin::{file_name, folder_entries},
 };
 
 /// A block together with the state it touches.

@@ -49,16 +49,13 @@ pub enum DownloadErrorKind {
     #[error(transparent)]
     Http(#[from] HttpFault),
     /// There is no public mirror of this chain that we know of.
-    #[error("no mirror of era1 files is known for chain {chain}: name one with --mirror")]
+    #[error("no mirror of era1 files is known for chain {chain}")]
     NoMirror {
         /// Name of the chain.
         chain: String,
     },
     /// Neither a checksum file nor the page lists files of the chain.
-    #[error(
-        "neither checksums.txt nor the page itself lists era1 files of chain {chain}: name another \
-         folder with --mirror"
-    )]
+    #[error("neither checksums.txt nor the page itself lists era1 files of chain {chain}")]
     NoFiles {
         /// Name of the chain.
         chain: String,
@@ -85,7 +82,7 @@ pub enum DownloadErrorKind {
     /// The SHA-256 is not the one the mirror publishes.
     #[error(
         "its SHA-256 is {}, but the mirror's checksum file says {}: nothing was kept; try again, or \
-         another --mirror",
+         another mirror",
         hex::encode(.got),
         hex::encode(.expected)
     )]
@@ -99,7 +96,7 @@ pub enum DownloadErrorKind {
     #[error("what the server sent is damaged, nothing was kept: {0}")]
     Damaged(SourceError),
     /// The file is sound, but another one than its name says.
-    #[error("the server sent another file ({what}), nothing was kept: try another --mirror")]
+    #[error("the server sent another file ({what}), nothing was kept: try another mirror")]
     Foreign {
         /// What differs.
         what: String,

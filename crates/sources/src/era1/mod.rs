@@ -32,7 +32,7 @@ use retrie_chainspec::primitives::{Block, BlockBody, Header};
 use crate::{
     check::{self, decode_strictly, same_hash, same_number},
     error::{Place, SourceError, SourceErrorKind},
-    source::{Origin, SourceBlock},
+    origin::{Origin, SourceBlock},
 };
 use e2store::{BlockIndex, EntryReader, entry_type};
 

@@ -12,6 +12,9 @@ use crate::{
     error::SourceErrorKind,
 };
 
+/// Most ommers that a block may have, by the rules of every chain.
+const MAX_OMMERS: usize = 2;
+
 /// A block as `eth_getBlockByNumber` gives it, beside its header.
 #[derive(Deserialize)]
 struct Members {
@@ -29,12 +32,21 @@ pub(super) fn fetch(client: &RpcClient, number: u64) -> Result<Block, RpcError> 
 }
 
 pub(super) fn fetch_by_hash(client: &RpcClient, hash: B256) -> Result<Block, RpcError> {
-    let call = Call::new("eth_getBlockByHash", json!([hash, true]), None);
+    let call = by_hash(hash, true);
     let (members, header) = header(client, &call)?;
     same_hash("block hash", hash, members.hash)
         .map_err(|kind| client.error(&call, RpcErrorKind::Block(kind)))?;
     let number = header.number;
     complete(client, &call, number, &members, header)
+}
+
+pub(super) fn fetch_header_by_hash(client: &RpcClient, hash: B256) -> Result<Header, RpcError> {
+    let call = by_hash(hash, false);
+    let (members, header) = header(client, &call)?;
+    same_hash("block hash", hash, members.hash)
+        .and_then(|()| check_header(&members, &header, header.number))
+        .map_err(|kind| client.error(&call, RpcErrorKind::Block(kind)))?;
+    Ok(header)
 }
 
 fn complete(
@@ -54,7 +66,7 @@ fn complete(
 }
 
 pub(super) fn fetch_tag(client: &RpcClient, tag: &str) -> Result<(B256, Header), RpcError> {
-    let call = Call::new("eth_getBlockByNumber", json!([tag, false]), None);
+    let call = Call::of_block("eth_getBlockByNumber", json!([tag, false]), None);
     let (members, header) = header(client, &call)?;
     check_header(&members, &header, header.number)
         .map_err(|kind| client.error(&call, RpcErrorKind::Block(kind)))?;
@@ -70,7 +82,12 @@ pub(super) fn fetch_header(client: &RpcClient, number: u64) -> Result<(B256, Hea
 }
 
 fn by_number(number: u64, transactions: bool) -> Call {
-    Call::new("eth_getBlockByNumber", json!([quantity(number), transactions]), Some(number))
+    let params = json!([quantity(number), transactions]);
+    Call::of_block("eth_getBlockByNumber", params, Some(number))
+}
+
+fn by_hash(hash: B256, transactions: bool) -> Call {
+    Call::of_block("eth_getBlockByHash", json!([hash, transactions]), None)
 }
 
 /// The parts of the answer, nothing checked.
@@ -79,7 +96,7 @@ fn header(client: &RpcClient, call: &Call) -> Result<(Members, Header), RpcError
     if value.is_null() {
         return Err(client.error(call, RpcErrorKind::NoBlock));
     }
-    Ok((client.parse(call, value.clone())?, client.parse(call, value)?))
+    Ok((client.parse_part(call, &value)?, client.parse(call, value)?))
 }
 
 fn check_header(members: &Members, header: &Header, number: u64) -> Result<(), SourceErrorKind> {
@@ -96,7 +113,7 @@ fn rebuild(
 ) -> Result<Block, RpcError> {
     let fail = |kind| client.error(call, RpcErrorKind::Block(kind));
     check_header(members, &header, number).map_err(fail)?;
-    let transactions: Vec<Transaction> = client.parse(call, members.transactions.clone())?;
+    let transactions: Vec<Transaction> = client.parse_part(call, &members.transactions)?;
     let ommers = ommers(client, number, members)?;
     let body = BlockBody { transactions, ommers, withdrawals: members.withdrawals.clone() };
     let block = Block::new(header, body);
@@ -107,7 +124,12 @@ fn rebuild(
 }
 
 fn ommers(client: &RpcClient, number: u64, members: &Members) -> Result<Vec<Header>, RpcError> {
-    let calls: Vec<_> = (0..members.uncles.len() as u64)
+    let count = members.uncles.len();
+    if count > MAX_OMMERS {
+        let call = by_hash(members.hash, true);
+        return Err(client.error(&call, RpcErrorKind::TooManyOmmers { count, most: MAX_OMMERS }));
+    }
+    let calls: Vec<_> = (0..count as u64)
         .map(|index| {
             let params = json!([members.hash, quantity(index)]);
             Call::new("eth_getUncleByBlockHashAndIndex", params, Some(number))
@@ -119,7 +141,7 @@ fn ommers(client: &RpcClient, number: u64, members: &Members) -> Result<Vec<Head
 
 /// The block's own bytes; `None` if the node does not offer them.
 fn raw(client: &RpcClient, number: u64, hash: B256) -> Result<Option<Block>, RpcError> {
-    let call = Call::new("debug_getRawBlock", json!([hash]), Some(number));
+    let call = Call::of_block("debug_getRawBlock", json!([hash]), Some(number));
     let bytes: Bytes = match client.one(&call) {
         Ok(bytes) => bytes,
         Err(error) if error.kind.is_refusal() => return Ok(None),

@@ -71,7 +71,7 @@ pub enum RpcErrorKind {
     #[error("the result is not what the method gives: {0}")]
     Result(serde_json::Error),
     /// The node is on another chain.
-    #[error("the node is on chain id {got}, but {chain} has {expected}: check --chain and --rpc")]
+    #[error("the node is on chain id {got}, but {chain} has {expected}")]
     WrongChain {
         /// Name of the chain asked for.
         chain: String,
@@ -83,6 +83,14 @@ pub enum RpcErrorKind {
     /// The block contradicts itself.
     #[error("the node's block is not sound: {0}")]
     Block(SourceErrorKind),
+    /// More ommers than a block may have.
+    #[error("the node's block names {count} ommers, and no block has more than {most}")]
+    TooManyOmmers {
+        /// How many.
+        count: usize,
+        /// How many there may be.
+        most: usize,
+    },
     /// The node's answers contradict each other.
     #[error("{what} is {got}, expected {expected}: the node's answers contradict each other")]
     Mismatch {

@@ -6,6 +6,8 @@
 //!
 //! Only methods of the execution API specification are used, all of them `eth_*`, with one exception:
 //! if a block's JSON cannot be turned into the block (its hash tells), `debug_getRawBlock` is asked.
+//! An answer that holds one block is read up to 96 MiB and refused beyond, any other up to 1 GiB.
+//!
 //! **What a node says is not trusted**: a [block](RpcClient::block) is whole only if everything in it
 //! hashes to its header; state is for the caller to check, by execution or by
 //! [proof](RpcClient::proofs).
@@ -15,6 +17,7 @@
 
 mod block;
 mod error;
+mod fetcher;
 mod proof;
 mod wire;
 
@@ -128,6 +131,14 @@ impl RpcClient {
     /// As [`block`](Self::block).
     pub fn block_by_hash(&self, hash: B256) -> Result<Block, RpcError> {
         block::fetch_by_hash(self, hash)
+    }
+
+    /// The header of the block of this hash, which is checked.
+    ///
+    /// # Errors
+    /// As [`block`](Self::block).
+    pub fn header_by_hash(&self, hash: B256) -> Result<Header, RpcError> {
+        block::fetch_header_by_hash(self, hash)
     }
 
     /// Hash and header of the block that the node calls `tag`: `latest`, `safe`, `finalized`.

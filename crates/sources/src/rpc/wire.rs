@@ -11,6 +11,10 @@ use crate::http::{HttpFault, status_fault};
 
 /// Longest answer that is read (1 GiB).
 const MAX_ANSWER_BYTES: u64 = 1 << 30;
+/// Longest answer that holds one block or header (96 MiB). A block has at most 10 MiB (EIP-7934); as
+/// JSON that is twice as much if it is all calldata, and seven times if it is the smallest of
+/// transactions.
+const MAX_BLOCK_BYTES: u64 = 96 << 20;
 
 /// One call of a method.
 #[derive(Debug)]
@@ -19,11 +23,18 @@ pub(super) struct Call {
     params: Value,
     /// The block it is about, for messages.
     block: Option<u64>,
+    /// Longest answer that is read, in bytes.
+    most: u64,
 }
 
 impl Call {
     pub(super) const fn new(method: &'static str, params: Value, block: Option<u64>) -> Self {
-        Self { method, params, block }
+        Self { method, params, block, most: MAX_ANSWER_BYTES }
+    }
+
+    /// The same, for one block or header and no more.
+    pub(super) const fn of_block(method: &'static str, params: Value, block: Option<u64>) -> Self {
+        Self { method, params, block, most: MAX_BLOCK_BYTES }
     }
 
     fn request(&self, id: u64) -> Value {
@@ -120,6 +131,15 @@ impl RpcClient {
         serde_json::from_value(result).map_err(|e| self.error(call, RpcErrorKind::Result(e)))
     }
 
+    /// The same of a result that is needed again.
+    pub(super) fn parse_part<T: DeserializeOwned>(
+        &self,
+        call: &Call,
+        result: &Value,
+    ) -> Result<T, RpcError> {
+        T::deserialize(result).map_err(|e| self.error(call, RpcErrorKind::Result(e)))
+    }
+
     pub(super) fn error(&self, call: &Call, kind: RpcErrorKind) -> RpcError {
         RpcError {
             endpoint: self.endpoint.clone(),
@@ -133,7 +153,7 @@ impl RpcClient {
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
         let mut backoff = self.http.backoff();
         loop {
-            let (status, body) = self.post(&call.request(id))?;
+            let (status, body) = self.post(&call.request(id), call.most)?;
             let answer: Answer = match serde_json::from_slice(&body) {
                 Ok(answer) => answer,
                 Err(_) => return Err(no_json_rpc(status, &body)),
@@ -153,7 +173,7 @@ impl RpcClient {
         let request = Value::Array(request);
         let mut backoff = self.http.backoff();
         loop {
-            let (status, body) = match self.post(&request) {
+            let (status, body) = match self.post(&request, MAX_ANSWER_BYTES) {
                 Ok(answer) => answer,
                 Err(RpcErrorKind::Http(HttpFault::TooLong(_))) => return Ok(Batch::Refused),
                 Err(kind) => return Err(kind),
@@ -190,7 +210,7 @@ impl RpcClient {
     }
 
     /// Status and body of the answer, tried again as long as that may help.
-    fn post(&self, request: &Value) -> Result<(u16, Vec<u8>), RpcErrorKind> {
+    fn post(&self, request: &Value, most: u64) -> Result<(u16, Vec<u8>), RpcErrorKind> {
         let body = request.to_string();
         let answer = self.http.retry(|| {
             self.http.go_on()?;
@@ -200,7 +220,7 @@ impl RpcClient {
             if matches!(status, 401 | 402 | 403 | 404 | 407 | 408 | 429 | 500..) {
                 return Err(status_fault(&answer));
             }
-            Ok((status, self.http.read(answer, MAX_ANSWER_BYTES)?))
+            Ok((status, self.http.read(answer, most)?))
         });
         Ok(answer?)
     }

@@ -7,7 +7,7 @@ use super::{
     node::{Node, Roots, check_reader, options},
     roots::bulk_load,
 };
-use crate::{At, Changes, HistoricalView, StateError, StateReader, StoreOptions};
+use crate::{At, FlatHistory, StateAt, StateError, StateReader, StoreOptions};
 use rand::Rng;
 use std::sync::Arc;
 
@@ -21,11 +21,11 @@ use std::sync::Arc;
 pub fn every_kept_state_is_read_by_changes(kit: &Kit<'_>) {
     kit.each_seed(|seed| {
         for (first, bulk, changes) in [
-            (0, false, Changes::All),
-            (0, true, Changes::Last(7)),
-            (700, true, Changes::All),
+            (0, false, FlatHistory::All),
+            (0, true, FlatHistory::Last(7)),
+            (700, true, FlatHistory::All),
             // Never less than can be reverted.
-            (20, false, Changes::Last(1)),
+            (20, false, FlatHistory::Last(1)),
         ] {
             let miner = Miner::new(seed + first, Flavour::Ethereum, kit.scale.changes);
             kept_states(kit, miner.starting_at(first), first, bulk, changes);
@@ -37,21 +37,21 @@ pub fn every_kept_state_is_read_by_changes(kit: &Kit<'_>) {
 #[derive(Clone)]
 pub(super) struct KeptChain {
     pub(super) blocks: Vec<BlockPtr>,
-    pub(super) keep: Changes,
+    pub(super) keep: FlatHistory,
     pub(super) retention: u64,
     /// First block whose state can be read.
     pub(super) start: u64,
 }
 
 impl KeptChain {
-    pub(super) const fn new(keep: Changes, retention: u64, start: u64) -> Self {
+    pub(super) const fn new(keep: FlatHistory, retention: u64, start: u64) -> Self {
         Self { blocks: Vec::new(), keep, retention, start }
     }
 
     /// Commits blocks. They must be fewer than are kept.
     pub(super) fn extend(&mut self, blocks: impl IntoIterator<Item = BlockPtr>) {
         self.blocks.extend(blocks);
-        if let (Changes::Last(kept), Some(tip)) = (self.keep, self.blocks.last()) {
+        if let (FlatHistory::Last(kept), Some(tip)) = (self.keep, self.blocks.last()) {
             self.start = self.start.max(tip.number.saturating_sub(kept.max(self.retention)));
         }
     }
@@ -73,18 +73,18 @@ impl KeptChain {
     pub(super) fn check(&self, node: &Node<'_>, at: At<'_>, miner: &mut Miner, count: usize) {
         let store = node.store();
         let Some(last) = self.blocks.last() else {
-            assert_eq!(store.changes_kept(at).expect("kept"), None);
-            return is_beyond(&store.past(at, self.start), self.start, None);
+            assert_eq!(store.flat_history_kept(at).expect("kept"), None);
+            return is_beyond(&store.flat_history(at, self.start), self.start, None);
         };
         let kept = self.start..=last.number;
-        assert_eq!(store.changes_kept(at).expect("kept"), Some(kept.clone()));
+        assert_eq!(store.flat_history_kept(at).expect("kept"), Some(kept.clone()));
         let mut asked: Vec<u64> = kept.clone().collect();
         while asked.len() > count {
             asked.remove(miner.rng.random_range(0..asked.len()));
         }
         for number in asked {
-            let past = store.past(at, number).expect("a kept state");
-            assert_eq!(past.number(), number);
+            let past = store.flat_history(at, number).expect("a kept state");
+            assert_eq!(past.number(), Some(number));
             let block = self.of(number);
             check_reader(&past, block, Flavour::Ethereum);
             for key in last.entries.keys() {
@@ -98,10 +98,10 @@ impl KeptChain {
             }
         }
         for beyond in [last.number + 1, u64::MAX] {
-            is_beyond(&store.past(at, beyond), beyond, Some(kept.clone()));
+            is_beyond(&store.flat_history(at, beyond), beyond, Some(kept.clone()));
         }
         if let Some(before) = self.start.checked_sub(1) {
-            let error = store.past(at, before);
+            let error = store.flat_history(at, before);
             let is_typed = matches!(error, Err(StateError::BeyondHistory { number, first })
                 if (number, first) == (before, self.start));
             assert!(is_typed, "{error:?}");
@@ -114,7 +114,7 @@ impl KeptChain {
 }
 
 fn is_beyond(
-    outcome: &Result<HistoricalView, StateError>,
+    outcome: &Result<StateAt, StateError>,
     asked: u64,
     expected: Option<std::ops::RangeInclusive<u64>>,
 ) {
@@ -123,10 +123,10 @@ fn is_beyond(
     assert!(is_typed, "{outcome:?}");
 }
 
-fn kept_states(kit: &Kit<'_>, mut miner: Miner, first: u64, bulk: bool, changes: Changes) {
+fn kept_states(kit: &Kit<'_>, mut miner: Miner, first: u64, bulk: bool, changes: FlatHistory) {
     let roots = Arc::new(Roots::default());
     let retention = 4;
-    let settings = StoreOptions { changes, ..options(retention, bulk) };
+    let settings = StoreOptions { flat_history: changes, ..options(retention, bulk) };
     let mut node = Node::new(kit, &roots, settings);
     let mut chain = KeptChain::new(changes, retention, first);
     chain.check(&node, At::Tip, &mut miner, 0);
@@ -138,7 +138,7 @@ fn kept_states(kit: &Kit<'_>, mut miner: Miner, first: u64, bulk: bool, changes:
         roots.note(&start, root);
         chain.extend([start]);
     }
-    let mut held: Vec<(HistoricalView, BlockPtr)> = Vec::new();
+    let mut held: Vec<(StateAt, BlockPtr)> = Vec::new();
     for n in 0..kit.scale.blocks {
         let size = if n == kit.scale.blocks / 2 { Size::EraseAll } else { Size::Any };
         let blocks = miner.chain(chain.blocks.last(), 1 + n % 2, size);
@@ -163,7 +163,7 @@ fn kept_states(kit: &Kit<'_>, mut miner: Miner, first: u64, bulk: bool, changes:
         let tip = chain.blocks[chain.blocks.len() - 1].number;
         if n % 3 == 0 {
             let number = miner.rng.random_range(chain.start..=tip);
-            let past = node.store().past(At::Tip, number).expect("a kept state");
+            let past = node.store().flat_history(At::Tip, number).expect("a kept state");
             held.push((past, chain.of(number).clone()));
         }
         match miner.rng.random_range(0..7) {

@@ -6,9 +6,10 @@ use super::{
     model::{Flavour, Miner, Size},
     node::{Node, Roots, options},
 };
+use crate::backend::flat;
 use crate::{
-    Changes, Direction, KvStore, MemoryStore, StateCheckSink, StateError, StateKey, StoreOptions,
-    Value, flat,
+    Direction, FlatHistory, KvStore, MemoryStore, StateCheckSink, StateError, StateKey,
+    StoreOptions, Value,
 };
 use std::sync::Arc;
 
@@ -41,7 +42,8 @@ pub fn a_whole_state_is_checked(kit: &Kit<'_>) {
         for fold_often in [false, true] {
             let mut miner = Miner::new(seed, Flavour::Ethereum, kit.scale.changes);
             let roots = Arc::new(Roots::default());
-            let settings = StoreOptions { changes: Changes::All, ..options(6, fold_often) };
+            let settings =
+                StoreOptions { flat_history: FlatHistory::All, ..options(6, fold_often) };
             let node = Node::new(kit, &roots, settings);
             let chain = miner.chain(None, kit.scale.blocks.max(8), Size::Any);
             node.extend_each(&chain);

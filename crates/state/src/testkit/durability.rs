@@ -6,7 +6,7 @@ use super::{
     model::{BlockPtr, Flavour, Miner, Size},
     node::{Node, Roots, options, temp_dir},
 };
-use crate::{At, BlockRef, Changes, StateError, StateReader, StoreOptions};
+use crate::{At, BlockRef, FlatHistory, StateError, StateReader, StoreOptions};
 use alloy_primitives::B256;
 use rand::Rng;
 use std::{collections::BTreeMap, fs, sync::Arc};
@@ -140,7 +140,7 @@ pub fn pruning_shortens_the_way_back(kit: &Kit<'_>) {
                 matches!(beyond, Err(StateError::BeyondRetention { first: 6, .. })),
                 "{beyond:?}"
             );
-            let unknown = node.store().reader(At::Block(chain[5].hash)).map(drop);
+            let unknown = node.store().at(At::Block(chain[5].hash)).map(drop);
             assert!(matches!(unknown, Err(StateError::UnknownBlock { .. })), "{unknown:?}");
             node.check(At::Block(chain[6].hash), &chain[6]);
             if round == 0 {
@@ -224,10 +224,10 @@ pub fn refused_requests_have_typed_errors(kit: &Kit<'_>) {
         let error = node.try_commit(std::slice::from_ref(&first));
         assert!(matches!(error, Err(StateError::Unsealed { number: 0 })), "{error:?}");
         if store.backend().capabilities().proofs {
-            let error = store.prove(At::Proposal(&first), &[]);
+            let error = store.at(At::Proposal(&first)).and_then(|state| state.prove(&[]));
             assert!(matches!(error, Err(StateError::Unsealed { number: 0 })), "{error:?}");
         } else {
-            let error = store.prove(At::Tip, &[]);
+            let error = store.at(At::Tip).and_then(|state| state.prove(&[]));
             assert!(matches!(error, Err(StateError::Unsupported { .. })), "{error:?}");
             assert!(store.backend().verify(B256::ZERO, &[], &[]).is_err());
         }
@@ -237,9 +237,9 @@ pub fn refused_requests_have_typed_errors(kit: &Kit<'_>) {
 
         for error in [
             store.begin(At::Block(nowhere)).map(drop),
-            store.reader(At::Block(nowhere)).map(drop),
+            store.at(At::Block(nowhere)).map(drop),
             store.root(At::Block(nowhere)).map(drop),
-            store.entries(At::Block(nowhere), None, 1).map(drop),
+            store.at(At::Block(nowhere)).and_then(|state| state.entries(None, 1)).map(drop),
         ] {
             let is_unknown =
                 matches!(error, Err(StateError::UnknownBlock { hash }) if hash == nowhere);
@@ -298,7 +298,7 @@ pub fn a_dropped_after_commit_poisons_until_reopened(kit: &Kit<'_>) {
             [(false, false), (false, true), (true, false), (true, true)]
         {
             let tip = chain[chain.len() - 1].clone();
-            let old_reader = node.store().reader(At::Tip).expect("reader");
+            let old_reader = node.store().at(At::Tip).expect("reader");
             let mut txn = node.kv.begin_write().expect("transaction");
             let target = if is_revert {
                 drop(node.store().revert(tip.number - 2, &mut *txn).expect("revert"));
@@ -317,7 +317,7 @@ pub fn a_dropped_after_commit_poisons_until_reopened(kit: &Kit<'_>) {
             let store = node.store();
             for error in [
                 store.begin(At::Tip).map(drop),
-                store.reader(At::Block(tip.hash)).map(drop),
+                store.at(At::Block(tip.hash)).map(drop),
                 store.root(At::Tip).map(drop),
                 store.stats().map(drop),
                 store.flush(),
@@ -365,7 +365,7 @@ enum Step {
 fn script(miner: &mut Miner, steps: usize, settings: &StoreOptions) -> Vec<(Step, KeptChain)> {
     let (mut script, mut first) = (Vec::new(), 0);
     let retention = settings.retention;
-    let mut chain = KeptChain::new(settings.changes, retention, 0);
+    let mut chain = KeptChain::new(settings.flat_history, retention, 0);
     while script.len() < steps {
         let blocks = &mut chain.blocks;
         first = first.max(blocks.len().saturating_sub(retention as usize + 1));
@@ -406,8 +406,8 @@ pub fn a_kill_at_any_write_loses_nothing_committed(kit: &Kit<'_>) {
         let roots = Arc::new(Roots::default());
         for fold_often in [true, false] {
             let mut miner = Miner::new(seed, Flavour::Ethereum, kit.scale.changes.min(10));
-            let changes = if fold_often { Changes::Last(6) } else { Changes::All };
-            let settings = StoreOptions { changes, ..options(5, fold_often) };
+            let changes = if fold_often { FlatHistory::Last(6) } else { FlatHistory::All };
+            let settings = StoreOptions { flat_history: changes, ..options(5, fold_often) };
             let steps = script(&mut miner, kit.scale.blocks.min(12), &settings);
             let killed = |fatal, survives, names: &[String]| {
                 run_killed(kit, &roots, &settings, &steps, fatal, survives, names)
@@ -463,7 +463,7 @@ fn run_killed(
         fs::write(dir.path().join(format!("{name}.{n}.tmp")), b"half").expect("planted file");
     }
     let mut node = Node::on(kit, roots, settings.clone(), kv, dir);
-    let nothing = KeptChain::new(settings.changes, settings.retention, 0);
+    let nothing = KeptChain::new(settings.flat_history, settings.retention, 0);
     let chain_after = |done: usize| done.checked_sub(1).map_or(&nothing, |n| &steps[n].1);
     let found = node.store().tip().map(|tip| tip.block.hash);
     let mut candidates = vec![chain_after(done)];
@@ -479,7 +479,10 @@ fn run_killed(
     let mut miner = Miner::new(fatal, Flavour::Ethereum, 1);
     match candidates[at].blocks.last() {
         Some(block) => node.check_tip(block),
-        None => assert_eq!(node.store().entries(At::Tip, None, 1).expect("entries"), []),
+        None => assert_eq!(
+            node.store().at(At::Tip).and_then(|state| state.entries(None, 1)).expect("entries"),
+            []
+        ),
     }
     candidates[at].check(&node, At::Tip, &mut miner, 1);
     // A step that left the tip as it was (a flush, say) may be repeated.
@@ -545,7 +548,7 @@ pub fn leftover_files_are_removed_on_open(kit: &Kit<'_>) {
             }
         }
         let key = miner.any_key(&chain[0].entries);
-        node.store().reader(At::Tip).expect("reader").get(&key).expect("get");
+        node.store().at(At::Tip).expect("reader").get(&key).expect("get");
     });
 }
 

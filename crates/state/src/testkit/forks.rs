@@ -5,7 +5,7 @@ use super::{
     model::{BlockPtr, Flavour, Miner, Size},
     node::{Node, Roots, check_reader, options},
 };
-use crate::{At, Direction, KeyRange, Proposal, Row, StateStore, StateView, Table};
+use crate::{At, Direction, KeyRange, Proposal, Row, StateAt, StateStore, Table};
 use rand::Rng;
 use std::sync::Arc;
 
@@ -70,7 +70,7 @@ pub fn siblings_do_not_see_each_other(kit: &Kit<'_>) {
             node.check_tip(&b[2]);
             // The first branch was let go, except for the proposal still held.
             node.check(At::Block(a[0].hash), &a[0]);
-            assert!(node.store().reader(At::Block(a[1].hash)).is_err(), "nobody holds it");
+            assert!(node.store().at(At::Block(a[1].hash)).is_err(), "nobody holds it");
             node.extend(&b[3..]);
             node.check_tip(last(&b));
 
@@ -114,7 +114,7 @@ pub fn dropped_proposals_leave_no_trace(kit: &Kit<'_>) {
             drop(node.store().begin(At::Tip).expect("session"));
             assert!(dump(&node) == before, "a dropped proposal has changed the tables");
             for block in &dropped {
-                assert!(node.store().reader(At::Block(block.hash)).is_err(), "it was dropped");
+                assert!(node.store().at(At::Block(block.hash)).is_err(), "it was dropped");
             }
             let block = miner.block(parent.as_deref(), Size::Any);
             for node in [&node, &plain] {
@@ -165,7 +165,7 @@ pub fn deep_chains_of_proposals_read_through(kit: &Kit<'_>) {
         node.check_tip(last(&side));
         if side.len() > 8 {
             // The other branch forked beyond the retention depth, so it cannot be reached any more.
-            assert!(node.store().reader(At::Proposal(last_of(&proposals))).is_err());
+            assert!(node.store().at(At::Proposal(last_of(&proposals))).is_err());
         }
     });
 }
@@ -264,13 +264,13 @@ fn readers_stay(kit: &Kit<'_>, seed: u64, fold_often: bool) {
     let node = Node::new(kit, &roots, options(6, fold_often));
     let mut chain = miner.chain(None, 3, Size::Any);
     node.extend_each(&chain);
-    let mut readers: Vec<(StateView, BlockPtr)> = Vec::new();
+    let mut readers: Vec<(StateAt, BlockPtr)> = Vec::new();
     for n in 0..kit.scale.blocks {
         let parent = last(&chain).clone();
         let block = miner.block(Some(&parent), Size::Any);
         let proposal = node.propose(At::Tip, &block);
         let mut open = |at, block: &BlockPtr| {
-            readers.push((node.store().reader(at).expect("reader"), block.clone()));
+            readers.push((node.store().at(at).expect("reader"), block.clone()));
         };
         open(At::Tip, &parent);
         open(At::Proposal(&proposal), &block);

@@ -6,7 +6,7 @@ use super::{
     node::{Node, Roots, check_reader, options},
     roots::bulk_load,
 };
-use crate::{At, BlockRef, History, PastState, StateError, Version};
+use crate::{At, BlockRef, StateAt, StateError, Version};
 use rand::{Rng, seq::IndexedRandom};
 use std::{ops::RangeInclusive, sync::Arc};
 
@@ -19,10 +19,12 @@ use std::{ops::RangeInclusive, sync::Arc};
 /// If an old state differs from the model, or one is shown that is not there.
 pub fn every_old_state_can_be_read_and_proven(kit: &Kit<'_>) {
     let backend = kit.backend();
-    assert_eq!(backend.history().is_some(), backend.capabilities().history, "what it claims");
     if backend.history().is_none() {
         let node = Node::new(kit, &Arc::default(), options(3, true));
-        for error in [node.store().history(0).map(drop), node.store().history_kept().map(drop)] {
+        for error in [
+            node.store().history(BlockRef::default()).map(drop),
+            node.store().history_kept().map(drop),
+        ] {
             assert!(matches!(error, Err(StateError::Unsupported { .. })), "{error:?}");
         }
         eprintln!("skipped: this backend has no history");
@@ -57,7 +59,7 @@ fn old_states(kit: &Kit<'_>, miner: Miner, first: u64, bulk: bool) {
         roots.note(&start, root);
         chain.push(start);
     }
-    let mut held: Vec<(PastState, BlockPtr)> = Vec::new();
+    let mut held: Vec<(StateAt, BlockPtr)> = Vec::new();
     for n in 0..2 * kit.scale.blocks {
         let size = if n == kit.scale.blocks { Size::EraseAll } else { Size::Any };
         let block = miner.block(chain.last().map(|block| &**block), size);
@@ -70,7 +72,8 @@ fn old_states(kit: &Kit<'_>, miner: Miner, first: u64, bulk: bool) {
 
         let kept = kept_of(&node, Some(first..=first + chain.len() as u64 - 1)).expect("the tip");
         let block = chain[(kept.start() - first) as usize..].choose(&mut miner.rng).expect("tip");
-        let past = node.store().history(block.number).expect("an old state");
+        let past =
+            node.store().history(BlockRef::new(block.number, block.hash)).expect("an old state");
         check(kit, &node, &mut miner, &past, block);
         if n % 3 == 0 {
             held.push((past, block.clone()));
@@ -105,7 +108,10 @@ fn old_states(kit: &Kit<'_>, miner: Miner, first: u64, bulk: bool) {
                 is_refused(&node, block.number, Some(first..=last));
                 continue;
             }
-            let past = node.store().history(block.number).expect("an old state");
+            let past = node
+                .store()
+                .history(BlockRef::new(block.number, block.hash))
+                .expect("an old state");
             check(kit, &node, &mut miner, &past, block);
         }
         for beyond in [last + 1, u64::MAX].into_iter().chain(first.checked_sub(1)) {
@@ -124,7 +130,7 @@ fn kept_of(node: &Node<'_>, blocks: Option<RangeInclusive<u64>>) -> Option<Range
     let kept = node.store().history_kept().expect("kept");
     match (&kept, &blocks) {
         (Some(kept), Some(blocks))
-            if node.store().backend().history().is_some_and(History::prunes) =>
+            if node.store().backend().history().is_some_and(|history| history.prunes()) =>
         {
             assert_eq!(kept.end(), blocks.end(), "the tip is kept");
             assert!(blocks.contains(kept.start()), "{kept:?} of {blocks:?}");
@@ -136,7 +142,7 @@ fn kept_of(node: &Node<'_>, blocks: Option<RangeInclusive<u64>>) -> Option<Range
 
 fn is_refused(node: &Node<'_>, number: u64, blocks: Option<RangeInclusive<u64>>) {
     let expected = kept_of(node, blocks);
-    match node.store().history(number) {
+    match node.store().history(BlockRef { number, ..BlockRef::default() }) {
         Err(StateError::NotInHistory { number: asked, kept }) => {
             assert_eq!((asked, kept), (number, expected));
         }
@@ -145,12 +151,13 @@ fn is_refused(node: &Node<'_>, number: u64, blocks: Option<RangeInclusive<u64>>)
 }
 
 /// Compares an old state, just opened, with `block`, whole.
-fn check(kit: &Kit<'_>, node: &Node<'_>, miner: &mut Miner, past: &PastState, block: &Block) {
+fn check(kit: &Kit<'_>, node: &Node<'_>, miner: &mut Miner, past: &StateAt, block: &Block) {
     let backend = node.store().backend();
     let tip = node.store().tip().expect("there are blocks");
-    let by_tip = backend.history().is_some_and(History::proven_by_view);
+    let by_tip = backend.history().is_some_and(|history| history.proven_by_view());
     let root = if by_tip { Some(tip.root) } else { node.roots.of(block) };
-    assert_eq!((past.number(), past.tip(), Some(past.root())), (block.number, tip.block, root));
+    let seen = (past.number(), past.seen_from(), Some(past.root()));
+    assert_eq!(seen, (Some(block.number), Some(tip.block), root));
     let entries = past.entries(None, usize::MAX).expect("entries");
     assert!(
         entries.iter().map(|(key, value)| (key, value)).eq(&*block.entries),
@@ -167,7 +174,7 @@ fn check(kit: &Kit<'_>, node: &Node<'_>, miner: &mut Miner, past: &PastState, bl
     if capabilities.proofs {
         let mut keys = miner.keys(&block.entries, 5);
         keys.retain(|key| capabilities.absence_proofs || block.entries.contains_key(key));
-        let proof = past.prove(block.hash, &keys).expect("a proof");
+        let proof = past.prove(&keys).expect("a proof");
         proof.check_kind(node.store().identity()).expect("its own kind");
         let at = if by_tip { tip.block } else { BlockRef::new(block.number, block.hash) };
         let as_of = (at.number != block.number).then_some(block.number);

@@ -2,7 +2,7 @@
 //! factory, and [`backend_tests!`](crate::backend_tests) makes one `#[test]` of each.
 //!
 //! ```ignore
-//! retrie_state::backend_tests!(|| Arc::new(MyBackend::new()) as Arc<dyn Backend>);
+//! retrie_state::backend_tests!(|| Arc::new(MyBackend::new()) as Arc<dyn AnyBackend>);
 //! ```
 //!
 //! # Vocabulary
@@ -33,7 +33,7 @@ mod roots;
 mod states;
 mod store;
 
-use crate::{Backend, KvStore, MemoryStore};
+use crate::{AnyBackend, KvStore, MemoryStore};
 use std::sync::Arc;
 
 pub use changes::every_kept_state_is_read_by_changes;
@@ -63,7 +63,7 @@ pub use states::{opaque_values_match_a_model, values_listings_and_counts_match_a
 pub use store::a_key_value_store_matches_a_model;
 
 /// Makes a backend without content, the same each time.
-pub type Factory<'a> = dyn Fn() -> Arc<dyn Backend> + 'a;
+pub type Factory<'a> = dyn Fn() -> Arc<dyn AnyBackend> + 'a;
 
 /// How much the checks do. Backends with costly cryptography take less.
 #[derive(Clone, Copy, Debug)]
@@ -137,7 +137,7 @@ impl<'a> Kit<'a> {
         self.stores.map_or_else(|| Arc::new(MemoryStore::new()) as Arc<dyn KvStore>, |make| make())
     }
 
-    fn backend(&self) -> Arc<dyn Backend> {
+    fn backend(&self) -> Arc<dyn AnyBackend> {
         (self.factory)()
     }
 

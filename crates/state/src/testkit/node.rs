@@ -4,10 +4,8 @@ use super::{
     Kit,
     model::{Block, BlockPtr, Flavour, slots_of},
 };
-use crate::{
-    At, KvStore, Proposal, StateError, StateKey, StateReader, StateStore, StoreOptions,
-    shared::{Retained, named_files},
-};
+use crate::durable::state::{Retained, named_files};
+use crate::{At, KvStore, Proposal, StateError, StateKey, StateReader, StateStore, StoreOptions};
 use alloy_primitives::{Address, B256};
 use parking_lot::Mutex;
 use std::{
@@ -131,9 +129,9 @@ impl<'k> Node<'k> {
     /// Names of the files that the tip or a retained block needs; all of them must be there.
     pub(super) fn needed_files(&self) -> BTreeSet<String> {
         let store = self.store();
-        let view = store.shared.durable_view(&store.shared.inner.lock()).expect("snapshot");
+        let view = store.durable.durable_view(&store.durable.memory.lock()).expect("snapshot");
         let mut needed = named_files(&view).expect("names of files");
-        let retained = Retained::read(&*view.durable.snapshot, &store.shared.tables, store.tip());
+        let retained = Retained::read(&*view.durable.snapshot, &store.durable.tables, store.tip());
         needed.extend(retained.expect("undo records").retired.into_values().flatten());
         for name in &needed {
             assert!(self.dir().join(name).is_file(), "{name} is gone, yet needed");
@@ -144,7 +142,7 @@ impl<'k> Node<'k> {
     /// Names of the files that jobs of the durable tip may have left.
     pub(super) fn files_under_way(&self) -> Vec<String> {
         let store = self.store();
-        let view = store.shared.durable_view(&store.shared.inner.lock()).expect("snapshot");
+        let view = store.durable.durable_view(&store.durable.memory.lock()).expect("snapshot");
         store.backend().files_under_way(&view).expect("names of files")
     }
 
@@ -235,7 +233,8 @@ impl<'k> Node<'k> {
         let store = self.store();
         let root = store.root(at).expect("root");
         assert_eq!(Some(root), self.roots.of(block), "root of block {}", block.number);
-        let entries = store.entries(at, None, usize::MAX).expect("entries");
+        let entries =
+            store.at(at).and_then(|state| state.entries(None, usize::MAX)).expect("entries");
         assert!(
             entries.iter().map(|(key, value)| (key, value)).eq(&*block.entries),
             "entries of block {} differ: {} instead of {}",
@@ -243,14 +242,18 @@ impl<'k> Node<'k> {
             entries.len(),
             block.entries.len()
         );
-        check_reader(&store.reader(at).expect("reader"), block, Flavour::Opaque);
+        check_reader(&store.at(at).expect("reader"), block, Flavour::Opaque);
     }
 
     /// Compares some listings `at` with `block`: pages of entries from keys that are there or not.
     pub(super) fn check_pages(&self, at: At<'_>, block: &Block, starts: &[StateKey]) {
         for (n, start) in starts.iter().enumerate() {
             let limit = [0, 1, 7, 40][n % 4];
-            let page = self.store().entries(at, Some(start), limit).expect("entries");
+            let page = self
+                .store()
+                .at(at)
+                .and_then(|state| state.entries(Some(start), limit))
+                .expect("entries");
             let expected = block.entries.range(start..).take(limit);
             assert!(page.iter().map(|(k, v)| (k, v)).eq(expected), "page of {limit} from {start}");
         }

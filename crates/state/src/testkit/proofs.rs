@@ -33,7 +33,7 @@ fn values(block: &Block, keys: &[StateKey]) -> Vec<Option<Value>> {
 
 fn prove(node: &Node<'_>, at: At<'_>, block: &Block, keys: &[StateKey]) -> StateProof {
     let store = node.store();
-    let proof = store.prove(at, keys).expect("a proof");
+    let proof = store.at(at).and_then(|state| state.prove(keys)).expect("a proof");
     proof.check_kind(store.identity()).expect("its own kind");
     assert_eq!((proof.block.number, proof.block.hash), (block.number, block.hash));
     assert_eq!(Some(proof.root), node.roots.of(block), "the root of the proof");

@@ -7,7 +7,7 @@ use super::{
     proofs::refuses_mutations,
     roots::bulk_load,
 };
-use crate::{At, History, StateError, StateKey, Version};
+use crate::{At, StateError, StateKey, Version};
 use alloy_primitives::B256;
 use rand::Rng;
 use std::{ops::RangeInclusive, sync::Arc};
@@ -23,7 +23,7 @@ use std::{ops::RangeInclusive, sync::Arc};
 pub fn versions_are_those_of_the_model_and_proven(kit: &Kit<'_>) {
     if kit.backend().provenance().is_none() {
         let node = Node::new(kit, &Arc::default(), options(3, true));
-        let error = node.store().versions(At::Tip, &[], 0..=0).map(drop);
+        let error = node.store().at(At::Tip).and_then(|state| state.versions(&[], 0..=0)).map(drop);
         assert!(matches!(error, Err(StateError::Unsupported { .. })), "{error:?}");
         eprintln!("skipped: this backend has no provenance");
         return;
@@ -126,7 +126,7 @@ impl<'k> Walk<'k> {
     }
 
     fn prunes(&self) -> bool {
-        self.node.store().backend().history().is_some_and(History::prunes)
+        self.node.store().backend().history().is_some_and(|history| history.prunes())
     }
 
     /// First block that is kept in the state `at`.
@@ -134,7 +134,12 @@ impl<'k> Walk<'k> {
         if !self.prunes() {
             return self.first;
         }
-        match self.node.store().versions(at, &[], self.first..=self.first) {
+        match self
+            .node
+            .store()
+            .at(at)
+            .and_then(|state| state.versions(&[], self.first..=self.first))
+        {
             Ok(_) => self.first,
             Err(StateError::NotInHistory { kept: Some(kept), .. }) => *kept.start(),
             Err(error) => panic!("versions: {error}"),
@@ -183,7 +188,8 @@ impl<'k> Walk<'k> {
         let kept = self.first_kept(at);
         let (keys, blocks) = (self.keys(block, count), self.range(kept, block));
         let store = self.node.store();
-        let (versions, proof) = store.versions(at, &keys, blocks.clone()).expect("versions");
+        let (versions, proof) =
+            store.at(at).and_then(|state| state.versions(&keys, blocks.clone())).expect("versions");
         self.assert_true(&versions, &keys, &blocks, kept);
         proof.check_kind(store.identity()).expect("its own kind");
         assert_eq!((proof.block.number, proof.block.hash), (block.number, block.hash));
@@ -243,12 +249,14 @@ impl<'k> Walk<'k> {
     fn refuses(&self, block: &Block) {
         let store = self.node.store();
         let (number, kept) = (block.number, self.first_kept(At::Tip));
-        let empty = store.versions(At::Tip, &[], RangeInclusive::new(number + 1, number));
+        let empty = store
+            .at(At::Tip)
+            .and_then(|state| state.versions(&[], RangeInclusive::new(number + 1, number)));
         assert!(matches!(empty, Err(StateError::NoBlocks { .. })), "{empty:?}");
         let before = kept.checked_sub(1).map(|before| (before, before..=number));
         let beyond = [(number + 1, number..=number + 1), (u64::MAX, u64::MAX..=u64::MAX)];
         for (outside, range) in beyond.into_iter().chain(before) {
-            match store.versions(At::Tip, &[], range.clone()) {
+            match store.at(At::Tip).and_then(|state| state.versions(&[], range.clone())) {
                 Err(StateError::NotInHistory { number: asked, kept: Some(blocks) }) => {
                     assert_eq!((asked, blocks), (outside, kept..=number));
                 }

@@ -40,7 +40,10 @@ fn match_a_model(kit: &Kit<'_>, seed: u64, flavour: Flavour) {
     assert_eq!(node.store().tip(), None);
     let empty_root = node.store().root(At::Tip).expect("root of the empty state");
     assert_eq!(empty_root, node.store().backend().empty_root());
-    assert_eq!(node.store().entries(At::Tip, None, 10).expect("entries"), []);
+    assert_eq!(
+        node.store().at(At::Tip).and_then(|state| state.entries(None, 10)).expect("entries"),
+        []
+    );
     let mut parent: Option<BlockPtr> = None;
     for n in 0..2 * kit.scale.blocks {
         let size = if n == kit.scale.blocks { Size::EraseAll } else { Size::Any };
@@ -50,7 +53,7 @@ fn match_a_model(kit: &Kit<'_>, seed: u64, flavour: Flavour) {
         assert_eq!(node.store().tip().map(|tip| tip.block.hash), parent.as_ref().map(|p| p.hash));
         node.commit(&[proposal]);
         node.check_tip(&block);
-        check_reader(&node.store().reader(At::Tip).expect("reader"), &block, flavour);
+        check_reader(&node.store().at(At::Tip).expect("reader"), &block, flavour);
         let count = miner.rng.random_range(1..6);
         let starts = miner.keys(&block.entries, count);
         node.check_pages(At::Tip, &block, &starts);

@@ -8,7 +8,7 @@ use super::{Level, decode_row, encode_row, page, slots_of};
 use alloy_primitives::{Address, B256, Bytes, keccak256};
 use parking_lot::Mutex;
 use retrie_state::{
-    Applied, ApplyContext, Backend, BackendStats, BulkSink, Cache, Capabilities, Direction, HashId,
+    Applied, ApplyContext, Backend, BackendStats, BulkSink, Capabilities, Direction, HashId,
     History, Identity, Job, JobHandle, Jobs, KeyRange, NodeRead, NodeWrite, ProofError, Provenance,
     StateDelta, StateError, StateKey, Table, Value, Version,
 };
@@ -119,12 +119,13 @@ struct Merge {
     /// Positions of its inputs among the runs end here and start [`FANOUT`] before.
     end: usize,
     publish_at: u64,
-    handle: JobHandle,
+    /// `None` until the first block after an opening.
+    handle: Option<JobHandle>,
 }
 
 /// The decoded structure of one block.
 #[derive(Clone)]
-struct Levels {
+pub(crate) struct Levels {
     memory: Pairs,
     /// Newest first.
     runs: Vec<Arc<Run>>,
@@ -143,10 +144,6 @@ impl Default for Levels {
 }
 
 impl Levels {
-    fn of(cache: &Cache) -> &Self {
-        cache.downcast_ref().expect("the cache of this backend")
-    }
-
     fn manifest(&self) -> Vec<u8> {
         let mut out = self.horizon.to_be_bytes().to_vec();
         out.push(self.runs.len() as u8);
@@ -230,6 +227,14 @@ impl Levels {
             }
             Ok(Arc::new(write_run(dir, level + 1, name, pairs)?))
         })
+    }
+
+    /// Starts the merge that an opening has found under way.
+    fn resume(&mut self, column: &Column, jobs: &Jobs) {
+        if let Some(Merge { level, end, publish_at, handle: None }) = self.merge {
+            let handle = Some(jobs.start(self.merge_job(column, level, end, publish_at)));
+            self.merge = Some(Merge { level, end, publish_at, handle });
+        }
     }
 
     /// The horizon after a merge that ends at `end`: one of the oldest runs may forget.
@@ -352,7 +357,7 @@ fn memory_key(key: &StateKey, block: u64) -> Vec<u8> {
     [&key.encode()[..], &block.to_be_bytes()].concat()
 }
 
-impl History for Column {
+impl History<Levels> for Column {
     fn kept(&self, view: &dyn NodeRead) -> Result<Option<RangeInclusive<u64>>, StateError> {
         let Some(row) = view.get(MANIFEST, BLOCKS)? else { return Ok(None) };
         let corrupt = || StateError::corrupt(MANIFEST.name, "the row of blocks is malformed");
@@ -371,10 +376,10 @@ impl History for Column {
     fn open_at(
         &self,
         _: &dyn NodeRead,
-        cache: &Cache,
+        cache: &Levels,
         number: u64,
-    ) -> Result<(B256, Cache), StateError> {
-        let levels = Levels { as_of: number, ..Levels::of(cache).clone() };
+    ) -> Result<(B256, Arc<Levels>), StateError> {
+        let levels = Levels { as_of: number, ..cache.clone() };
         Ok((levels.root(), Arc::new(levels)))
     }
 }
@@ -392,17 +397,16 @@ fn read_memory(view: &dyn NodeRead) -> Result<Pairs, StateError> {
     Ok(pairs)
 }
 
-impl Provenance for Column {
+impl Provenance<Levels> for Column {
     fn versions(
         &self,
         _: &dyn NodeRead,
-        cache: &Cache,
+        cache: &Levels,
         keys: &[StateKey],
         blocks: RangeInclusive<u64>,
     ) -> Result<(Vec<Vec<Version>>, Bytes), StateError> {
-        let levels = Levels::of(cache);
-        let versions = keys.iter().map(|key| versions_in(levels.levels(), key, blocks.clone()));
-        Ok((versions.collect(), levels.proof()))
+        let versions = keys.iter().map(|key| versions_in(cache.levels(), key, blocks.clone()));
+        Ok((versions.collect(), cache.proof()))
     }
 
     fn verify_versions(
@@ -432,6 +436,8 @@ impl Provenance for Column {
 }
 
 impl Backend for Column {
+    type Cache = Levels;
+
     fn identity(&self) -> &Identity {
         &IDENTITY
     }
@@ -442,7 +448,6 @@ impl Backend for Column {
             absence_proofs: true,
             state_determined_root: false,
             ethereum_root: false,
-            history: true,
         }
     }
 
@@ -454,18 +459,16 @@ impl Backend for Column {
         Levels::default().root()
     }
 
-    fn open(&self, view: &dyn NodeRead, jobs: &Jobs) -> Result<Cache, StateError> {
+    fn open(&self, view: &dyn NodeRead, dir: Option<&Path>) -> Result<Levels, StateError> {
         let Manifest { horizon, runs, merge } = Manifest::read(view)?;
         let mut levels = Levels { memory: read_memory(view)?, horizon, ..Levels::default() };
         for (level, digest, name) in runs {
-            let dir = jobs.dir().ok_or_else(no_dir)?;
+            let dir = dir.ok_or_else(no_dir)?;
             levels.runs.push(Arc::new(read_run(dir, level, &name, Some(digest))?));
         }
-        if let Some((level, end, publish_at)) = merge {
-            let handle = jobs.start(levels.merge_job(self, level, end, publish_at));
-            levels.merge = Some(Merge { level, end, publish_at, handle });
-        }
-        Ok(Arc::new(levels))
+        levels.merge =
+            merge.map(|(level, end, publish_at)| Merge { level, end, publish_at, handle: None });
+        Ok(levels)
     }
 
     fn files_under_way(&self, view: &dyn NodeRead) -> Result<Vec<String>, StateError> {
@@ -481,11 +484,12 @@ impl Backend for Column {
         &self,
         context: &ApplyContext<'_>,
         view: &mut dyn NodeWrite,
-        cache: &Cache,
+        cache: &Levels,
         delta: &StateDelta,
-    ) -> Result<Applied, StateError> {
+    ) -> Result<Applied<Levels>, StateError> {
         let (number, jobs) = (context.number, context.jobs);
-        let mut levels = Levels::of(cache).clone();
+        let mut levels = cache.clone();
+        levels.resume(self, jobs);
         for change in delta.changes() {
             view.put(MEMORY, &memory_key(&change.key, number), encode_row(&change.next))?;
             levels.memory.insert((change.key, number), change.next.clone());
@@ -494,7 +498,8 @@ impl Backend for Column {
         if levels.merge.as_ref().is_some_and(|merge| merge.publish_at == number)
             && let Some(merge) = levels.merge.take()
         {
-            let run = jobs.wait(&merge.handle)?.downcast::<Run>().expect("a run");
+            let handle = merge.handle.as_ref().expect("it was resumed");
+            let run = jobs.wait(handle)?.downcast::<Run>().expect("a run");
             view.publish_file(&run.name)?;
             self.lives.lock().insert(run.name.clone(), (number, None));
             levels.horizon = levels.horizon_of(self, merge.end, number);
@@ -522,42 +527,42 @@ impl Backend for Column {
             && let Some((level, end)) = levels.due_merge()
         {
             let publish_at = number + MERGE;
-            let handle = jobs.start(levels.merge_job(self, level, end, publish_at));
-            levels.merge = Some(Merge { level, end, publish_at, handle });
+            levels.merge = Some(Merge { level, end, publish_at, handle: None });
+            levels.resume(self, jobs);
         }
         view.put(MANIFEST, RUNS, levels.manifest().into())?;
         let first = view.get(MANIFEST, BLOCKS)?.and_then(|row| Some(*row.first_chunk::<8>()?));
         let blocks = [first.unwrap_or_else(|| number.to_be_bytes()), number.to_be_bytes()].concat();
         view.put(MANIFEST, BLOCKS, blocks.into())?;
-        Ok(Applied { root: levels.root(), cache: Arc::new(levels) })
+        Ok(Applied { root: levels.root(), cache: levels })
     }
 
     fn read(
         &self,
         _: &dyn NodeRead,
-        cache: &Cache,
+        cache: &Levels,
         key: &StateKey,
     ) -> Result<Option<Value>, StateError> {
-        Ok(Levels::of(cache).get(key))
+        Ok(cache.get(key))
     }
 
     fn slots_of(
         &self,
         _: &dyn NodeRead,
-        cache: &Cache,
+        cache: &Levels,
         address: &Address,
     ) -> Result<Vec<(B256, Value)>, StateError> {
-        Ok(slots_of(&Levels::of(cache).merged(), address))
+        Ok(slots_of(&cache.merged(), address))
     }
 
     fn entries(
         &self,
         _: &dyn NodeRead,
-        cache: &Cache,
+        cache: &Levels,
         start: Option<&StateKey>,
         limit: usize,
     ) -> Result<Vec<(StateKey, Value)>, StateError> {
-        Ok(page(&Levels::of(cache).merged(), start, limit))
+        Ok(page(&cache.merged(), start, limit))
     }
 
     fn bulk_load(
@@ -585,8 +590,8 @@ impl Backend for Column {
         Ok(levels.root())
     }
 
-    fn prove(&self, _: &dyn NodeRead, cache: &Cache, _: &[StateKey]) -> Result<Bytes, StateError> {
-        Ok(Levels::of(cache).proof())
+    fn prove(&self, _: &dyn NodeRead, cache: &Levels, _: &[StateKey]) -> Result<Bytes, StateError> {
+        Ok(cache.proof())
     }
 
     fn verify(
@@ -599,16 +604,16 @@ impl Backend for Column {
         Ok(versions.into_iter().map(|of| of.into_iter().next()?.value).collect())
     }
 
-    fn history(&self) -> Option<&dyn History> {
+    fn history(&self) -> Option<&dyn History<Levels>> {
         Some(self)
     }
 
-    fn provenance(&self) -> Option<&dyn Provenance> {
+    fn provenance(&self) -> Option<&dyn Provenance<Levels>> {
         Some(self)
     }
 
-    fn stats(&self, view: &dyn NodeRead, cache: &Cache) -> Result<BackendStats, StateError> {
-        let merged = Levels::of(cache).merged();
+    fn stats(&self, view: &dyn NodeRead, cache: &Levels) -> Result<BackendStats, StateError> {
+        let merged = cache.merged();
         let live_keys = merged.values().flatten().count() as u64;
         let memory = view.scan(MEMORY, KeyRange::ALL, Direction::Forward)?.count() as u64;
         Ok(BackendStats {

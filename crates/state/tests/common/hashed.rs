@@ -2,12 +2,12 @@
 //! state: the plainest backend with a state-determined root and real proofs.
 
 use super::{Level, decode_level, digest, encode_level};
-use alloy_primitives::{Address, B256, Bytes, keccak256};
+use alloy_primitives::{B256, Bytes, keccak256};
 use retrie_state::{
-    Applied, ApplyContext, Backend, BackendStats, BulkSink, Cache, Capabilities, HashId, Identity,
-    Jobs, NodeRead, NodeWrite, ProofError, StateDelta, StateError, StateKey, Table, Value, flat,
+    Applied, ApplyContext, Backend, BackendStats, BulkSink, Capabilities, HashId, Identity,
+    NodeRead, NodeWrite, ProofError, StateDelta, StateError, StateKey, Table, Value, flat,
 };
-use std::sync::Arc;
+use std::path::Path;
 
 pub(crate) static IDENTITY: Identity =
     Identity { name: "mock-hash", version: 1, hash: HashId::Keccak256, params: B256::ZERO };
@@ -20,6 +20,8 @@ pub(crate) fn whole(view: &dyn NodeRead) -> Result<Level, StateError> {
 }
 
 impl Backend for Hashed {
+    type Cache = ();
+
     fn identity(&self) -> &Identity {
         &IDENTITY
     }
@@ -30,7 +32,6 @@ impl Backend for Hashed {
             absence_proofs: true,
             state_determined_root: true,
             ethereum_root: false,
-            history: false,
         }
     }
 
@@ -42,47 +43,19 @@ impl Backend for Hashed {
         digest(&Level::new())
     }
 
-    fn open(&self, _: &dyn NodeRead, _: &Jobs) -> Result<Cache, StateError> {
-        Ok(Arc::new(()))
+    fn open(&self, _: &dyn NodeRead, _: Option<&Path>) -> Result<(), StateError> {
+        Ok(())
     }
 
     fn apply(
         &self,
         _: &ApplyContext<'_>,
         view: &mut dyn NodeWrite,
-        cache: &Cache,
+        (): &(),
         delta: &StateDelta,
-    ) -> Result<Applied, StateError> {
+    ) -> Result<Applied<Self::Cache>, StateError> {
         flat::apply(view, delta)?;
-        Ok(Applied { root: digest(&whole(view.as_read())?), cache: cache.clone() })
-    }
-
-    fn read(
-        &self,
-        view: &dyn NodeRead,
-        _: &Cache,
-        key: &StateKey,
-    ) -> Result<Option<Value>, StateError> {
-        flat::get(view, key)
-    }
-
-    fn slots_of(
-        &self,
-        view: &dyn NodeRead,
-        _: &Cache,
-        address: &Address,
-    ) -> Result<Vec<(B256, Value)>, StateError> {
-        flat::slots_of(view, address)
-    }
-
-    fn entries(
-        &self,
-        view: &dyn NodeRead,
-        _: &Cache,
-        start: Option<&StateKey>,
-        limit: usize,
-    ) -> Result<Vec<(StateKey, Value)>, StateError> {
-        flat::entries(view, start, limit)
+        Ok(Applied { root: digest(&whole(view.as_read())?), cache: () })
     }
 
     fn bulk_load(
@@ -100,7 +73,7 @@ impl Backend for Hashed {
         Ok(digest(&level))
     }
 
-    fn prove(&self, view: &dyn NodeRead, _: &Cache, _: &[StateKey]) -> Result<Bytes, StateError> {
+    fn prove(&self, view: &dyn NodeRead, (): &(), _: &[StateKey]) -> Result<Bytes, StateError> {
         Ok(encode_level(&whole(view)?).into())
     }
 
@@ -118,7 +91,7 @@ impl Backend for Hashed {
         Ok(keys.iter().map(|key| level.get(key).cloned().flatten()).collect())
     }
 
-    fn stats(&self, view: &dyn NodeRead, _: &Cache) -> Result<BackendStats, StateError> {
+    fn stats(&self, view: &dyn NodeRead, (): &()) -> Result<BackendStats, StateError> {
         let live_keys = whole(view)?.len() as u64;
         Ok(BackendStats { tables: vec![(flat::TABLE.name, live_keys)], live_keys, dead_keys: 0 })
     }

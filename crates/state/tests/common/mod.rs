@@ -7,7 +7,7 @@ pub(crate) mod hashed;
 
 use alloy_primitives::{Address, B256, Bytes, keccak256};
 use retrie_state::{
-    At, Backend, DeltaBuilder, KvStore, MemoryStore, Proposal, StateDelta, StateError, StateKey,
+    AnyBackend, At, DeltaBuilder, KvStore, MemoryStore, Proposal, StateDelta, StateError, StateKey,
     StateStore, StoreOptions, Value,
 };
 use std::{collections::BTreeMap, path::Path, sync::Arc};
@@ -133,7 +133,7 @@ pub(crate) fn hash(branch: u8, number: u64) -> B256 {
 }
 
 pub(crate) fn open(
-    backend: Arc<dyn Backend>,
+    backend: Arc<dyn AnyBackend>,
     kv: &MemoryStore,
     dir: Option<&Path>,
     options: StoreOptions,

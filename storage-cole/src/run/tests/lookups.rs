@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::hash;
+use retrie_state::wire::WireReader;
 use std::sync::atomic::Ordering;
 
 /// Keys and blocks around pairs, and some anywhere.
@@ -101,11 +102,11 @@ fn all_is_well(pairs: &Pairs, keys: Keys, params: &Params, seed: u64) {
 
     let mut bytes = Vec::new();
     info.encode(&mut bytes);
-    let mut rest = &*bytes;
+    let mut rest = WireReader::new(&bytes);
     assert_eq!(RunInfo::decode(&mut rest).as_ref(), Some(info));
     assert!(rest.is_empty());
     for len in 0..bytes.len() {
-        assert_eq!(RunInfo::decode(&mut &bytes[..len]), None);
+        assert_eq!(RunInfo::decode(&mut WireReader::new(&bytes[..len])), None);
     }
     assert_eq!(RunInfo::read(dir.path(), "run").unwrap().as_ref(), Some(info));
     let names = info.file_names();

@@ -2,14 +2,13 @@
 
 mod table;
 
-use super::{Measured, lanes, state::state_cache};
+use super::{lanes, measured::Measured, state::state_cache};
 use crate::{
-    commands::{parse_sync, replay::parse_count},
+    args::{BackendArgs, Hash, parse_count, parse_sync, root_maker},
     output::{Output, ReportArgs},
     progress::RaceProgress,
-    registry::{self, BackendArgs, Hash},
 };
-use eyre::{OptionExt, bail, eyre};
+use eyre::{bail, eyre};
 use retrie_bench::{
     BenchError,
     chain::{ContractSet, Fill, KeyChoice, Mix, Preload, Recipe},
@@ -316,8 +315,7 @@ impl Args {
             };
             let entrants: Vec<_> = names.iter().map(entrant).collect::<Result<_, _>>()?;
             table::print_terms(out, workload, senders, &terms, &entrants)?;
-            let root_maker =
-                registry::root_maker().ok_or_eyre("no backend computes Ethereum's roots")?;
+            let root_maker = root_maker()?;
             let race =
                 ClientRace { workload, senders, terms: &terms, root_maker, cache: &cache, stop };
             let mut progress = RaceProgress::counting(out.metrics(), defaults.name);

@@ -1,6 +1,6 @@
 //! `retrie bench compare`: what has become slower or larger between two JSON reports.
 
-use crate::output::{Output, say};
+use crate::output::{Output, grouped, say};
 use eyre::bail;
 use retrie_bench::report::{
     Document,
@@ -97,7 +97,7 @@ impl Args {
 
 fn print_change(out: &Output, change: &Change) -> eyre::Result<()> {
     let figure = |value: f64| match value {
-        value if value >= 1000.0 => super::super::grouped(value.round() as u64),
+        value if value >= 1000.0 => grouped(value.round() as u64),
         value => format!("{value:.2}"),
     };
     let interval = |(low, high): (f64, f64)| format!("{} to {}", percent(low), percent(high));

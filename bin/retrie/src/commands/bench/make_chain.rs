@@ -2,12 +2,11 @@
 
 use super::chain::ContractArgs;
 use crate::{
-    commands::{grouped, replay::parse_count},
-    output::{Output, say},
+    args::{parse_count, root_maker},
+    output::{Output, grouped, say},
     progress::{Progress, RaceProgress},
-    registry,
 };
-use eyre::{OptionExt, bail};
+use eyre::bail;
 use retrie_bench::{
     chain::{
         CHAIN_FILE, ChainMaker, ContractSet, Fill, GENESIS_FILE, KeyChoice, MadeChain, Mix,
@@ -98,7 +97,7 @@ impl Args {
             keys: KeyChoice { reads: self.reads, inserts: self.inserts, zipf: self.zipf },
             preload,
         };
-        let backend = registry::root_maker().ok_or_eyre("no backend computes Ethereum's roots")?;
+        let backend = root_maker()?;
         let mut loading = RaceProgress::default();
         let maker = ChainMaker::start(recipe, backend, stop, &mut |done, total| {
             let backend = "genesis";

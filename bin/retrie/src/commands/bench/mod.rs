@@ -1,20 +1,19 @@
 //! `retrie bench`: workloads, and races between state stores.
 
+pub(crate) mod advice;
 pub(crate) mod chain;
 pub(crate) mod compare;
 mod lanes;
 pub(crate) mod make_chain;
+mod measured;
 pub(crate) mod page;
 mod paper;
 pub(crate) mod provenance;
 pub(crate) mod state;
 
-use super::replay::command_line;
-use crate::output::{Output, ReportArgs, say};
-use retrie_bench::{
-    paper::{Paper, references},
-    report::{BenchReport, BenchResult, Reference},
-};
+use crate::output::{Output, ReportArgs, command_line, say};
+use measured::Measured;
+use retrie_bench::report::BenchReport;
 use std::sync::atomic::AtomicBool;
 
 /// What to measure, or to make for measuring.
@@ -64,27 +63,6 @@ impl Command {
             Self::Compare(args) => args.run(),
             Self::Page(args) => args.run(),
         }
-    }
-}
-
-/// What a race has measured. What was measured is not lost with what was not.
-#[derive(Debug)]
-struct Measured {
-    results: Vec<BenchResult>,
-    /// What a reader has to know about them.
-    notes: Vec<String>,
-    /// Figures of papers that belong beside them.
-    references: Vec<Reference>,
-    /// How it ended.
-    ended: eyre::Result<()>,
-}
-
-impl Measured {
-    /// Nothing yet, of this workload: beside it belong the figures of all papers that have run it.
-    fn on(workload: &str) -> Self {
-        let mut references: Vec<_> = Paper::ALL.into_iter().flat_map(references).collect();
-        references.retain(|figure| figure.workload == workload);
-        Self { results: Vec::new(), notes: Vec::new(), references, ended: Ok(()) }
     }
 }
 

@@ -4,14 +4,11 @@
 //! Each experiment is an ordinary `retrie bench` command, which is printed: what is run here can be
 //! run alone, and varied.
 
-use super::{Race, lanes};
-use crate::{
-    commands::replay::command_line,
-    output::{Output, ReportArgs, say},
-    registry,
-};
+use super::Race;
+use crate::output::{Output, ReportArgs, command_line, say};
 use clap::Parser;
 use eyre::{Context, bail, eyre};
+use retrie_backends::{find, kind};
 use retrie_bench::{
     paper::{Experiment, KvMix, Paper, Setup, experiments, references},
     peers,
@@ -172,8 +169,8 @@ fn title(experiment: &Experiment) -> String {
 
 /// Whether there is such a backend or peer.
 fn is_here(name: &str) -> bool {
-    let kind = lanes::kind(name);
-    registry::all().iter().any(|known| known == kind) || peers::entrant(kind).is_some()
+    let kind = kind(name);
+    find(kind).is_ok() || peers::entrant(kind).is_some()
 }
 
 /// What follows `retrie bench`; `None` if no command runs it yet.

@@ -1,13 +1,12 @@
 //! `retrie bench provenance`: what keys were over the latest blocks, with proofs (COLE 8.2.5).
 
-use super::{Measured, lanes, state::state_cache};
+use super::{lanes, measured::Measured, state::state_cache};
 use crate::{
-    commands::{grouped, parse_sync, replay::parse_count},
-    output::{Output, ReportArgs, say},
+    args::{BackendArgs, Hash, parse_count, parse_sync, root_maker},
+    output::{Output, ReportArgs, grouped, say},
     progress::RaceProgress,
-    registry::{self, BackendArgs, Hash},
 };
-use eyre::{OptionExt, bail};
+use eyre::bail;
 use retrie_bench::{
     chain::{ContractSet, Fill, KeyChoice, Mix, Preload, Recipe},
     clients::{Answers, ClientRace, Entrant, Queries, Senders, Via, Workload, proves_the_past},
@@ -85,8 +84,7 @@ impl Args {
             workload: &workload,
             senders: Senders::Unrecovered,
             terms: &terms,
-            root_maker: registry::root_maker()
-                .ok_or_eyre("no backend computes Ethereum's roots")?,
+            root_maker: root_maker()?,
             cache: &cache,
             stop,
         };

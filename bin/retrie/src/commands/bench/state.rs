@@ -2,12 +2,11 @@
 
 mod table;
 
-use super::{Measured, lanes};
+use super::{lanes, measured::Measured};
 use crate::{
-    commands::{parse_sync, replay::parse_count},
+    args::{BackendArgs, Hash, parse_count, parse_sync, witness_opener},
     output::{Output, ReportArgs},
     progress::RaceProgress,
-    registry::{self, BackendArgs, Hash},
 };
 use eyre::{WrapErr, eyre};
 use retrie_bench::{
@@ -231,7 +230,7 @@ impl Args {
 
     /// The accesses of real blocks.
     fn trace(&self, stop: &AtomicBool) -> eyre::Result<Trace> {
-        let opener = registry::witness_opener();
+        let opener = witness_opener()?;
         let options = BundleReplayOptions {
             spec: ChainSpec::mainnet(),
             witness_opener: opener.as_ref().and_then(|backend| backend.partial_state()),

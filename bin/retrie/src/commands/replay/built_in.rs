@@ -2,10 +2,10 @@
 
 use super::fresh_folder;
 use crate::{
-    commands::{bench::make_chain::as_report, grouped},
-    output::{Output, say},
+    args::root_maker,
+    commands::bench::make_chain::as_report,
+    output::{Output, grouped, say},
     progress::Progress,
-    registry,
 };
 use eyre::{OptionExt, bail};
 use retrie_bench::chain::{CHAIN_FILE, ChainMaker, GENESIS_FILE, Recipe, write_chain};
@@ -33,7 +33,7 @@ pub(super) fn make(from: u64, to: u64, out: &Output, stop: &AtomicBool) -> eyre:
         bail!("blocks {from} to {last} are none of the built-in chain; it starts with block 1");
     }
     let recipe = Recipe::default();
-    let backend = registry::root_maker().ok_or_eyre("no backend computes Ethereum's roots")?;
+    let backend = root_maker()?;
     let mut maker = ChainMaker::new(recipe.clone(), backend)?;
     let folder = fresh_folder()?;
     let mut progress = Progress::new(Some(last));

@@ -1,14 +1,14 @@
 //! The state under a replay: empty, or padded to the size of a real one. Padded states are kept
 //! between runs.
 
-use crate::commands::{bench::state::state_cache, grouped, replay::parse_count};
+use crate::{args::parse_count, commands::bench::state::state_cache, output::grouped};
 use retrie_bench::{
     cache::{RunFolder, StateCache},
     state::{BackendEntrant, Entrant},
 };
 use retrie_db::Db;
 use retrie_pipeline::{Chain, ChainOptions, replay::Padding};
-use retrie_state::{Backend, BlockRef, StateStore, StoreOptions};
+use retrie_state::{AnyBackend, BlockRef, StateStore, StoreOptions};
 use std::{
     path::{Path, PathBuf},
     sync::Arc,
@@ -45,7 +45,7 @@ impl PadArgs {
     }
 
     /// A folder with a database that holds the base state of bundles.
-    pub(super) fn base_state(&self, backend: &Arc<dyn Backend>) -> eyre::Result<RunFolder> {
+    pub(super) fn base_state(&self, backend: &Arc<dyn AnyBackend>) -> eyre::Result<RunFolder> {
         let name = format!("bundles-{}", self.name(backend));
         self.cache().checkout(&name, |folder| {
             let db = Db::create(folder, &Default::default())?;
@@ -90,11 +90,11 @@ impl PadArgs {
         Ok((folder, chain))
     }
 
-    fn name(&self, backend: &Arc<dyn Backend>) -> String {
+    fn name(&self, backend: &Arc<dyn AnyBackend>) -> String {
         format!("{}-{}", BackendEntrant::new(backend.clone()).format(), self.padding().name())
     }
 
-    fn say(&self, backend: &Arc<dyn Backend>) {
+    fn say(&self, backend: &Arc<dyn AnyBackend>) {
         tracing::info!(
             "{}: padding the state with {} accounts and {} slots",
             backend.identity().name,

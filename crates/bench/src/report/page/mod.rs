@@ -23,21 +23,21 @@ use super::{Document, words::number};
 use bars::class_of;
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 use std::{collections::BTreeSet, fmt::Write};
-use story::{Race, Story, rate, unit};
+use story::{Race, Story, rate, sustained, unit};
 
 /// A figure of a workload, if there is what it needs.
 type Figure = fn(&Story<'_>) -> Option<Markup>;
 
-/// What a section can show, in order.
+/// What a section can show, in order: plots, then the table of what others state.
 const FIGURES: [Figure; 8] = [
     throughput::throughput,
-    references::references,
     figures::breakdown,
     figures::amplification,
     latency::latency,
     lines::over_time,
     figures::space,
     figures::proofs,
+    references::references,
 ];
 
 /// Documents as one self-contained HTML page called `title`.
@@ -60,6 +60,9 @@ pub fn page(title: &str, documents: &[Document]) -> String {
                     h1 { (title) }
                     (lede(&stories))
                     (warnings(documents))
+                    @if stories.is_empty() {
+                        p class="note" role="note" { "Nothing was measured: these reports hold figures of others alone." }
+                    }
                     @if stories.len() > 1 { (contents(&stories)) }
                 }
                 main {
@@ -102,11 +105,15 @@ fn finding(story: &Story<'_>) -> Option<Markup> {
     let race: &Race<'_> = story.races.iter().rev().max_by_key(|race| race.size())?;
     let stores = race.results.iter().filter(|result| result.backend != "raw" && rate(result) > 0.0);
     let best = stores.max_by(|a, b| rate(a).total_cmp(&rate(b)))?;
-    let standing = race.standing(best, false);
+    let (standing, lasting) = (race.standing(best, false), race.sustained_standing(best));
     let place = if race.label.is_empty() { String::new() } else { format!(" ({})", race.label) };
     Some(html! {
         b { (story.title()) } (place) ": " (best.backend) " does " (number(rate(best))) " " (unit(best))
         " a second in the median" @if !standing.is_empty() { ", " (standing) } "."
+        @if let Some(rate) = sustained(best) {
+            " Sustained it does " (number(rate))
+            @if !lasting.is_empty() { ", " (lasting) } "."
+        }
     })
 }
 

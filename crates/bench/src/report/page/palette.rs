@@ -13,13 +13,8 @@ pub(super) struct Colour {
     pub(super) strength: u8,
 }
 
-const NAMED: [(&str, &str, &str); 15] = [
-    ("raw", "#767676", "#a6a6a6"),
-    ("mpt", "#0072b2", "#4ba3dd"),
-    ("mpt-archive", "#2a90cb", "#a5d8f6"),
-    ("lvmt", "#d55e00", "#f0853a"),
-    ("cole", "#009e73", "#2fc79b"),
-    ("cole-sync", "#5c8a2e", "#a6d26f"),
+/// Colours of what is no backend of ours, or not yet. Backends bring their own.
+const NAMED: [(&str, &str, &str); 9] = [
     ("lmpt", "#c26a9b", "#e39cc3"),
     ("prefix", "#b87f00", "#f2bb45"),
     ("duptree", "#8f6b12", "#c9a653"),
@@ -45,14 +40,23 @@ const OTHERS: [(&str, &str); 6] = [
 pub(super) fn colour(name: &str) -> Colour {
     let (base, variety) =
         name.split_once(['@', ':']).map_or((name, None), |(base, v)| (base, Some(v)));
-    let known = |wanted: &str| NAMED.iter().find(|(known, ..)| *known == wanted);
+    let known = |wanted: &str| named().find(|(known, ..)| *known == wanted);
     let found = known(base).or_else(|| known(base.split('-').next().unwrap_or(base)));
     let (light, dark) = match found {
-        Some((_, light, dark)) => (*light, *dark),
+        Some((_, light, dark)) => (light, dark),
         None => OTHERS[place(base) % OTHERS.len()],
     };
     let strength = variety.map_or(100, |variety| [82, 66, 50][place(variety) % 3]);
     Colour { light, dark, strength }
+}
+
+/// All names with a colour of their own.
+fn named() -> impl Iterator<Item = (&'static str, &'static str, &'static str)> {
+    let ours = retrie_backends::all().map(|backend| {
+        let [light, dark] = backend.colours;
+        (backend.name, light, dark)
+    });
+    ours.chain(NAMED)
 }
 
 /// A number that belongs to a name in every version of this program (FNV-1a).
@@ -90,10 +94,10 @@ mod tests {
     #[test]
     fn every_colour_stands_out_from_the_paper_and_parts_from_each_other_in_grey() {
         let paper = of_style("--paper:");
-        let named = NAMED.map(|(_, light, dark)| (light, dark));
-        for (light, dark) in named.into_iter().chain(OTHERS) {
-            assert!(contrast(light, paper[0]) >= 3.0, "{light} on light paper");
-            assert!(contrast(dark, paper[1]) >= 3.0, "{dark} on dark paper");
+        let others = OTHERS.map(|(light, dark)| ("another", light, dark));
+        for (name, light, dark) in named().chain(others) {
+            assert!(contrast(light, paper[0]) >= 3.0, "{name}: {light} on light paper");
+            assert!(contrast(dark, paper[1]) >= 3.0, "{name}: {dark} on dark paper");
         }
         let parts = ["--p0:", "--p1:", "--p2:"].map(of_style);
         for (side, paper) in paper.iter().enumerate() {
@@ -114,9 +118,9 @@ mod tests {
         assert_eq!(colour("firewood-ethhash").light, colour("firewood").light);
         assert_ne!(colour("mpt-archive").light, colour("mpt").light);
         assert_eq!(colour("from nowhere").light, colour("from nowhere").light);
-        let mut lights: Vec<_> = NAMED.iter().map(|(_, light, _)| light).collect();
-        lights.sort();
-        lights.dedup();
-        assert_eq!(lights.len(), NAMED.len(), "two backends share a colour");
+        for (n, (name, light, _)) in named().enumerate() {
+            let before = named().take(n).find(|(_, other, _)| *other == light);
+            assert_eq!(before, None, "{name} and another share a colour");
+        }
     }
 }

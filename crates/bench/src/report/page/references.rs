@@ -4,9 +4,11 @@ use super::story::{Race, Story, micros_per_op, ratio_to, sustained};
 use crate::report::{BenchResult, Reference, variant::sizes_of, words::number};
 use maud::{Markup, html};
 
-/// A table; nothing without references.
+/// A table of those figures that were measured here too; nothing if none was.
 pub(super) fn references(story: &Story<'_>) -> Option<Markup> {
-    if story.references.is_empty() {
+    let references = story.references.iter().copied();
+    let rows: Vec<_> = references.filter_map(|r| Some((r, ours(story, r)?))).collect();
+    if rows.is_empty() {
         return None;
     }
     Some(html! {
@@ -23,13 +25,13 @@ pub(super) fn references(story: &Story<'_>) -> Option<Markup> {
                     th { "theirs" } th { "here" } th class="t" { "source" }
                 } }
                 tbody {
-                    @for reference in &story.references {
+                    @for (reference, here) in &rows {
                         tr {
                             td class="t" { b { (reference.system) } }
                             td class="t" { (reference.setting) }
                             td class="t" { (metric(&reference.metric)) }
                             td data-l="theirs" { (number(reference.value)) }
-                            td data-l="here" { (ours(story, reference)) }
+                            td data-l="here" { (here) }
                             td class="t" data-l="source" { (reference.source) }
                         }
                     }
@@ -50,9 +52,9 @@ fn metric(metric: &str) -> String {
     }
 }
 
-/// The same figure as measured here. A setting that names a size is answered by variants of that size
+/// The same figure as measured here, if it was. A setting that names a size is answered by variants of that size
 /// alone; one that names none by all of them, each with its own size.
-fn ours(story: &Story<'_>, reference: &Reference) -> String {
+fn ours(story: &Story<'_>, reference: &Reference) -> Option<String> {
     let setting = reference.setting.as_str();
     let sized = sizes_of(setting).next().is_some();
     let fits =
@@ -67,7 +69,7 @@ fn ours(story: &Story<'_>, reference: &Reference) -> String {
         // Many variants: their range.
         let values = || figures.iter().map(|(_, value)| *value);
         let (low, high) = (values().fold(f64::MAX, f64::min), values().fold(0.0, f64::max));
-        return format!("{} to {}", number(low), number(high));
+        return Some(format!("{} to {}", number(low), number(high)));
     }
     let words = figures.iter().map(|(race, value)| {
         let label = match sized {
@@ -78,7 +80,8 @@ fn ours(story: &Story<'_>, reference: &Reference) -> String {
         let value = number(*value);
         if label.is_empty() { value } else { format!("{value} ({label})") }
     });
-    words.collect::<Vec<_>>().join("; ")
+    let words = words.collect::<Vec<_>>().join("; ");
+    (!words.is_empty()).then_some(words)
 }
 
 /// Whether `race` did what `setting` says of the operations, and synced as it says.

@@ -15,7 +15,7 @@ pub(super) struct Story<'d> {
     /// Params that all variants share, in words.
     pub(super) terms: String,
     pub(super) races: Vec<Race<'d>>,
-    /// Figures of others.
+    /// Figures of others for this workload.
     pub(super) references: Vec<&'d Reference>,
 }
 
@@ -38,11 +38,14 @@ impl<'d> Story<'d> {
             for result in &document.report.results {
                 Self::named(&mut stories, &result.workload).add(document, result);
             }
-            for reference in &document.report.references {
-                let story = Self::named(&mut stories, &reference.workload);
-                if !story.references.contains(&reference) {
-                    story.references.push(reference);
-                }
+        }
+        for reference in documents.iter().flat_map(|document| &document.report.references) {
+            // What others state of a workload says nothing where it was not run.
+            let story = stories.iter_mut().find(|story| story.workload == reference.workload);
+            if let Some(story) = story
+                && !story.references.contains(&reference)
+            {
+                story.references.push(reference);
             }
         }
         stories.iter_mut().for_each(Self::name_races);
@@ -205,20 +208,36 @@ impl<'d> Race<'d> {
     /// mpt-archive`. Without both, beside the first. `with_spread` says how far half of the slices'
     /// ratios lie apart.
     pub(super) fn standing(&self, result: &BenchResult, with_spread: bool) -> String {
-        let mut others: Vec<_> =
-            ["raw", "mpt-archive"].iter().filter_map(|name| self.of(name)).collect();
-        if others.is_empty() {
-            others.extend(self.results.first());
-        }
-        let beside = |other: &&BenchResult| {
+        self.beside_others(result, |other| {
             let (factor, spread) = ratio_to(result, other)?;
             let words = ratio(factor, &other.backend);
             Some(match spread.filter(|_| with_spread) {
                 Some(spread) => format!("{words} (spread {:.0} %)", spread * 100.0),
                 None => words,
             })
-        };
-        let others = others.iter().filter(|other| other.backend != result.backend);
+        })
+    }
+
+    /// The same of the sustained rates; empty where they were not measured.
+    pub(super) fn sustained_standing(&self, result: &BenchResult) -> String {
+        self.beside_others(result, |other| {
+            let factor = sustained(result)? / sustained(other)?;
+            let known = factor.is_finite() && factor > 0.0;
+            known.then(|| ratio(factor, &other.backend))
+        })
+    }
+
+    fn beside_others(
+        &self,
+        result: &BenchResult,
+        beside: impl Fn(&BenchResult) -> Option<String>,
+    ) -> String {
+        let mut others: Vec<_> =
+            ["raw", "mpt-archive"].iter().filter_map(|name| self.of(name)).collect();
+        if others.is_empty() {
+            others.extend(self.results.first());
+        }
+        let others = others.into_iter().filter(|other| other.backend != result.backend);
         others.filter_map(beside).collect::<Vec<_>>().join(", ")
     }
 }

@@ -72,7 +72,11 @@ fn row(scale: &Scale, race: &Race<'_>, result: &BenchResult) -> Markup {
         }
     };
     let figure = number(rate(result));
-    let note = Some(race.standing(result, true));
+    let (standing, lasting) = (race.standing(result, true), race.sustained_standing(result));
+    let note = Some(match lasting.as_str() {
+        "" => standing,
+        lasting => format!("{standing}; sustained {lasting}"),
+    });
     Row { name, label: None, track, figure, note, other: false }.html()
 }
 
@@ -94,12 +98,15 @@ fn their_row(scale: &Scale, race: &Race<'_>, reference: &Reference) -> Markup {
     .html()
 }
 
-/// Figures of others that belong beside the bars of `race`: in the same unit, of the same size.
+/// Figures of others that belong beside the bars of `race`: of a system that has run in it, in the same
+/// unit, of the same size.
 fn theirs<'d>(story: &Story<'d>, race: &Race<'_>) -> Vec<&'d Reference> {
     let unit =
         race.results.first().map(|result| if result.tps.is_some() { "tps" } else { "ops_per_s" });
     let fits = |reference: &&&Reference| {
-        Some(reference.metric.as_str()) == unit && race.is_setting(&reference.setting)
+        race.of(&reference.system).is_some()
+            && Some(reference.metric.as_str()) == unit
+            && race.is_setting(&reference.setting)
     };
     story.references.iter().filter(fits).copied().collect()
 }

@@ -35,7 +35,7 @@ pub struct Corpus {
 pub enum TraceError {
     /// There are no real blocks.
     #[error(
-        "--keys real takes real blocks from {}/{{witness,prestate,diffs}}, and there is no {}: \
+        "real blocks are read from {}/{{witness,prestate,diffs}}, and there is no {}: \
          RETRIE_DATA names the folder above `mainnet`",
         folder.display(), missing
     )]

@@ -1,7 +1,7 @@
 //! Traces of made-up blocks. Those of real ones are raced in `tests/race.rs`.
 
 use super::trace::{Trace, TraceBuilder};
-use crate::state::{Block, Op};
+use crate::state::{Block, Op, Reads};
 use alloy_primitives::{Address, B256, Bytes};
 use retrie_pipeline::replay::Padding;
 use retrie_state::{Account, StateKey, Value};
@@ -38,9 +38,8 @@ fn run(trace: &Trace, blocks: u64) -> Vec<BTreeMap<StateKey, Value>> {
     let mut state: BTreeMap<_, _> = trace.base_entries().into_iter().collect();
     let mut states = vec![state.clone()];
     for number in 0..blocks {
-        let Block { ops, present } = trace.block(number);
-        let found = ops.iter().filter(|op| state.contains_key(op.key())).count();
-        assert_eq!(found as u64, present, "block {number}");
+        let Block { ops, expected } = trace.block(number);
+        assert_eq!(reads(&state, &ops), expected, "block {number}");
         for op in ops {
             match op {
                 Op::Read(_) => {}
@@ -53,9 +52,17 @@ fn run(trace: &Trace, blocks: u64) -> Vec<BTreeMap<StateKey, Value>> {
         for key in state.keys() {
             assert!(state.contains_key(&StateKey::Account(*key.address())), "{key}: no account");
         }
+        let Block { ops, expected } = trace.read_back(number);
+        assert_eq!(reads(&state, &ops), expected, "after block {number}");
         states.push(state.clone());
     }
     states
+}
+
+fn reads(state: &BTreeMap<StateKey, Value>, ops: &[Op]) -> Reads {
+    let mut reads = Reads::default();
+    ops.iter().for_each(|op| reads.note(state.get(op.key()).map(|value| &value[..])));
+    reads
 }
 
 #[test]

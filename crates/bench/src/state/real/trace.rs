@@ -1,6 +1,6 @@
 //! The trace: blocks of keys read and written, and the state they stand on.
 
-use crate::state::block::{Block, Op};
+use crate::state::block::{Block, Op, Reads};
 use alloy_primitives::{B256, Keccak256};
 use retrie_pipeline::replay::Padding;
 use retrie_state::{Account, StateKey, Value};
@@ -116,12 +116,15 @@ impl Trace {
     /// The `number`th block of the endless way forth and back.
     pub(crate) fn block(&self, number: u64) -> Block {
         let (touches, back) = self.at(number);
-        let present = touches.iter().filter(|touch| match back {
-            false => touch.before.is_some(),
-            true => touch.after.is_some(),
-        });
-        let present = present.count() as u64;
-        Block { ops: touches.iter().map(|touch| touch.op(back)).collect(), present }
+        let ops = touches.iter().map(|touch| touch.op(back)).collect();
+        Block { ops, expected: read(touches, back) }
+    }
+
+    /// A block that only reads what the `number`th block has left.
+    pub(crate) fn read_back(&self, number: u64) -> Block {
+        let (touches, back) = self.at(number);
+        let ops = touches.iter().map(|touch| Op::Read(touch.key)).collect();
+        Block { ops, expected: read(touches, !back) }
     }
 
     fn at(&self, number: u64) -> (&[Touch], bool) {
@@ -142,6 +145,16 @@ impl Trace {
         }
         number - first
     }
+}
+
+/// What the keys of a block hold before it on the way forth, or before it on the way back.
+fn read(touches: &[Touch], back: bool) -> Reads {
+    let mut reads = Reads::default();
+    for touch in touches {
+        let value = if back { &touch.after } else { &touch.before };
+        reads.note(value.as_ref().map(|value| &value[..]));
+    }
+    reads
 }
 
 /// Puts blocks together, in the order they come.

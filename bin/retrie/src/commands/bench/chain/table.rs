@@ -1,9 +1,6 @@
 //! What a race of clients prints.
 
-use crate::{
-    commands::grouped,
-    output::{Output, say},
-};
+use crate::output::{Output, grouped, say};
 use retrie_bench::{
     chain::Fill,
     clients::{Entrant, Outcome, Senders, Via, Workload},

@@ -1,9 +1,6 @@
 //! What `bench state` prints.
 
-use crate::{
-    commands::grouped,
-    output::{Output, say},
-};
+use crate::output::{Output, grouped, say};
 use retrie_bench::{
     latency::Latency,
     state::{Choice, Entrant, Keys, Layout, Outcome, Race, Raced},

@@ -1,0 +1,439 @@
+//! What flags and commands of this program help against an error.
+//!
+//! Errors of the libraries state facts, since they do not know who uses them. What to do about them on
+//! this command line stands here alone, but for three kinds of errors with flags of their own: settings
+//! of a race ([`bench::advice`]), flags of a backend (its descriptor), and what the commands refuse
+//! themselves.
+
+use crate::commands::bench;
+use retrie_bench::{BenchError, chain::MakeChainError};
+use retrie_db::DbError;
+use retrie_engine::{DevError, EngineApiError, EngineError, pool::JournalError};
+use retrie_pipeline::{AnchorError, MigrateError, PipelineError};
+use retrie_sources::{DownloadError, RpcError, download::DownloadErrorKind, rpc::RpcErrorKind};
+use retrie_state::StateError;
+use retrie_telemetry::{LogError, ServeError};
+use std::{borrow::Cow, error::Error};
+
+type Advice = Option<Cow<'static, str>>;
+
+/// What to do about an error: about the outermost of its causes for which there is something.
+pub(crate) fn of(error: &eyre::Report) -> Option<String> {
+    error.chain().find_map(about).map(Cow::into_owned)
+}
+
+fn about(error: &(dyn Error + 'static)) -> Advice {
+    typed::<PipelineError>(error, pipeline)
+        .or_else(|| typed::<DbError>(error, db))
+        .or_else(|| typed::<StateError>(error, state))
+        .or_else(|| typed::<EngineError>(error, engine))
+        .or_else(|| typed::<EngineApiError>(error, engine_api))
+        .or_else(|| typed::<DevError>(error, dev))
+        .or_else(|| typed::<JournalError>(error, journal))
+        .or_else(|| typed::<RpcError>(error, |error| rpc(&error.kind)))
+        .or_else(|| typed::<DownloadError>(error, |error| download(&error.kind)))
+        .or_else(|| typed::<ServeError>(error, |_| say("--metrics sets it")))
+        .or_else(|| typed::<LogError>(error, |_| say("choose another --log.file.directory")))
+        .or_else(|| typed::<BenchError>(error, race))
+        .or_else(|| bench::advice::of(error).map(Cow::Owned))
+}
+
+/// What `advise` says of an error of type `E`. A cause that is kept in a box is found as that box.
+fn typed<E: Error + 'static>(
+    error: &(dyn Error + 'static),
+    advise: impl FnOnce(&E) -> Advice,
+) -> Advice {
+    let boxed = || error.downcast_ref::<Box<E>>().map(|error| &**error);
+    error.downcast_ref().or_else(boxed).and_then(advise)
+}
+
+/// For match arms of one line.
+const fn say(advice: &'static str) -> Advice {
+    Some(Cow::Borrowed(advice))
+}
+
+// An error that shows another as its own text (`transparent`) hides it from the chain of causes: so the
+// functions below look into those.
+
+fn pipeline(error: &PipelineError) -> Advice {
+    match error {
+        PipelineError::ForeignGenesis { .. } => say("check --chain"),
+        PipelineError::OtherChain { .. } => say("pass the --chain it was made with"),
+        PipelineError::FilesEnd { .. } => say("name more files, or a lower block by --to"),
+        PipelineError::GenesisBundle => say("begin with --from 1"),
+        PipelineError::NoHeaderRoot { .. } => {
+            say("run --referee mpt beside it, or leave the roots unchecked (--state-root shadow)")
+        }
+        PipelineError::RefereeBehind { .. } => say("drop --referee, or import afresh with it"),
+        PipelineError::Check { .. } => say("--scratch names another folder"),
+        PipelineError::Anchor(error) => anchor(error),
+        PipelineError::Migrate(error) => migrate(error),
+        PipelineError::State(error) => state(error),
+        PipelineError::Db(error) => db(error),
+        PipelineError::Rpc(error) => rpc(&error.kind),
+        _ => None,
+    }
+}
+
+fn anchor(error: &AnchorError) -> Advice {
+    match error {
+        AnchorError::NoHeader { .. } => say("give the header of its block (--header)"),
+        AnchorError::OtherHash { .. } => say("check --header and --header-hash"),
+        AnchorError::NoTotalDifficulty { .. } => say("give it by --total-difficulty"),
+        AnchorError::HistoryRoot { .. } => say(
+            "leave out --state-root native if the headers carry Ethereum's roots, not the backend's",
+        ),
+        _ => None,
+    }
+}
+
+fn migrate(error: &MigrateError) -> Advice {
+    match error {
+        MigrateError::NoBodies { .. } | MigrateError::NoFirstState { .. } => {
+            say("leave out --history")
+        }
+        _ => None,
+    }
+}
+
+fn state(error: &StateError) -> Advice {
+    match error {
+        StateError::BeyondRetention { .. } => say(
+            "import again with a larger --retention, or use a backend with a history of its own",
+        ),
+        StateError::BeyondHistory { .. } => say(
+            "import again with a larger --prune.state-history.distance, or without pruning, or use a \
+             backend with a history of its own",
+        ),
+        _ => None,
+    }
+}
+
+fn db(error: &DbError) -> Advice {
+    /// Of a device that cannot read or write (EIO), on every Unix.
+    const DEVICE_FAULT: i32 = 5;
+    match error {
+        DbError::NoDatadir { .. } => {
+            say("create one with `retrie init`, or pass another --datadir")
+        }
+        DbError::Exists { .. } | DbError::NotADatabase { .. } => say("choose another --datadir"),
+        DbError::InUse { .. } => say("stop it first, or choose another --datadir"),
+        DbError::NotInitialised { .. } => say("run `retrie init` or `retrie import` on it"),
+        DbError::Unfinished { .. } => say("`retrie db migrate` goes on with it"),
+        DbError::Corrupt { .. } => say("`retrie db verify` shows what else is damaged"),
+        DbError::System { source, .. } if source.raw_os_error() == Some(DEVICE_FAULT) => {
+            say("then `retrie db verify` shows what is damaged")
+        }
+        DbError::Schema { found, supported, .. } if found < supported => FRESH,
+        DbError::BackendFormat { found, expected, .. } if found < expected => FRESH,
+        DbError::ChainMismatch { .. } => {
+            say("leave out --chain or pass the one it was made with, or choose another --datadir")
+        }
+        DbError::UnknownChain { .. } => say(
+            "pass --chain with the genesis file it was made with (an import or a node keeps it from \
+             then on)",
+        ),
+        DbError::BackendMismatch { found, .. } => {
+            Some(format!("pass --state-backend {found}, or choose another --datadir").into())
+        }
+        DbError::BackendParameters { .. } => {
+            say("start with those it was made with, or choose another --datadir")
+        }
+        DbError::StateRootMismatch { found, .. } => {
+            Some(format!("pass --state-root {found}, or choose another --datadir").into())
+        }
+        _ => None,
+    }
+}
+
+/// For datadirs of an earlier version.
+const FRESH: Advice = say("choose another --datadir to import into");
+
+fn engine(error: &EngineError) -> Advice {
+    match error {
+        EngineError::Pipeline(error) => pipeline(error),
+        EngineError::TooDeepReorg { source, .. } => state(source),
+        _ => None,
+    }
+}
+
+fn engine_api(error: &EngineApiError) -> Advice {
+    match error {
+        EngineApiError::Engine(error) => engine(error),
+        _ => None,
+    }
+}
+
+fn dev(error: &DevError) -> Advice {
+    match error {
+        DevError::Engine(error) => engine(error),
+        _ => None,
+    }
+}
+
+fn journal(error: &JournalError) -> Advice {
+    match error {
+        JournalError::Io { .. } => say(
+            "name another file with --txpool.journal, or run without it (--txpool.disable-journal)",
+        ),
+        JournalError::Foreign { .. } => say("name another file with --txpool.journal"),
+        _ => None,
+    }
+}
+
+fn rpc(error: &RpcErrorKind) -> Advice {
+    match error {
+        RpcErrorKind::WrongChain { .. } => say("check --chain and --rpc"),
+        _ => None,
+    }
+}
+
+fn download(error: &DownloadErrorKind) -> Advice {
+    match error {
+        DownloadErrorKind::NoMirror { .. } => say("name one with --mirror"),
+        DownloadErrorKind::NoFiles { .. }
+        | DownloadErrorKind::Checksum { .. }
+        | DownloadErrorKind::Foreign { .. } => say("name another one with --mirror"),
+        _ => None,
+    }
+}
+
+fn race(error: &BenchError) -> Advice {
+    match error {
+        BenchError::MakeChain(MakeChainError::Pipeline(error)) => pipeline(error),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloy_primitives::B256;
+    use eyre::{Report, WrapErr};
+    use retrie_bench::Setting;
+    use retrie_state::StoreError;
+    use retrie_telemetry::{LogFiles, Metrics, MetricsServer};
+    use std::{io, net::TcpListener};
+
+    const HASH: B256 = B256::ZERO;
+
+    fn beyond_retention() -> StateError {
+        StateError::BeyondRetention { number: 3, first: 6, retention: 6 }
+    }
+
+    fn of_datadirs() -> Vec<(DbError, &'static str)> {
+        let path = || "/data".into();
+        let version = "another version".into();
+        let (table, key, what) = (|| "Headers".into(), || "0x01".into(), || "wrong".into());
+        let (found, expected) = (|| "raw".to_owned(), || "mpt".to_owned());
+        let device = io::Error::from_raw_os_error(5);
+        vec![
+            (DbError::NoDatadir { path: path() }, "`retrie init`, or pass another --datadir"),
+            (DbError::Exists { path: path() }, "another --datadir"),
+            (DbError::InUse { path: path(), holder: "process 7".into() }, "another --datadir"),
+            (DbError::NotADatabase { path: path(), what: what() }, "another --datadir"),
+            (DbError::Unfinished { path: path(), what: what() }, "`retrie db migrate`"),
+            (DbError::Corrupt { table: table(), key: key(), what: what() }, "`retrie db verify`"),
+            (DbError::NotInitialised { path: path() }, "`retrie import`"),
+            (
+                DbError::Schema { path: path(), found: 1, supported: 2, advice: "import again" },
+                "another --datadir",
+            ),
+            (
+                DbError::BackendFormat {
+                    path: path(),
+                    backend: version,
+                    found: 1,
+                    expected: 2,
+                    advice: "import again",
+                },
+                "another --datadir",
+            ),
+            (
+                DbError::ChainMismatch {
+                    path: path(),
+                    found_id: 1,
+                    found_genesis: HASH,
+                    expected_id: 5,
+                    expected_genesis: HASH,
+                },
+                "leave out --chain",
+            ),
+            (DbError::UnknownChain { path: path(), id: 7, genesis: HASH }, "pass --chain"),
+            (
+                DbError::BackendMismatch { path: path(), found: found(), expected: expected() },
+                "--state-backend raw",
+            ),
+            (
+                DbError::BackendParameters {
+                    path: path(),
+                    backend: found(),
+                    what: "parameters",
+                    found: found(),
+                    expected: expected(),
+                },
+                "another --datadir",
+            ),
+            (
+                DbError::StateRootMismatch {
+                    path: path(),
+                    found: "shadow".into(),
+                    expected: "header".into(),
+                },
+                "--state-root shadow",
+            ),
+            (
+                DbError::System { path: path(), action: "reading".into(), source: device },
+                "`retrie db verify`",
+            ),
+        ]
+    }
+
+    fn of_chains() -> Vec<(PipelineError, &'static str)> {
+        let chain = || "mainnet".to_owned();
+        let source = || Box::new(StateError::Poisoned);
+        vec![
+            (
+                PipelineError::ForeignGenesis { got: HASH, expected: HASH, chain: chain() },
+                "--chain",
+            ),
+            (PipelineError::OtherChain { found: HASH, chain: chain(), expected: HASH }, "--chain"),
+            (PipelineError::FilesEnd { last: 3, to: 9 }, "--to"),
+            (PipelineError::GenesisBundle, "--from 1"),
+            (PipelineError::NoHeaderRoot { backend: "raw" }, "--referee mpt"),
+            (
+                PipelineError::RefereeBehind { referee: "none".into(), backend: "#3".into() },
+                "drop --referee",
+            ),
+            (PipelineError::Check { folder: "/tmp".into(), source: "full".into() }, "--scratch"),
+            (AnchorError::NoHeader { root: HASH }.into(), "(--header)"),
+            (
+                AnchorError::OtherHash { number: 3, got: HASH, expected: HASH }.into(),
+                "--header-hash",
+            ),
+            (AnchorError::NoTotalDifficulty { number: 3 }.into(), "--total-difficulty"),
+            (AnchorError::HistoryRoot { backend: "lvmt" }.into(), "--state-root native"),
+            (MigrateError::NoBodies { first: 1, last: 3 }.into(), "--history"),
+            (MigrateError::NoFirstState { number: 3, source: source() }.into(), "--history"),
+            (beyond_retention().into(), "--retention"),
+            (
+                StateError::BeyondHistory { number: 3, first: 6 }.into(),
+                "--prune.state-history.distance",
+            ),
+        ]
+    }
+
+    fn of_servers() -> Vec<(Report, &'static str)> {
+        let fault = || io::Error::other("no");
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let files = LogFiles { directory: file.path().join("x"), max_bytes: 1, max_files: 1 };
+        let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = taken.local_addr().unwrap();
+        let served = MetricsServer::start(address, Metrics::new().unwrap());
+        let path = || "/data/txpool.journal".into();
+        let chain = || "sepolia".to_owned();
+        let mut errors: Vec<(Report, &'static str)> = vec![
+            (
+                retrie_telemetry::init_logs(0, Some(files)).unwrap_err().into(),
+                "--log.file.directory",
+            ),
+            (served.unwrap_err().into(), "--metrics"),
+            (
+                JournalError::Io { action: "opening", path: path(), source: fault() }.into(),
+                "--txpool.disable-journal",
+            ),
+            (JournalError::Foreign { path: path() }.into(), "--txpool.journal"),
+            (
+                RpcError {
+                    endpoint: "http://localhost".into(),
+                    method: "eth_chainId",
+                    block: None,
+                    kind: Box::new(RpcErrorKind::WrongChain {
+                        chain: chain(),
+                        expected: 1,
+                        got: 2,
+                    }),
+                }
+                .into(),
+                "--chain and --rpc",
+            ),
+        ];
+        let kinds = [
+            DownloadErrorKind::NoMirror { chain: chain() },
+            DownloadErrorKind::NoFiles { chain: chain() },
+            DownloadErrorKind::Checksum { expected: HASH, got: HASH },
+            DownloadErrorKind::Foreign { what: "its chain".into() },
+        ];
+        for kind in kinds {
+            let error =
+                DownloadError { url: "http://localhost".into(), file: None, kind: Box::new(kind) };
+            errors.push((error.into(), "--mirror"));
+        }
+        errors
+    }
+
+    /// The facts come from the library and hold for any program, the flags from here.
+    #[test]
+    fn every_error_that_a_flag_helps_against_names_it_here_alone() {
+        let mut errors = of_servers();
+        errors.extend(of_datadirs().into_iter().map(|(error, flag)| (error.into(), flag)));
+        errors.extend(of_chains().into_iter().map(|(error, flag)| (error.into(), flag)));
+        for (error, flag) in errors {
+            let facts = format!("{error:#}");
+            assert!(!facts.contains("--") && !facts.contains("`retrie "), "{facts}");
+            let advice = of(&error).unwrap_or_else(|| panic!("no advice: {facts}"));
+            assert!(advice.contains(flag), "`{flag}` is not in: {advice}");
+        }
+    }
+
+    #[test]
+    fn causes_are_found_however_they_are_wrapped() {
+        let boxed = |error| Box::new(PipelineError::from(error));
+        let store = |error: DbError| StateError::from(StoreError::new("opening a snapshot", error));
+        let race = || BenchError::State { backend: "mpt".into(), source: beyond_retention() };
+        let deep = EngineError::TooDeepReorg { number: 3, hash: HASH, source: beyond_retention() };
+        let reports: [Report; 9] = [
+            PipelineError::Commit { first: 1, last: 3, source: boxed(beyond_retention()) }.into(),
+            PipelineError::Proof { source: Box::new(beyond_retention()) }.into(),
+            EngineError::from(PipelineError::from(beyond_retention())).into(),
+            EngineApiError::from(deep).into(),
+            DevError::from(EngineError::from(PipelineError::from(beyond_retention()))).into(),
+            race().into(),
+            BenchError::DiskFull { folder: "/data".into(), source: Box::new(race()) }.into(),
+            BenchError::from(MakeChainError::from(PipelineError::from(beyond_retention()))).into(),
+            Err::<(), _>(beyond_retention()).wrap_err("unwinding").unwrap_err(),
+        ];
+        for (index, report) in reports.iter().enumerate() {
+            let advice = of(report).unwrap_or_else(|| panic!("no advice: {report:#}"));
+            // What a full disk needs comes before what filled it.
+            let flag = if index == 6 { "--state-cache" } else { "--retention" };
+            assert!(advice.contains(flag), "{report:#}: {advice}");
+        }
+        let found = DbError::NoDatadir { path: "/data".into() };
+        let report = Report::new(PipelineError::from(store(found)));
+        assert!(of(&report).unwrap().contains("`retrie init`"), "{report:#}");
+        let setting = BenchError::Setting { setting: Setting::Blocks, what: "none".into() };
+        assert_eq!(of(&setting.into()).unwrap(), "change --blocks");
+    }
+
+    #[test]
+    fn what_no_flag_helps_against_has_no_advice() {
+        let newer = DbError::Schema {
+            path: "/data".into(),
+            found: 3,
+            supported: 2,
+            advice: "use a newer version of this program",
+        };
+        let refused = io::Error::from_raw_os_error(1);
+        let system = DbError::System { path: "/data".into(), action: "x".into(), source: refused };
+        let reports: [Report; 4] = [
+            newer.into(),
+            system.into(),
+            PipelineError::from(StateError::Poisoned).into(),
+            eyre::eyre!("--from 3 is after --to 2"),
+        ];
+        for report in reports {
+            assert_eq!(of(&report), None, "{report:#}");
+        }
+    }
+}

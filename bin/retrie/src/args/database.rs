@@ -1,0 +1,40 @@
+//! How the database is opened.
+
+use super::number::parse_size;
+use retrie_db::{OpenOptions, SyncMode};
+
+/// How the database is opened.
+#[derive(Clone, Debug, clap::Args)]
+#[command(next_help_heading = "Database")]
+pub(crate) struct DbArgs {
+    /// Limit of the database size: bytes, or with a unit (KB, MB, GB, TB; 1 KB is 1024 bytes).
+    #[arg(long = "db.max-size", value_name = "SIZE", default_value = "8TB", value_parser = parse_size)]
+    pub(crate) max_size: u64,
+    /// `durable`: a commit is on disk when it returns. `none`: a power failure may take the
+    /// database back to an earlier commit.
+    #[arg(long = "db.sync-mode", value_name = "MODE", default_value = "durable", value_parser = parse_sync)]
+    pub(crate) sync: SyncMode,
+}
+
+pub(crate) fn parse_sync(name: &str) -> Result<SyncMode, String> {
+    match name {
+        "durable" => Ok(SyncMode::Durable),
+        "none" => Ok(SyncMode::NoSync),
+        _ => Err("it is `durable` or `none`".into()),
+    }
+}
+
+impl DbArgs {
+    /// The database's options.
+    pub(crate) fn options(&self) -> OpenOptions {
+        // MDBX opens a file of another size for writing only.
+        let whole = |bytes: u64| bytes.max(1).checked_next_multiple_of(64 << 10).unwrap_or(bytes);
+        OpenOptions {
+            map_limit: whole(self.max_size),
+            // The file of a small database stays small.
+            growth_step: whole((self.max_size / 8).min(1 << 30)),
+            sync: self.sync,
+            ..OpenOptions::default()
+        }
+    }
+}

@@ -1,0 +1,255 @@
+//! How much of the past is kept.
+
+use eyre::bail;
+use retrie_chainspec::ChainSpec;
+use retrie_db::{Kept, KeptBlocks};
+use retrie_state::FlatHistory;
+
+/// Blocks of history that a full node keeps: reth's `MINIMUM_PRUNING_DISTANCE`.
+const FULL_NODE_DISTANCE: u64 = 10_064;
+
+/// How much of the past is kept, in reth's words. Accounts and storage have one history here, so
+/// reth's `--prune.account-history.*` and `--prune.storage-history.*` are one flag. What can be
+/// reverted (`--retention`) is kept in any case.
+#[derive(Clone, Debug, clap::Args)]
+#[command(next_help_heading = "Pruning")]
+pub(crate) struct PruneArgs {
+    /// Keep the history of states and the receipts of the last 10,064 blocks alone, and no bodies
+    /// from before the merge, as a full node does. Without it all are kept. The other pruning flags
+    /// go before it.
+    #[arg(long)]
+    full: bool,
+    /// Keep the history of the last BLOCKS blocks: their states can be read. Of several numbers the
+    /// largest counts. Backends that keep old states themselves (`mpt-archive`, `cole`)
+    /// have this history beside their own only if it is asked for.
+    #[arg(
+        long = "prune.state-history.distance",
+        visible_aliases = ["prune.account-history.distance", "prune.storage-history.distance"],
+        value_name = "BLOCKS"
+    )]
+    history_distance: Vec<u64>,
+    /// Keep no history of states.
+    #[arg(long = "prune.state-history.full", conflicts_with = "history_distance")]
+    no_history: bool,
+    /// Keep the receipts of the last BLOCKS blocks.
+    #[arg(
+        long = "prune.receipts.distance",
+        value_name = "BLOCKS",
+        conflicts_with_all = ["receipts_before", "no_receipts"]
+    )]
+    receipts_distance: Option<u64>,
+    /// Keep the receipts of this block and of those after it.
+    #[arg(
+        long = "prune.receipts.before",
+        value_name = "BLOCK_NUMBER",
+        conflicts_with = "no_receipts"
+    )]
+    receipts_before: Option<u64>,
+    /// Keep no receipts but those of blocks that can be reverted.
+    #[arg(long = "prune.receipts.full")]
+    no_receipts: bool,
+    /// Keep no bodies of blocks from before the merge: their transactions, ommers, receipts.
+    #[arg(long = "prune.bodies.pre-merge", conflicts_with_all = ["bodies_distance", "bodies_before"])]
+    no_bodies_before_merge: bool,
+    /// Keep the bodies of the last BLOCKS blocks.
+    #[arg(long = "prune.bodies.distance", value_name = "BLOCKS", conflicts_with = "bodies_before")]
+    bodies_distance: Option<u64>,
+    /// Keep the bodies of this block and of those after it.
+    #[arg(long = "prune.bodies.before", value_name = "BLOCK_NUMBER")]
+    bodies_before: Option<u64>,
+    /// Find transactions by their hashes in the last BLOCKS blocks.
+    #[arg(
+        long = "prune.transaction-lookup.distance",
+        visible_alias = "prune.transactionlookup.distance",
+        value_name = "BLOCKS",
+        conflicts_with_all = ["lookup_before", "no_lookup"]
+    )]
+    lookup_distance: Option<u64>,
+    /// Find transactions by their hashes from this block on.
+    #[arg(
+        long = "prune.transaction-lookup.before",
+        visible_alias = "prune.transactionlookup.before",
+        value_name = "BLOCK_NUMBER",
+        conflicts_with = "no_lookup"
+    )]
+    lookup_before: Option<u64>,
+    /// Find transactions by their hashes in blocks alone that can be reverted.
+    #[arg(long = "prune.transaction-lookup.full", visible_alias = "prune.transactionlookup.full")]
+    no_lookup: bool,
+    /// Refused: senders are kept with their transactions and go with the bodies.
+    #[arg(
+        long = "prune.sender-recovery.full",
+        visible_aliases = [
+            "prune.sender-recovery.distance",
+            "prune.sender-recovery.before",
+            "prune.senderrecovery.full",
+            "prune.senderrecovery.distance",
+            "prune.senderrecovery.before",
+        ],
+        value_name = "BLOCKS",
+        num_args = 0..=1,
+        default_missing_value = "full",
+        hide = true,
+        value_parser = refuse_senders
+    )]
+    senders: Option<Never>,
+}
+
+/// The value of a flag that is always refused.
+#[derive(Clone, Copy, Debug)]
+enum Never {}
+
+fn refuse_senders(_: &str) -> Result<Never, String> {
+    Err("senders are kept in the rows of their transactions, 20 bytes each, so there is nothing to \
+         prune but both: --prune.bodies.distance or --prune.bodies.before"
+        .into())
+}
+
+/// Generations in which an ommer may lie (yellow paper 11.1): the rules look at that many bodies.
+const OMMERS_REACH: u64 = 7;
+
+impl PruneArgs {
+    /// The state store's option. A backend that keeps old states itself needs no other history of
+    /// them, but may have one.
+    pub(super) fn flat_history(&self, backend_has_history: bool) -> FlatHistory {
+        match self.history_distance.iter().max() {
+            _ if self.no_history => FlatHistory::Off,
+            Some(blocks) => FlatHistory::Last(*blocks),
+            None if backend_has_history => FlatHistory::Off,
+            None if self.full => FlatHistory::Last(FULL_NODE_DISTANCE),
+            None => FlatHistory::All,
+        }
+    }
+
+    /// The database's option on this chain, where `retention` blocks can be reverted.
+    pub(super) fn kept(&self, spec: &ChainSpec, retention: u64) -> eyre::Result<Kept> {
+        if let Some(never) = self.senders {
+            match never {}
+        }
+        let merge = spec.merge_block();
+        if self.no_bodies_before_merge && merge.is_none() {
+            bail!(
+                "--prune.bodies.pre-merge: it is not known where chain {} was merged; name the \
+                 block: --prune.bodies.before",
+                spec.name()
+            );
+        }
+        let merge = merge
+            .filter(|_| self.no_bodies_before_merge || self.full && self.bodies_distance.is_none());
+        let receipts = self.receipts_distance.or_else(|| self.full.then_some(FULL_NODE_DISTANCE));
+        Ok(Kept {
+            bodies: kept_blocks(
+                false,
+                self.bodies_distance,
+                self.bodies_before.or(merge),
+                retention.max(OMMERS_REACH),
+            ),
+            receipts: kept_blocks(self.no_receipts, receipts, self.receipts_before, retention),
+            lookup: kept_blocks(
+                self.no_lookup,
+                self.lookup_distance,
+                self.lookup_before,
+                retention,
+            ),
+        })
+    }
+}
+
+/// What the three flags of one part ask for, but always the last `least` blocks.
+fn kept_blocks(none: bool, distance: Option<u64>, before: Option<u64>, least: u64) -> KeptBlocks {
+    let last = |blocks: u64| KeptBlocks { from: u64::MAX, last: blocks.max(least) };
+    match (before, distance) {
+        _ if none => last(0),
+        (Some(from), _) => KeptBlocks { from, last: least },
+        (None, Some(blocks)) => last(blocks),
+        (None, None) => KeptBlocks::default(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use retrie_chainspec::parse_chain;
+
+    #[derive(clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        prune: PruneArgs,
+    }
+
+    fn kept_on(chain: &str, line: &str) -> Result<(FlatHistory, Kept), String> {
+        let words = ["retrie"].into_iter().chain(line.split_whitespace());
+        let line: Line = clap::Parser::try_parse_from(words).map_err(|error| error.to_string())?;
+        let spec = parse_chain(chain).unwrap();
+        let kept = line.prune.kept(&spec, 128).map_err(|error| error.to_string())?;
+        let (plain, own) = (line.prune.flat_history(false), line.prune.flat_history(true));
+        // Where the backend has a history, another one is there only if it is asked for.
+        let is_asked_for = !line.prune.history_distance.is_empty();
+        assert_eq!(own, if is_asked_for { plain } else { FlatHistory::Off }, "{:?}", line.prune);
+        Ok((plain, kept))
+    }
+
+    const MERGE: u64 = 15_537_394;
+
+    const fn last(last: u64) -> KeptBlocks {
+        KeptBlocks { from: u64::MAX, last }
+    }
+
+    const fn before(from: u64) -> KeptBlocks {
+        KeptBlocks { from, last: 128 }
+    }
+
+    #[test]
+    fn what_is_pruned_is_what_the_flags_of_reth_say() {
+        let all = Kept::default();
+        let bodies = |bodies| Kept { bodies, ..all };
+        let receipts = |receipts| Kept { receipts, ..all };
+        let lookup = |lookup| Kept { lookup, ..all };
+        let full = Kept { bodies: before(MERGE), receipts: last(10_064), ..all };
+        for (line, changes, kept) in [
+            ("", FlatHistory::All, all),
+            ("--full", FlatHistory::Last(10_064), full),
+            ("--prune.state-history.distance 7", FlatHistory::Last(7), all),
+            (
+                "--full --prune.account-history.distance 20000 \
+                 --prune.storage-history.distance=15000",
+                FlatHistory::Last(20_000),
+                full,
+            ),
+            ("--prune.state-history.full --full", FlatHistory::Off, full),
+            (
+                "--full --prune.receipts.distance 300 --prune.bodies.distance 500",
+                FlatHistory::Last(10_064),
+                Kept { bodies: last(500), receipts: last(300), ..all },
+            ),
+            ("--prune.receipts.distance 3", FlatHistory::All, receipts(last(128))),
+            ("--prune.receipts.full", FlatHistory::All, receipts(last(128))),
+            ("--prune.receipts.before 99", FlatHistory::All, receipts(before(99))),
+            ("--prune.bodies.pre-merge", FlatHistory::All, bodies(before(MERGE))),
+            ("--prune.bodies.before 99", FlatHistory::All, bodies(before(99))),
+            ("--prune.bodies.distance 1000", FlatHistory::All, bodies(last(1000))),
+            ("--prune.transaction-lookup.full", FlatHistory::All, lookup(last(128))),
+            ("--prune.transactionlookup.distance 200", FlatHistory::All, lookup(last(200))),
+            ("--prune.transaction-lookup.before 9", FlatHistory::All, lookup(before(9))),
+        ] {
+            assert_eq!(kept_on("mainnet", line), Ok((changes, kept)), "{line}");
+        }
+        for both in [
+            "--prune.state-history.full --prune.account-history.distance 7",
+            "--prune.receipts.full --prune.receipts.before 7",
+            "--prune.receipts.distance 7 --prune.receipts.before 7",
+            "--prune.bodies.distance 7 --prune.bodies.before 7",
+            "--prune.bodies.pre-merge --prune.bodies.before 7",
+            "--prune.transaction-lookup.full --prune.transaction-lookup.before 7",
+        ] {
+            assert!(
+                kept_on("mainnet", both).unwrap_err().contains("cannot be used with"),
+                "{both}"
+            );
+        }
+        for senders in ["--prune.sender-recovery.full", "--prune.senderrecovery.distance 7"] {
+            let error = kept_on("mainnet", senders).unwrap_err();
+            assert!(error.contains("rows of their transactions"), "{error}");
+        }
+    }
+}

@@ -1,0 +1,27 @@
+//! What a race leaves behind, however it ends.
+
+use retrie_bench::{
+    paper::{Paper, references},
+    report::{BenchResult, Reference},
+};
+
+/// What a race has measured. What was measured is not lost with what was not.
+#[derive(Debug)]
+pub(super) struct Measured {
+    pub(super) results: Vec<BenchResult>,
+    /// What a reader has to know about them.
+    pub(super) notes: Vec<String>,
+    /// Figures of papers that belong beside them.
+    pub(super) references: Vec<Reference>,
+    /// How it ended.
+    pub(super) ended: eyre::Result<()>,
+}
+
+impl Measured {
+    /// Nothing yet, of this workload: beside it belong the figures of all papers that have run it.
+    pub(super) fn on(workload: &str) -> Self {
+        let mut references: Vec<_> = Paper::ALL.into_iter().flat_map(references).collect();
+        references.retain(|figure| figure.workload == workload);
+        Self { results: Vec::new(), notes: Vec::new(), references, ended: Ok(()) }
+    }
+}

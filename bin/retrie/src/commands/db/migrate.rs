@@ -1,0 +1,182 @@
+//! `retrie db migrate`: the chain of a datadir into a new one, on another backend.
+
+use crate::{
+    args::{BackendArgs, ChainArgs, DbArgs, Hash, PruneArgs, StateArgs},
+    commands::existing::Existing,
+    output::{Output, grouped, say},
+    progress::{LINE_EVERY, Progress},
+};
+use eyre::{Context, bail};
+use retrie_db::StateRootMode;
+use retrie_pipeline::{
+    ChainOptions, End, Migrated, Migration, MigrationStep, verify::referee_name,
+};
+use retrie_telemetry::{Metrics, MetricsServer};
+use std::{
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    sync::{Arc, atomic::AtomicBool},
+    time::Instant,
+};
+
+/// `--referee` of a new datadir without one.
+const NO_REFEREE: &str = "none";
+
+/// Arguments of `retrie db migrate`.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    chain: ChainArgs,
+    /// The state store of the new datadir; `retrie import --help` lists them.
+    #[arg(long, value_name = "BACKEND")]
+    to: String,
+    /// Execute all blocks again, so that the new datadir has every state that an import would leave.
+    /// Without it the latest state alone is moved, and the new chain cannot go back below it.
+    #[arg(long)]
+    history: bool,
+    /// Hash function of the new state store, for comparison only; `mpt-archive` has the choice.
+    #[arg(long, value_name = "HASH")]
+    hash: Option<Hash>,
+    /// What header state roots mean in the new datadir. [default: `native` of a native chain, `header`
+    /// with backends that have Ethereum's roots, else `shadow`]
+    #[arg(long, value_name = "MODE")]
+    state_root: Option<StateRootMode>,
+    /// The backend that checks header state roots in the new datadir, or `none`. [default: that of
+    /// the old one, unless the new backend has Ethereum's roots itself]
+    #[arg(long, value_name = "BACKEND")]
+    referee: Option<String>,
+    /// How many blocks can be reverted.
+    #[arg(long, value_name = "BLOCKS", default_value_t = 128)]
+    retention: u64,
+    #[command(flatten)]
+    prune: PruneArgs,
+    #[command(flatten)]
+    backends: BackendArgs,
+    #[command(flatten)]
+    db: DbArgs,
+    /// Serve Prometheus metrics on this address.
+    #[arg(long, value_name = "ADDR:PORT", help_heading = "Metrics")]
+    metrics: Option<SocketAddr>,
+    /// The new datadir.
+    #[arg(value_name = "NEW_DATA_DIR")]
+    new: PathBuf,
+}
+
+impl Args {
+    /// Runs the command. The old datadir is read only; the new one is whole when this returns, or
+    /// says of itself that it is not.
+    pub(crate) fn run(self, stop: &AtomicBool) -> eyre::Result<()> {
+        let start = Instant::now();
+        let metrics = Metrics::new().wrap_err("registering the metrics")?;
+        let _server = self
+            .metrics
+            .map(|address| MetricsServer::start(address, metrics.clone()))
+            .transpose()?;
+        let old = Existing::open(&self.chain)?;
+        let metadata = old.db.metadata()?;
+        let from = Arc::new(old.db.begin_read()?);
+        let backend = old.backend(&metadata, &self.backends)?;
+        let had = referee_name(&from, &metadata)?;
+        let to = self.options(&old, metadata.state_root, had)?;
+        let (checks, name) = (to.referee.is_some(), to.backend.identity().name);
+        let migration = Migration { from: &from, backend, to, history: self.history };
+        let mut shown = Shown::default();
+        let migrated = migration.run(&metrics, stop, &mut |step| shown.update(step));
+        shown.finish();
+        let migrated = migrated?;
+        if migrated.end == End::Stopped {
+            bail!(
+                "stopped; {} is not whole yet: run the same command again to go on",
+                self.new.display()
+            );
+        }
+        report(&self.new, name, &migrated, start)?;
+        if migrated.roots_checked == 0 && !checks && metadata.state_root == StateRootMode::Header {
+            tracing::info!(
+                "no state root was compared with a header's, as {name} does not compute Ethereum's"
+            );
+        }
+        Ok(())
+    }
+
+    /// How the new datadir is opened: as the flags say, and else as the old one, whose referee `had`
+    /// names.
+    fn options(
+        &self,
+        old: &Existing,
+        old_mode: StateRootMode,
+        had: Option<String>,
+    ) -> eyre::Result<ChainOptions> {
+        let is_given = self.referee.is_some();
+        let native = (old_mode == StateRootMode::Native).then_some(StateRootMode::Native);
+        let args = StateArgs {
+            state_backend: self.to.clone(),
+            hash: self.hash,
+            state_root: self.state_root.or(native),
+            referee: self.referee.clone().or(had).filter(|name| name != NO_REFEREE),
+            retention: self.retention,
+            prune: self.prune.clone(),
+            backends: self.backends.clone(),
+        };
+        let mut options = args.chain_options(old.spec()?, &self.new, self.db.options())?;
+        if !is_given && options.backend.capabilities().ethereum_root {
+            options.referee = None;
+        }
+        Ok(options)
+    }
+}
+
+fn report(new: &Path, name: &str, migrated: &Migrated, start: Instant) -> eyre::Result<()> {
+    let out = Output::default();
+    let Migrated { first_state, entries, roots_checked, executed, tip, roots, .. } = migrated;
+    let root = roots.map(|roots| roots.own).unwrap_or_default();
+    say!(
+        out,
+        "{}: backend {name}, states from block {} to block {tip}, root {root}; {} entries loaded, {} \
+         blocks executed, {} state roots checked; {:.1} s",
+        new.display(),
+        first_state.number,
+        grouped(*entries),
+        grouped(executed.blocks),
+        grouped(*roots_checked),
+        start.elapsed().as_secs_f64()
+    );
+    Ok(())
+}
+
+/// Shows how far it is.
+#[derive(Default)]
+struct Shown {
+    blocks: Option<Progress>,
+    told: Option<Instant>,
+}
+
+impl Shown {
+    fn update(&mut self, step: MigrationStep<'_>) {
+        let line = match step {
+            MigrationStep::Blocks { report, total } => {
+                return self
+                    .blocks
+                    .get_or_insert_with(|| Progress::new(Some(total)))
+                    .update(report);
+            }
+            MigrationStep::Rows { done, total } => {
+                format!("copied {} of {} blocks", grouped(done), grouped(total))
+            }
+            MigrationStep::Codes { accounts } => {
+                format!("copied the code of {} accounts", grouped(accounts))
+            }
+            MigrationStep::Entries { entries } => format!("loaded {} entries", grouped(entries)),
+        };
+        if self.told.get_or_insert_with(Instant::now).elapsed() >= LINE_EVERY {
+            self.told = Some(Instant::now());
+            tracing::info!("{line}");
+        }
+    }
+
+    fn finish(&self) {
+        if let Some(blocks) = &self.blocks {
+            blocks.finish();
+        }
+    }
+}

@@ -1,0 +1,222 @@
+//! [`View`]: the chain at one moment, for reading.
+
+use crate::live::{LiveChain, Moment};
+use alloy_consensus::transaction::Recovered;
+use alloy_primitives::{B256, Bytes, U256, map::HashSet};
+use retrie_chainspec::primitives::{Header, Receipt, RecoveredBlock, SealedHeader, Transaction};
+use retrie_db::{ChainRead, ReadTxn, StoredTransaction};
+use retrie_pipeline::{BlockWithReceipts, ExecutedBlock, PipelineError, StatePatch};
+use retrie_state::BlockRef;
+use std::{fmt, sync::Arc};
+
+/// The chain at one moment, in memory and below.
+#[derive(Clone)]
+pub struct View {
+    live: LiveChain,
+    moment: Arc<Moment>,
+    read: Arc<ReadTxn>,
+}
+
+impl fmt::Debug for View {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("View").field("head", &self.moment.head).finish_non_exhaustive()
+    }
+}
+
+impl View {
+    pub(crate) fn new(live: LiveChain, moment: Arc<Moment>, read: ReadTxn) -> Self {
+        Self { live, moment, read: Arc::new(read) }
+    }
+
+    /// The live chain that this is a view of.
+    pub const fn live(&self) -> &LiveChain {
+        &self.live
+    }
+
+    /// Place of this view's moment among those of this run.
+    pub(crate) fn sequence(&self) -> u64 {
+        self.moment.sequence
+    }
+
+    /// Header of the head.
+    pub fn head(&self) -> &SealedHeader {
+        &self.moment.head
+    }
+
+    /// The block that the consensus client calls safe, if it has named one.
+    pub fn safe(&self) -> Option<BlockRef> {
+        self.moment.safe
+    }
+
+    /// The block that the consensus client calls final, if it has named one.
+    pub fn finalized(&self) -> Option<BlockRef> {
+        self.moment.finalized
+    }
+
+    /// The durable part of the chain.
+    pub fn durable(&self) -> &ReadTxn {
+        &self.read
+    }
+
+    /// Hash of the canonical block `number`.
+    ///
+    /// # Errors
+    /// If the database fails; so for all that follow.
+    pub fn canonical_hash(&self, number: u64) -> Result<Option<B256>, PipelineError> {
+        if number > self.moment.head.number {
+            return Ok(None);
+        }
+        if let Some(block) = self.in_memory(number) {
+            return Ok(Some(block.block().hash()));
+        }
+        Ok(self.read.canonical_hash(number)?)
+    }
+
+    /// Whether the block is canonical.
+    pub fn is_canonical(&self, hash: &B256) -> Result<bool, PipelineError> {
+        // Not what the database says: it may have moved on.
+        match self.block_number(hash)? {
+            Some(number) => Ok(self.canonical_hash(number)? == Some(*hash)),
+            None => Ok(false),
+        }
+    }
+
+    /// Number of a known block.
+    pub fn block_number(&self, hash: &B256) -> Result<Option<u64>, PipelineError> {
+        match self.moment.blocks.get(hash) {
+            Some(block) => Ok(Some(block.block().number)),
+            None => Ok(self.read.block_number(hash)?),
+        }
+    }
+
+    /// Header of a known block, canonical or not.
+    pub fn header(&self, hash: &B256) -> Result<Option<SealedHeader>, PipelineError> {
+        if *hash == self.moment.head.hash() {
+            return Ok(Some(self.moment.head.clone()));
+        }
+        if let Some(block) = self.moment.blocks.get(hash) {
+            return Ok(Some(block.block().clone_sealed_header()));
+        }
+        Ok(self.read.header(hash)?.map(|header: Header| SealedHeader::new(header, *hash)))
+    }
+
+    /// Header of the canonical block `number`.
+    pub fn header_by_number(&self, number: u64) -> Result<Option<SealedHeader>, PipelineError> {
+        match self.canonical_hash(number)? {
+            Some(hash) => self.header(&hash),
+            None => Ok(None),
+        }
+    }
+
+    /// A known block, canonical or not, with the senders of its transactions.
+    pub fn block(&self, hash: &B256) -> Result<Option<Arc<RecoveredBlock>>, PipelineError> {
+        if let Some(block) = self.moment.blocks.get(hash) {
+            return Ok(Some(block.data.block.clone()));
+        }
+        Ok(self.read.recovered_block(hash)?.map(Arc::new))
+    }
+
+    /// Receipts of a known block; `None` also if they are not kept.
+    pub fn receipts(&self, hash: &B256) -> Result<Option<Arc<Vec<Receipt>>>, PipelineError> {
+        if let Some(block) = self.moment.blocks.get(hash) {
+            return Ok(Some(block.data.receipts.clone()));
+        }
+        Ok(self.read.receipts(hash)?.map(Arc::new))
+    }
+
+    /// A known block with its receipts; `None` also if these are not kept.
+    pub fn block_with_receipts(
+        &self,
+        hash: &B256,
+    ) -> Result<Option<BlockWithReceipts>, PipelineError> {
+        let Some(block) = self.block(hash)? else { return Ok(None) };
+        Ok(self.receipts(hash)?.map(|receipts| BlockWithReceipts { block, receipts }))
+    }
+
+    /// A canonical transaction by its hash.
+    pub fn transaction(&self, hash: &B256) -> Result<Option<StoredTransaction>, PipelineError> {
+        for block in &self.moment.canonical {
+            let block = block.block();
+            let transactions = &block.body().transactions;
+            if let Some(index) = transactions.iter().position(|one| one.hash() == hash) {
+                return Ok(Some(StoredTransaction {
+                    transaction: transactions[index].clone(),
+                    sender: block.senders()[index],
+                    block: BlockRef::new(block.number, block.hash()),
+                    index: index as u32,
+                }));
+            }
+        }
+        let found = self.read.transaction_by_hash(hash)?;
+        // What was durable when this view was taken may be canonical no longer.
+        match found {
+            Some(found) if self.is_canonical(&found.block.hash)? => Ok(Some(found)),
+            _ => Ok(None),
+        }
+    }
+
+    /// The transactions of the canonical blocks that need not be durable, in order.
+    pub(crate) fn transactions_in_memory(&self) -> Vec<Recovered<Transaction>> {
+        let blocks = self.moment.canonical.iter();
+        blocks.flat_map(|block| block.block().clone_transactions_recovered()).collect()
+    }
+
+    /// Their hashes.
+    pub(crate) fn transaction_hashes_in_memory(&self) -> HashSet<B256> {
+        let transactions =
+            self.moment.canonical.iter().flat_map(|block| &block.block().body().transactions);
+        transactions.map(|transaction| *transaction.hash()).collect()
+    }
+
+    /// Sum of the difficulties up to and with a known block.
+    pub fn total_difficulty(&self, hash: &B256) -> Result<Option<U256>, PipelineError> {
+        match self.moment.blocks.get(hash) {
+            Some(block) => Ok(Some(block.chain.total_difficulty)),
+            None => Ok(self.read.total_difficulty(hash)?),
+        }
+    }
+
+    /// Root that the node's own backend gave a known block, whatever its header says.
+    pub fn state_root(&self, hash: &B256) -> Result<Option<B256>, PipelineError> {
+        match self.moment.blocks.get(hash) {
+            Some(block) => Ok(Some(block.states.own.root())),
+            None => Ok(self.read.root(hash, self.live.chain().state().identity().name)?),
+        }
+    }
+
+    /// A block in memory with its state.
+    pub(crate) fn executed(&self, hash: &B256) -> Option<&Arc<ExecutedBlock>> {
+        self.moment.blocks.get(hash)
+    }
+
+    /// Contract code by its hash.
+    pub fn code(&self, hash: &B256) -> Result<Option<Bytes>, PipelineError> {
+        for block in self.moment.blocks.values() {
+            if let Some((_, code)) = block.codes.iter().find(|(known, _)| known == hash) {
+                return Ok(Some(code.clone()));
+            }
+        }
+        let patch = self.moment.patch.iter().flat_map(|patch| &patch.codes);
+        if let Some((_, code)) = patch.into_iter().find(|(known, _)| known == hash) {
+            return Ok(Some(code.clone()));
+        }
+        Ok(self.read.code(hash)?)
+    }
+
+    /// The head, if it is in memory.
+    pub(crate) fn top_in_memory(&self) -> Option<&Arc<ExecutedBlock>> {
+        self.moment.canonical.last()
+    }
+
+    /// What the user of a dev chain has changed of the state after a block, the head. It shows in
+    /// what is read of that state, and enters the root with the next block.
+    pub(crate) fn patch(&self, hash: &B256) -> Option<&Arc<StatePatch>> {
+        self.moment.patch.as_ref().filter(|_| self.moment.head.hash() == *hash)
+    }
+
+    fn in_memory(&self, number: u64) -> Option<&Arc<ExecutedBlock>> {
+        let canonical = &self.moment.canonical;
+        let first = canonical.first()?.block().number;
+        canonical.get(usize::try_from(number.checked_sub(first)?).ok()?)
+    }
+}

@@ -1,0 +1,186 @@
+//! The thread that makes imported blocks durable while the next ones execute.
+
+use crate::{Chain, ExecutedBlock, PipelineError, Proposals};
+use alloy_primitives::B256;
+use crossbeam_channel::{Receiver, Sender, TryRecvError, bounded};
+use retrie_db::{NewBlock, WriteTxn};
+use retrie_telemetry::Metrics;
+use std::{sync::Arc, time::Instant};
+
+/// Canonical blocks, each the child of the one before, the first of the durable tip.
+#[derive(Debug)]
+pub(super) struct CommitJob {
+    pub(super) blocks: Vec<Arc<ExecutedBlock>>,
+    /// Notes to be left with them.
+    pub(super) notes: Vec<Note>,
+}
+
+/// Name and content.
+type Note = (&'static str, Vec<u8>);
+
+type Outcome = Result<Vec<B256>, PipelineError>;
+
+/// One commit at a time runs in the background; a second one waits for it.
+#[derive(Debug)]
+pub(super) struct Committer<'a> {
+    chain: &'a Chain,
+    jobs: Sender<CommitJob>,
+    outcomes: Receiver<Outcome>,
+    running: bool,
+}
+
+impl<'a> Committer<'a> {
+    pub(super) fn start<'scope>(
+        chain: &'a Chain,
+        metrics: Metrics,
+        scope: &'scope std::thread::Scope<'scope, 'a>,
+    ) -> Result<Self, PipelineError> {
+        let (jobs, inbox) = bounded::<CommitJob>(1);
+        let (outbox, outcomes) = bounded(1);
+        std::thread::Builder::new()
+            .name("import-commit".into())
+            .spawn_scoped(scope, move || {
+                for job in inbox {
+                    let start = Instant::now();
+                    let outcome = commit(chain, &job);
+                    metrics.commit_seconds.observe(start.elapsed().as_secs_f64());
+                    if let (Ok(_), Some(last)) = (&outcome, job.blocks.last()) {
+                        metrics.durable.set(last.block().number as i64);
+                    }
+                    if outbox.send(outcome).is_err() {
+                        return;
+                    }
+                }
+            })
+            .map_err(|source| PipelineError::Io {
+                action: "starting thread import-commit".into(),
+                source,
+            })?;
+        Ok(Self { chain, jobs, outcomes, running: false })
+    }
+
+    /// Starts a commit; waits for the one before and returns the hashes that it made durable.
+    pub(super) fn send(&mut self, job: CommitJob) -> Outcome {
+        let done = self.wait()?;
+        self.jobs.send(job).map_err(|_| PipelineError::Thread { thread: "import-commit" })?;
+        self.running = true;
+        Ok(done)
+    }
+
+    /// Whether a commit is under way, or its outcome not taken.
+    pub(super) const fn is_running(&self) -> bool {
+        self.running
+    }
+
+    /// Waits for the running commit, if there is one.
+    pub(super) fn wait(&mut self) -> Outcome {
+        if !std::mem::take(&mut self.running) {
+            return Ok(Vec::new());
+        }
+        self.outcomes.recv().map_err(|_| PipelineError::Thread { thread: "import-commit" })?
+    }
+
+    /// What the running commit has made durable, once it is done.
+    pub(super) fn poll(&mut self) -> Result<Option<Vec<B256>>, PipelineError> {
+        if !self.running {
+            return Ok(None);
+        }
+        let outcome = match self.outcomes.try_recv() {
+            Err(TryRecvError::Empty) => return Ok(None),
+            outcome => outcome.map_err(|_| PipelineError::Thread { thread: "import-commit" })?,
+        };
+        self.running = false;
+        outcome.map(Some)
+    }
+
+    /// Stores blocks that are not canonical, at once: they are rare, and must not be lost when the
+    /// tree forgets them.
+    pub(super) fn side_blocks(&self, blocks: &[Arc<ExecutedBlock>]) -> Result<(), PipelineError> {
+        if blocks.is_empty() {
+            return Ok(());
+        }
+        let mut txn = self.chain.db.begin_write()?;
+        for block in blocks {
+            write_block(self.chain, &mut txn, block, Place::Side)?;
+        }
+        Ok(txn.commit()?)
+    }
+
+    /// Leaves notes at once, if there are any.
+    pub(super) fn notes(
+        &self,
+        notes: impl ExactSizeIterator<Item = Note>,
+    ) -> Result<(), PipelineError> {
+        if notes.len() == 0 {
+            return Ok(());
+        }
+        let mut txn = self.chain.db.begin_write()?;
+        for (name, note) in notes {
+            txn.put_note(name, &note)?;
+        }
+        Ok(txn.commit()?)
+    }
+
+    /// Takes the durable chain back to block `number`, and stores `side` blocks with it.
+    pub(super) fn revert(
+        &self,
+        number: u64,
+        side: &[Arc<ExecutedBlock>],
+    ) -> Result<(), PipelineError> {
+        self.chain.revert_with(number, |txn| {
+            side.iter().try_for_each(|block| write_block(self.chain, txn, block, Place::Side))
+        })
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Canonical,
+    Side,
+}
+
+fn commit(chain: &Chain, job: &CommitJob) -> Outcome {
+    commit_blocks(chain, job).map_err(|source| {
+        let number =
+            |block: Option<&Arc<ExecutedBlock>>| block.map_or(0, |b| b.block().header().number);
+        PipelineError::Commit {
+            first: number(job.blocks.first()),
+            last: number(job.blocks.last()),
+            source: Box::new(source),
+        }
+    })
+}
+
+fn commit_blocks(chain: &Chain, job: &CommitJob) -> Outcome {
+    let CommitJob { blocks, notes } = job;
+    let proposals: Vec<Proposals> = blocks.iter().map(|block| block.states.clone()).collect();
+    chain.commit(&proposals, |txn| {
+        for block in blocks {
+            write_block(chain, txn, block, Place::Canonical)?;
+        }
+        notes.iter().try_for_each(|(name, note)| Ok(txn.put_note(name, note)?))
+    })?;
+    Ok(blocks.iter().map(|block| block.block().hash()).collect())
+}
+
+fn write_block(
+    chain: &Chain,
+    txn: &mut WriteTxn,
+    block: &ExecutedBlock,
+    place: Place,
+) -> Result<(), PipelineError> {
+    let hash = block.block().hash();
+    let new = NewBlock::recovered(
+        block.block(),
+        Some(&block.data.receipts),
+        block.chain.total_difficulty,
+    );
+    match place {
+        Place::Canonical => txn.insert_block(&new)?,
+        Place::Side => txn.insert_side_block(&new)?,
+    }
+    for (hash, code) in &block.codes {
+        txn.insert_code(hash, code)?;
+    }
+    chain.states.write_roots(txn, hash, block.roots())
+}

@@ -1,0 +1,67 @@
+//! What belongs to a block and is stored nowhere: the block is executed again for it.
+
+use crate::{RpcContext, RpcError, RpcResult, words::block_failure};
+use alloy_hardforks::EthereumHardforks;
+use alloy_primitives::B256;
+use retrie_chainspec::primitives::RecoveredBlock;
+use retrie_engine::View;
+use retrie_execution::{BlockAccessList, execute_block, execute_block_with_observer};
+use retrie_state::{At, Proposal};
+use std::sync::Arc;
+
+/// The block access list (EIP-7928), which blocks do not carry: the block is executed again. `None`
+/// before Amsterdam.
+pub(crate) fn access_list(
+    rpc: &RpcContext,
+    view: &View,
+    block: &RecoveredBlock,
+) -> RpcResult<Option<BlockAccessList>> {
+    if block.header().block_access_list_hash.is_none() || block.number == 0 {
+        return Ok(None);
+    }
+    let state = view.state_before(block)?;
+    let spec = rpc.live.spec().for_header(block.header());
+    let outcome = execute_block(&spec, block, state.input()).map_err(block_failure)?;
+    Ok(outcome.access_list)
+}
+
+/// The state roots after each transaction, which receipts before Byzantium hold in place of a
+/// status. They are stored nowhere: the block is executed again, with one throw-away proposal per
+/// transaction. `None` from Byzantium on, where the backend has other roots than Ethereum's, and
+/// where the state below the block is no longer kept.
+pub(crate) fn intermediate_roots(
+    rpc: &RpcContext,
+    view: &View,
+    block: &RecoveredBlock,
+) -> RpcResult<Option<Arc<[B256]>>> {
+    let header = block.sealed_header();
+    let spec = rpc.live.spec();
+    let store = rpc.live.chain().state();
+    let has_roots = store.backend().capabilities().ethereum_root;
+    if spec.is_byzantium_active_at_block(header.number) || header.number == 0 || !has_roots {
+        return Ok(None);
+    }
+    let kept = &rpc.eth.roots;
+    if let Some(roots) = kept.get(&block.hash()) {
+        return Ok(Some(roots));
+    }
+    let parent = header.parent_hash;
+    if store.begin(At::Block(parent)).is_err() {
+        return Ok(None);
+    }
+    let state = view.state(&parent)?;
+    let mut last: Option<Proposal> = None;
+    let mut roots = Vec::new();
+    let spec = spec.for_header(header.header());
+    let executed = execute_block_with_observer(&spec, block, state.input(), &mut |_, delta| {
+        let at = last.as_ref().map_or(At::Block(parent), At::Proposal);
+        let proposal = store.begin(at)?.finish(&delta)?;
+        roots.push(proposal.root());
+        last = Some(proposal);
+        Ok(())
+    });
+    executed.map_err(|error| RpcError::Internal(error.to_string()))?;
+    let roots: Arc<[B256]> = roots.into();
+    kept.insert(block.hash(), roots.clone());
+    Ok(Some(roots))
+}

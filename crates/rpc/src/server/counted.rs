@@ -1,0 +1,337 @@
+//! A WebSocket connection whose bytes count as they are read, and whose frames are never long.
+
+use super::budget::{Held, PATIENCE};
+use parking_lot::Mutex;
+use std::{
+    io,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    time::{Instant, Sleep, sleep},
+};
+
+/// Longest frame that is given on as a whole. A multiple of 4, as masks are.
+pub(super) const FRAGMENT: usize = 64 << 10;
+/// Bytes of the head of a frame whose length is in 8 bytes, with its mask.
+const LONGEST_HEAD: usize = 14;
+/// Set in the first byte of the last frame of a message.
+const FIN: u8 = 0x80;
+/// Set in the second byte of a frame with a mask, beside its length or one of the two that follow.
+const MASKED: u8 = 0x80;
+const LENGTH_IN_2: u8 = 126;
+const LENGTH_IN_8: u8 = 127;
+/// How often somebody who finds no room looks again.
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
+
+/// A connection that reads only what there is room for. Whoever has a message out of it takes over
+/// what its bytes hold.
+#[derive(Debug)]
+pub(super) struct Counted<S> {
+    inner: S,
+    held: Arc<Mutex<Held>>,
+    /// Since when there has been no room, and when to look again.
+    waiting: Option<(Instant, Pin<Box<Sleep>>)>,
+    frames: Fragments,
+}
+
+impl<S> Counted<S> {
+    /// The connection `inner`, whose bytes `held` holds, and on which frames may have `most` bytes.
+    pub(super) const fn new(inner: S, held: Arc<Mutex<Held>>, most: u64) -> Self {
+        Self { inner, held, waiting: None, frames: Fragments::new(most) }
+    }
+
+    /// The connection itself, for what is not kept.
+    pub(super) const fn inner(&mut self) -> &mut S {
+        &mut self.inner
+    }
+}
+
+/// Whether a read has failed because there was no room for too long.
+pub(super) fn is_busy(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::QuotaExceeded
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Counted<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let Self { inner, held, waiting, frames } = &mut *self;
+        let wanted = buffer.remaining();
+        while !held.lock().try_grow(wanted) {
+            let now = Instant::now();
+            let (since, again) = waiting.get_or_insert_with(|| (now, Box::pin(sleep(LOOK_AGAIN))));
+            if now.duration_since(*since) >= PATIENCE {
+                return Poll::Ready(Err(io::ErrorKind::QuotaExceeded.into()));
+            }
+            ready!(again.as_mut().poll(context));
+            again.as_mut().reset(now + LOOK_AGAIN);
+        }
+        *waiting = None;
+        let before = buffer.filled().len();
+        let read = frames.poll_read(inner, context, buffer);
+        held.lock().shrink(wanted - (buffer.filled().len() - before));
+        read
+    }
+}
+
+/// Gives long frames (RFC 6455, 5.2) on in fragments.
+///
+/// A frame longer than [`FRAGMENT`] has its length in 8 bytes, and so has a fragment: the head of the
+/// first is that of the frame with another length and no `FIN`; each of the others gets one of its own
+/// with the mask of the frame, which begins anew every 4 bytes and so fits. Frames that are longer than
+/// `most` pass as they are, for the library to refuse.
+#[derive(Debug)]
+struct Fragments {
+    most: u64,
+    /// Bytes of the head of a frame, as far as they have come.
+    head: [u8; LONGEST_HEAD],
+    head_len: usize,
+    /// Bytes that still come of the present frame or fragment.
+    left: u64,
+    /// Bytes of the frame that come after that in further fragments.
+    later: u64,
+    /// Whether the frame that comes in fragments is the last one of its message.
+    is_last: bool,
+    mask: [u8; 4],
+}
+
+impl Fragments {
+    const fn new(most: u64) -> Self {
+        let head = [0; LONGEST_HEAD];
+        Self { most, head, head_len: 0, left: 0, later: 0, is_last: false, mask: [0; 4] }
+    }
+
+    fn poll_read(
+        &mut self,
+        inner: &mut (impl AsyncRead + Unpin),
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if self.left == 0 && self.later > 0 {
+            let head = self.next_head();
+            buffer.put_slice(&head);
+            return Poll::Ready(Ok(()));
+        }
+        // Of a frame in fragments no more than to the next head.
+        let most = if self.later > 0 { self.left } else { u64::MAX };
+        let held_back = self.head_len;
+        let most = usize::try_from(most).unwrap_or(usize::MAX).min(buffer.remaining());
+        let space = buffer.initialize_unfilled_to(most);
+        space[..held_back].copy_from_slice(&self.head[..held_back]);
+        let mut fresh = ReadBuf::new(&mut space[held_back..]);
+        ready!(Pin::new(inner).poll_read(context, &mut fresh))?;
+        let fresh = fresh.filled().len();
+        let came = &mut space[..held_back + fresh];
+        self.head_len = 0;
+        let given = if fresh == 0 { came.len() } else { self.follow(came) };
+        buffer.advance(given);
+        if given == 0 && fresh > 0 {
+            // The rest of the head comes later.
+            context.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Follows frames through what has come, and shortens the first fragment of those that are too
+    /// long. Gives the number of bytes that are complete but for a head, which is kept.
+    fn follow(&mut self, came: &mut [u8]) -> usize {
+        let mut at = 0;
+        while at < came.len() {
+            if self.left > 0 {
+                let passed = self.left.min((came.len() - at) as u64);
+                self.left -= passed;
+                at += passed as usize;
+                continue;
+            }
+            let rest = &mut came[at..];
+            let Some((head_len, payload)) = head_of(rest) else {
+                self.head[..rest.len()].copy_from_slice(rest);
+                self.head_len = rest.len();
+                return at;
+            };
+            self.left = payload;
+            if payload > FRAGMENT as u64 && payload <= self.most && head_len == LONGEST_HEAD {
+                self.is_last = rest[0] & FIN != 0;
+                self.mask.copy_from_slice(&rest[10..14]);
+                rest[0] &= !FIN;
+                rest[2..10].copy_from_slice(&(FRAGMENT as u64).to_be_bytes());
+                (self.left, self.later) = (FRAGMENT as u64, payload - FRAGMENT as u64);
+            }
+            at += head_len;
+        }
+        at
+    }
+
+    /// The head of the next fragment, which begins with it.
+    fn next_head(&mut self) -> [u8; LONGEST_HEAD] {
+        self.left = self.later.min(FRAGMENT as u64);
+        self.later -= self.left;
+        let is_end = self.is_last && self.later == 0;
+        let mut head = [0; LONGEST_HEAD];
+        head[0] = if is_end { FIN } else { 0 };
+        // The long form of a length is taken for short ones too.
+        head[1] = MASKED | LENGTH_IN_8;
+        head[2..10].copy_from_slice(&self.left.to_be_bytes());
+        head[10..].copy_from_slice(&self.mask);
+        head
+    }
+}
+
+/// Bytes of the head that a frame begins with, and of its payload; `None` if not all of it is there.
+fn head_of(frame: &[u8]) -> Option<(usize, u64)> {
+    let second = *frame.get(1)?;
+    let (length_end, payload) = match second & !MASKED {
+        LENGTH_IN_2 => (4, u16::from_be_bytes(frame.get(2..4)?.try_into().ok()?).into()),
+        LENGTH_IN_8 => (10, u64::from_be_bytes(frame.get(2..10)?.try_into().ok()?)),
+        length => (2, length.into()),
+    };
+    let head = length_end + if second & MASKED != 0 { 4 } else { 0 };
+    (frame.len() >= head).then_some((head, payload))
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Counted<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.inner).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_shutdown(context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Cursor;
+    use tokio::io::AsyncReadExt;
+
+    const MASK: [u8; 4] = [1, 2, 3, 4];
+
+    /// A masked frame; the payload is masked by whoever made it.
+    fn frame(first: u8, payload: &[u8]) -> Vec<u8> {
+        let mut frame = vec![first];
+        match payload.len() {
+            short @ 0..126 => frame.push(MASKED | short as u8),
+            middle @ 126..65_536 => {
+                frame.push(MASKED | LENGTH_IN_2);
+                frame.extend((middle as u16).to_be_bytes());
+            }
+            long => {
+                frame.push(MASKED | LENGTH_IN_8);
+                frame.extend((long as u64).to_be_bytes());
+            }
+        }
+        frame.extend(MASK);
+        frame.extend(payload);
+        frame
+    }
+
+    /// What comes out of a stream that comes in pieces of this size.
+    async fn read(stream: &[u8], piece: usize, most: u64) -> Vec<u8> {
+        struct Pieces<'a>(Cursor<&'a [u8]>, usize);
+        impl AsyncRead for Pieces<'_> {
+            fn poll_read(
+                mut self: Pin<&mut Self>,
+                context: &mut Context<'_>,
+                buffer: &mut ReadBuf<'_>,
+            ) -> Poll<io::Result<()>> {
+                let piece = self.1.min(buffer.remaining());
+                let mut part = ReadBuf::new(buffer.initialize_unfilled_to(piece));
+                ready!(Pin::new(&mut self.0).poll_read(context, &mut part))?;
+                let came = part.filled().len();
+                buffer.advance(came);
+                Poll::Ready(Ok(()))
+            }
+        }
+        let held = super::super::budget::Buffered::unlimited().open().hold();
+        let pieces = Pieces(Cursor::new(stream), piece);
+        let mut counted = Counted::new(pieces, Arc::new(Mutex::new(held)), most);
+        let mut out = Vec::new();
+        // As the library reads: room for the head of a frame is always there.
+        let mut space = vec![0; 1 << 14];
+        loop {
+            let came = counted.read(&mut space).await.unwrap();
+            if came == 0 {
+                return out;
+            }
+            out.extend(&space[..came]);
+        }
+    }
+
+    /// First byte and payload of each frame.
+    fn frames(mut stream: &[u8]) -> Vec<(u8, Vec<u8>)> {
+        let mut frames = Vec::new();
+        while !stream.is_empty() {
+            let (head, payload) = head_of(stream).unwrap();
+            assert_eq!(stream[head - 4..head], MASK);
+            let end = head + payload as usize;
+            frames.push((stream[0], stream[head..end].to_vec()));
+            stream = &stream[end..];
+        }
+        frames
+    }
+
+    #[tokio::test]
+    async fn long_frames_come_in_fragments_and_others_as_they_are() {
+        let payload: Vec<u8> = (0..200_000u32).map(|n| (n % 251) as u8).collect();
+        let (ping, short) = (frame(0x89, b"ping"), frame(0x81, &payload[..300]));
+        let whole = frame(0x82, &payload[..FRAGMENT]);
+        let (long, part) = (frame(0x81, &payload), frame(0x01, &payload[..70_000]));
+        let end = frame(0x80, &payload[..FRAGMENT + 1]);
+        let stream = [&short[..], &ping, &whole, &long, &ping, &part, &ping, &end, &short].concat();
+        for piece in [1, 3, 13, 14, 1000, 1 << 14] {
+            let found = frames(&read(&stream, piece, 1 << 20).await);
+            let firsts: Vec<u8> = found.iter().map(|(first, _)| *first).collect();
+            let expected = [0x81, 0x89, 0x82, 0x01, 0, 0, 0x80, 0x89, 0x01, 0, 0x89, 0, 0x80, 0x81];
+            assert_eq!(firsts, expected, "pieces of {piece}");
+            let joined = |range: std::ops::Range<usize>| -> Vec<u8> {
+                found[range].iter().flat_map(|(_, payload)| payload.clone()).collect()
+            };
+            assert_eq!(joined(3..7), payload, "pieces of {piece}");
+            assert_eq!(joined(8..10), payload[..70_000]);
+            assert_eq!(joined(11..13), payload[..FRAGMENT + 1]);
+            assert!(found.iter().all(|(_, payload)| payload.len() <= FRAGMENT));
+        }
+        // What is too long is for others to refuse, at its head.
+        assert_eq!(read(&long, 1000, 100_000).await, long);
+        // A stream that ends within a head is given on as it is.
+        assert_eq!(read(&long[..5], 1, 1 << 20).await, long[..5]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nothing_is_read_for_which_there_is_no_room() {
+        let buffered = super::super::budget::Buffered::new(1000);
+        let large = buffered.open().take(super::super::budget::OWN + 1000).await.unwrap();
+        let stream = vec![0x20; 100_000];
+        let held = Arc::new(Mutex::new(buffered.open().hold()));
+        let mut counted = Counted::new(Cursor::new(stream), held.clone(), 1 << 20);
+        let mut space = vec![0; 1 << 14];
+        let mut came = 0;
+        let start = Instant::now();
+        let error = loop {
+            match counted.read(&mut space).await {
+                Ok(more) => came += more,
+                Err(error) => break error,
+            }
+        };
+        assert!(is_busy(&error) && start.elapsed() >= PATIENCE, "{error}");
+        assert_eq!(came, super::super::budget::OWN, "its own");
+        drop(large);
+        assert!(counted.read(&mut space[..500]).await.unwrap() > 0, "others have let go");
+    }
+}

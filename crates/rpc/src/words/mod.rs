@@ -1,0 +1,295 @@
+//! Failures of executions, in geth's words: tools compare them.
+
+mod halt;
+
+pub(crate) use halt::{stack_words, words_of_halt};
+
+use crate::{RpcError, RpcResult};
+use alloy_primitives::{Bytes, U256};
+use alloy_sol_types::{Panic, PanicKind, Revert, SolError};
+use retrie_execution::{DatabaseError, ExecutionError, Simulation, TransactError};
+use revm::{
+    context::{
+        TxEnv,
+        result::{ExecutionResult, HaltReason, InvalidTransaction, OutOfGasError},
+    },
+    primitives::eip3860::MAX_INITCODE_SIZE,
+};
+use std::time::Duration;
+
+/// Codes of `eth_simulateV1` (execution-apis), and of failures in general.
+pub(crate) mod codes {
+    pub(crate) const NONCE_TOO_LOW: i32 = -38010;
+    pub(crate) const NONCE_TOO_HIGH: i32 = -38011;
+    pub(crate) const BASE_FEE_TOO_LOW: i32 = -38012;
+    pub(crate) const INTRINSIC_GAS: i32 = -38013;
+    pub(crate) const INSUFFICIENT_FUNDS: i32 = -38014;
+    pub(crate) const BLOCK_GAS_LIMIT: i32 = -38015;
+    pub(crate) const BLOCK_NUMBER: i32 = -38020;
+    pub(crate) const BLOCK_TIMESTAMP: i32 = -38021;
+    pub(crate) const SENDER_IS_NOT_EOA: i32 = -38024;
+    pub(crate) const INIT_CODE_SIZE: i32 = -38025;
+    pub(crate) const CLIENT_LIMIT: i32 = crate::RpcError::CLIENT_LIMIT;
+    pub(crate) const VM_ERROR: i32 = -32015;
+    pub(crate) const INVALID_PARAMS: i32 = -32602;
+    pub(crate) const INTERNAL: i32 = -32603;
+}
+
+/// Why a transaction has no outcome, with its code and words.
+#[derive(Debug)]
+pub(crate) struct TransactFailure {
+    /// Code in a simulated block.
+    pub(crate) code: i32,
+    /// What is wrong, in geth's words, without what geth puts around them.
+    reason: String,
+    /// Gas the transaction came with.
+    gas: u64,
+    /// More gas may help.
+    pub(crate) is_lack_of_gas: bool,
+    /// Not the transaction's fault.
+    internal: Option<RpcError>,
+}
+
+impl TransactFailure {
+    /// Why `tx` was not executed in a block of this base fee, within `time`.
+    pub(crate) fn new(error: TransactError, tx: &TxEnv, base_fee: u64, time: Duration) -> Self {
+        let gas = tx.gas_limit;
+        let failed = |internal| Self {
+            code: codes::INTERNAL,
+            reason: String::new(),
+            gas,
+            is_lack_of_gas: false,
+            internal: Some(internal),
+        };
+        match error {
+            TransactError::Invalid(invalid) => {
+                let (code, reason) = invalid_words(&invalid, tx, base_fee);
+                let is_lack_of_gas = code == codes::INTRINSIC_GAS;
+                Self { code, reason, gas, is_lack_of_gas, internal: None }
+            }
+            TransactError::TimedOut => {
+                failed(RpcError::Rejected(format!("execution aborted (timeout = {time:?})")))
+            }
+            TransactError::Database(error) => failed(Self::database(error)),
+            error => failed(RpcError::Internal(error.to_string())),
+        }
+    }
+
+    /// A read that failed.
+    pub(crate) fn database(error: DatabaseError) -> RpcError {
+        match error {
+            DatabaseError::State(error) => error.into(),
+            error @ DatabaseError::StorageTooLarge { .. } => {
+                RpcError::Coded { code: codes::CLIENT_LIMIT, message: error.to_string() }
+            }
+            error => RpcError::Internal(error.to_string()),
+        }
+    }
+
+    /// As `eth_call` says it.
+    pub(crate) fn in_call(self) -> RpcError {
+        let Self { reason, gas, .. } = &self;
+        let message = format!("err: {reason} (supplied gas {gas})");
+        self.internal.unwrap_or(RpcError::Rejected(message))
+    }
+
+    /// As `debug_traceCall` says it.
+    pub(crate) fn in_trace(self) -> RpcError {
+        let message = format!("tracing failed: {}", self.reason);
+        self.internal.unwrap_or(RpcError::Rejected(message))
+    }
+
+    /// As `eth_estimateGas` says it.
+    pub(crate) fn in_estimate(self) -> RpcError {
+        let Self { reason, gas, .. } = &self;
+        let message = format!("failed with {gas} gas: {reason}");
+        self.internal.unwrap_or(RpcError::Rejected(message))
+    }
+
+    /// As `eth_simulateV1` says it.
+    pub(crate) fn in_block(self) -> RpcError {
+        let Self { code, reason, gas, .. } = &self;
+        let message = format!("err: {reason} (supplied gas {gas})");
+        let code = *code;
+        self.internal.unwrap_or(RpcError::Coded { code, message })
+    }
+}
+
+/// A block that could not be executed.
+pub(crate) fn block_failure(error: ExecutionError) -> RpcError {
+    match error {
+        ExecutionError::Database { source, .. }
+            if matches!(*source, DatabaseError::StorageTooLarge { .. }) =>
+        {
+            TransactFailure::database(*source)
+        }
+        error => RpcError::Chain(error.into()),
+    }
+}
+
+fn invalid_words(invalid: &InvalidTransaction, tx: &TxEnv, base_fee: u64) -> (i32, String) {
+    use InvalidTransaction as Invalid;
+    let from = tx.caller;
+    let fee_cap = tx.gas_price;
+    match invalid {
+        Invalid::NonceTooLow { tx, state } => (
+            codes::NONCE_TOO_LOW,
+            format!("nonce too low: address {from}, tx: {tx} state: {state}"),
+        ),
+        Invalid::NonceTooHigh { tx, state } => (
+            codes::NONCE_TOO_HIGH,
+            format!("nonce too high: address {from}, tx: {tx} state: {state}"),
+        ),
+        Invalid::NonceOverflowInTransaction => {
+            (codes::INTERNAL, format!("nonce has max value: address {from}, nonce: {}", u64::MAX))
+        }
+        Invalid::GasPriceLessThanBasefee => (
+            codes::BASE_FEE_TOO_LOW,
+            format!(
+                "max fee per gas less than block base fee: address {from}, maxFeePerGas: \
+                 {fee_cap}, baseFee: {base_fee}"
+            ),
+        ),
+        Invalid::PriorityFeeGreaterThanMaxFee => (
+            codes::INVALID_PARAMS,
+            format!(
+                "max priority fee per gas higher than max fee per gas: address {from}, \
+                 maxPriorityFeePerGas: {}, maxFeePerGas: {fee_cap}",
+                tx.gas_priority_fee.unwrap_or_default()
+            ),
+        ),
+        Invalid::CallGasCostMoreThanGasLimit { initial_gas, gas_limit } => (
+            codes::INTRINSIC_GAS,
+            format!("intrinsic gas too low: have {gas_limit}, want {initial_gas}"),
+        ),
+        Invalid::GasFloorMoreThanGasLimit { gas_floor, gas_limit } => (
+            codes::INTRINSIC_GAS,
+            format!("insufficient gas for floor data gas cost: have {gas_limit}, want {gas_floor}"),
+        ),
+        Invalid::LackOfFundForMaxFee { fee, balance } => (
+            codes::INSUFFICIENT_FUNDS,
+            format!(
+                "insufficient funds for gas * price + value: address {from} have {balance} want \
+                 {fee}"
+            ),
+        ),
+        Invalid::OverflowPaymentInTransaction => (
+            codes::INSUFFICIENT_FUNDS,
+            format!(
+                "insufficient funds for gas * price + value: address {from} required balance \
+                 exceeds 256 bits"
+            ),
+        ),
+        Invalid::CreateInitCodeSizeLimit => (
+            codes::INIT_CODE_SIZE,
+            format!(
+                "max initcode size exceeded: code size {} limit {MAX_INITCODE_SIZE}",
+                tx.data.len()
+            ),
+        ),
+        Invalid::RejectCallerWithCode => {
+            (codes::SENDER_IS_NOT_EOA, format!("sender not an eoa: address {from}"))
+        }
+        Invalid::BlobGasPriceGreaterThanMax { block_blob_gas_price, tx_max_fee_per_blob_gas } => (
+            codes::INTERNAL,
+            format!(
+                "max fee per blob gas less than block blob gas fee: address {from} blobGasFeeCap: \
+                 {tx_max_fee_per_blob_gas}, blobBaseFee: {block_blob_gas_price}"
+            ),
+        ),
+        Invalid::EmptyBlobs => {
+            (codes::INVALID_PARAMS, "blob transaction missing blob hashes".into())
+        }
+        Invalid::BlobVersionNotSupported => {
+            (codes::INVALID_PARAMS, "blob has invalid hash version".into())
+        }
+        Invalid::TooManyBlobs { max, have } => (
+            codes::INVALID_PARAMS,
+            format!("blob transaction has too many blobs: have {have}, permitted {max}"),
+        ),
+        Invalid::EmptyAuthorizationList => (
+            codes::INVALID_PARAMS,
+            format!("EIP-7702 transaction with empty auth list (sender {from})"),
+        ),
+        Invalid::Eip2930NotSupported
+        | Invalid::Eip1559NotSupported
+        | Invalid::Eip4844NotSupported
+        | Invalid::Eip7702NotSupported => {
+            (codes::INVALID_PARAMS, "transaction type not supported".into())
+        }
+        other => (codes::INTERNAL, other.to_string()),
+    }
+}
+
+/// How an execution failed, in geth's words.
+pub(crate) fn halt_words(reason: &HaltReason) -> String {
+    let words = match reason {
+        HaltReason::OutOfGas(OutOfGasError::InvalidOperand) => "gas uint64 overflow",
+        HaltReason::OutOfGas(_) => "out of gas",
+        HaltReason::OpcodeNotFound | HaltReason::NotActivated => "invalid opcode",
+        HaltReason::InvalidFEOpcode => "invalid opcode: INVALID",
+        HaltReason::InvalidJump => "invalid jump destination",
+        HaltReason::StackUnderflow => "stack underflow",
+        HaltReason::StackOverflow => "stack limit reached 1024 (1023)",
+        HaltReason::OutOfOffset => "return data out of bounds",
+        HaltReason::CreateCollision => "contract address collision",
+        HaltReason::NonceOverflow => "nonce uint64 overflow",
+        HaltReason::CreateContractSizeLimit => "max code size exceeded",
+        HaltReason::CreateContractStartingWithEF => "invalid code: must not begin with 0xef",
+        HaltReason::CreateInitCodeSizeLimit => "max initcode size exceeded",
+        HaltReason::StateChangeDuringStaticCall | HaltReason::CallNotAllowedInsideStatic => {
+            "write protection"
+        }
+        HaltReason::OutOfFunds => "insufficient balance for transfer",
+        HaltReason::CallTooDeep => "max call depth exceeded",
+        other => return other.to_string(),
+    };
+    words.into()
+}
+
+/// `execution reverted`, with the reason if what was returned is an `Error(string)` or a
+/// `Panic(uint256)`.
+pub(crate) fn revert_words(output: &[u8]) -> String {
+    const REVERTED: &str = "execution reverted";
+    if let Ok(error) = Revert::abi_decode(output) {
+        return format!("{REVERTED}: {}", error.reason);
+    }
+    if let Ok(panic) = Panic::abi_decode(output) {
+        return format!("{REVERTED}: {}", panic_words(&panic));
+    }
+    REVERTED.into()
+}
+
+fn panic_words(panic: &Panic) -> String {
+    let words = match panic.kind() {
+        Some(PanicKind::Generic) => "generic panic",
+        Some(PanicKind::Assert) => "assert(false)",
+        Some(PanicKind::UnderOverflow) => "arithmetic underflow or overflow",
+        Some(PanicKind::DivisionByZero) => "division or modulo by zero",
+        Some(PanicKind::EnumConversionError) => "enum overflow",
+        Some(PanicKind::StorageEncodingError) => "invalid encoded storage byte array accessed",
+        Some(PanicKind::EmptyArrayPop) => "out-of-bounds array access; popping on an empty array",
+        Some(PanicKind::ArrayOutOfBounds) => "out-of-bounds access of an array or bytesN",
+        Some(PanicKind::ResourceError) => "out of memory",
+        Some(PanicKind::InvalidInternalFunction) => "uninitialized function",
+        _ => return format!("unknown panic code: {:#x}", U256::from(panic.code)),
+    };
+    words.into()
+}
+
+/// What a call returned, or how it failed. The state must be the one that it was executed on.
+pub(crate) fn output(
+    simulation: &mut Simulation<'_>,
+    tx: &TxEnv,
+    result: ExecutionResult<HaltReason>,
+) -> RpcResult<Bytes> {
+    match result {
+        ExecutionResult::Success { output, .. } => Ok(output.into_data()),
+        ExecutionResult::Revert { output, .. } => {
+            Err(RpcError::Reverted { message: revert_words(&output), output })
+        }
+        ExecutionResult::Halt { reason, .. } => {
+            Err(RpcError::Halted(words_of_halt(simulation, tx, &reason)))
+        }
+    }
+}

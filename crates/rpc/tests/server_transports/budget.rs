@@ -1,0 +1,187 @@
+//! What clients make the node hold, all together: 500 connections with a request of 15 MB each, sent
+//! but for its last byte, were 7.5 GB.
+
+use crate::common::{Node, Ws, http, mpt, post, request, test_chain};
+use futures::{SinkExt, StreamExt};
+use retrie_pipeline::testkit::Rules;
+use retrie_rpc::server::{ConnectionLimits, ServerConfig, Servers};
+use serde_json::{Value, json};
+use soketto::Incoming;
+use std::{net::SocketAddr, time::Duration};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+    time::Instant,
+};
+use tokio_tungstenite::tungstenite::Message;
+
+/// Bytes of a large request.
+const LARGE: usize = 900_000;
+/// What the server has for all its clients: one large request and not another.
+const ALL: usize = 1 << 20;
+/// Time in which the server reads what was sent: who comes after that finds it held.
+const READING: Duration = Duration::from_millis(500);
+/// Longer than the server lets anybody wait for room.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+struct Served {
+    _node: Node,
+    _servers: Servers,
+    http: SocketAddr,
+    ws: SocketAddr,
+}
+
+async fn served() -> Served {
+    let node = Node::new(&test_chain(Rules::Cancun).spec, mpt());
+    let limits = ConnectionLimits {
+        max_request_size: 2 << 20,
+        max_buffered_size: ALL,
+        ..ConnectionLimits::default()
+    };
+    let servers = node.serve(&ServerConfig { limits, ..node.config() }).await;
+    let (http, ws) = (servers.http_addr().unwrap(), servers.ws_addr().unwrap());
+    Served { _node: node, _servers: servers, http, ws }
+}
+
+/// A request of so many bytes, and an answer that repeats most of it.
+fn large(bytes: usize) -> String {
+    request("eth_getStorageAt", json!([format!("0x{}", "0".repeat(40)), "1".repeat(bytes), null]))
+        .to_string()
+}
+
+/// A body of so many bytes but for the last one, on a connection of its own.
+async fn half_sent(addr: SocketAddr, bytes: usize) -> TcpStream {
+    let mut stream = TcpStream::connect(addr).await.unwrap();
+    let head = format!(
+        "POST / HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n\
+         content-length: {bytes}\r\n\r\n"
+    );
+    stream.write_all(head.as_bytes()).await.unwrap();
+    stream.write_all(&vec![b' '; bytes - 1]).await.unwrap();
+    tokio::time::sleep(READING).await;
+    stream
+}
+
+/// A frame of so many bytes but for the last one, on a WebSocket of its own.
+async fn half_a_frame(addr: SocketAddr, bytes: usize) -> TcpStream {
+    let mut stream = TcpStream::connect(addr).await.unwrap();
+    let handshake = format!(
+        "GET / HTTP/1.1\r\nhost: {addr}\r\nconnection: upgrade\r\nupgrade: websocket\r\n\
+         sec-websocket-version: 13\r\nsec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
+    );
+    stream.write_all(handshake.as_bytes()).await.unwrap();
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        head.push(stream.read_u8().await.unwrap());
+    }
+    let mut frame = vec![0x81, 0xff];
+    frame.extend((bytes as u64).to_be_bytes());
+    frame.extend([0; 4]);
+    frame.extend(vec![b' '; bytes - 1]);
+    stream.write_all(&frame).await.unwrap();
+    tokio::time::sleep(READING).await;
+    stream
+}
+
+/// Waits until a large request over HTTP is answered with this status.
+async fn until(addr: SocketAddr, status: u16) -> Value {
+    let start = Instant::now();
+    loop {
+        let answer = post(addr, &large(LARGE)).await;
+        if answer.status == status {
+            return answer.json();
+        }
+        assert!(start.elapsed() < PATIENCE, "{} all the time", answer.status);
+    }
+}
+
+fn is_answered(answer: &Value) -> bool {
+    // The key is no number, and the error says so.
+    answer["error"]["code"] == -32602
+}
+
+#[tokio::test]
+async fn half_sent_bodies_count_as_they_come_and_others_are_told_to_try_again() {
+    let served = served().await;
+    assert!(is_answered(&post(served.http, &large(LARGE)).await.json()));
+    let first = half_sent(served.http, LARGE).await;
+    let busy = until(served.http, 503).await;
+    assert_eq!((&busy["error"]["code"], &busy["id"]), (&json!(-32005), &Value::Null));
+    let (json_type, body) = ([("content-type", "application/json")], large(LARGE));
+    let answer = http(served.http, "POST", "/", &json_type, &body).await;
+    assert_eq!((answer.status, answer.headers["retry-after"].to_str().unwrap()), (503, "1"));
+    // Small ones need no room, over whatever they come.
+    let start = Instant::now();
+    let small = request("eth_chainId", json!([]));
+    assert_eq!(post(served.http, &small.to_string()).await.json()["result"], "0x1ca3");
+    let mut ws = Ws::connect(served.ws, &[]).await.unwrap();
+    assert_eq!(ws.call("eth_chainId", json!([])).await["result"], "0x1ca3");
+    assert!(start.elapsed() < Duration::from_secs(3), "{:?}", start.elapsed());
+    // The room is there again as soon as its holder has gone.
+    drop(first);
+    assert!(is_answered(&until(served.http, 200).await));
+}
+
+#[tokio::test]
+async fn half_sent_frames_count_as_they_come_over_all_servers() {
+    let served = served().await;
+    let mut patient = Ws::connect(served.ws, &[]).await.unwrap();
+    patient.send(&large(LARGE)).await;
+    assert!(is_answered(&patient.next().await));
+    // What was answered is held no longer, though the connection is there.
+    let first = half_a_frame(served.ws, LARGE).await;
+    until(served.http, 503).await;
+    patient.send(&large(LARGE)).await;
+    assert_eq!(patient.next().await["error"]["code"], -32005);
+    match patient.split().1.receive(&mut Vec::new()).await {
+        Ok(Incoming::Closed(reason)) => assert_eq!(reason.code, 1013, "try again later"),
+        other => panic!("{other:?}"),
+    }
+    drop(first);
+    assert!(is_answered(&until(served.http, 200).await));
+    let mut ws = Ws::connect(served.ws, &[]).await.unwrap();
+    for _ in 0..3 {
+        ws.send(&large(LARGE)).await;
+        assert!(is_answered(&ws.next().await));
+    }
+}
+
+#[tokio::test]
+async fn who_waits_for_room_is_answered_when_there_is_some() {
+    let served = served().await;
+    let first = half_sent(served.http, LARGE).await;
+    until(served.http, 503).await;
+    let addr = served.http;
+    let waiting = tokio::spawn(async move { post(addr, &large(LARGE)).await });
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    drop(first);
+    let answer = waiting.await.unwrap();
+    assert_eq!(answer.status, 200);
+    assert!(is_answered(&answer.json()));
+}
+
+#[tokio::test]
+async fn an_answer_for_which_there_is_no_room_is_an_error_with_its_id() {
+    let served = served().await;
+    // Requests that fit into what is each connection's own, and answers that do not.
+    let call = request("eth_getHeaderByNumber", json!(["0x0"]));
+    let batch = json!(vec![call; 400]).to_string();
+    let size = post(served.http, &batch).await.body.len();
+    assert!(batch.len() < 64 << 10 && size > 128 << 10, "{} and {size}", batch.len());
+    let stream = TcpStream::connect(served.ws).await.unwrap();
+    let url = format!("ws://{}/", served.ws);
+    let (mut ws, _) = tokio_tungstenite::client_async(url, stream).await.unwrap();
+    let _first = half_sent(served.http, ALL + (32 << 10)).await;
+    until(served.http, 503).await;
+    let busy = post(served.http, &batch).await;
+    assert_eq!((busy.status, busy.error().0), (503, -32005));
+    ws.send(Message::text(batch)).await.unwrap();
+    let answer = ws.next().await.unwrap().unwrap().into_text().unwrap();
+    let answer: Value = serde_json::from_str(&answer).unwrap();
+    assert_eq!((&answer["error"]["code"], &answer["id"]), (&json!(-32005), &Value::Null));
+    // The connection goes on.
+    let small = json!({ "jsonrpc": "2.0", "id": "a", "method": "eth_chainId" });
+    ws.send(Message::text(small.to_string())).await.unwrap();
+    let answer = ws.next().await.unwrap().unwrap().into_text().unwrap();
+    assert!(answer.contains("0x1ca3"), "{answer}");
+}

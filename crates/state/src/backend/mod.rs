@@ -1,0 +1,288 @@
+//! What a storage crate implements: [`Backend`], over a view of keyed rows.
+//!
+//! ```text
+//!  Backend --NodeRead, NodeWrite--> rows of one state     (view)
+//!          --flat-----------------> values of all keys    (flat), where it holds none itself
+//!          --Jobs-----------------> work that outlives a block, and its files
+//!  Backend::history() and others -> what only some can do (faculties)
+//!  AnyBackend                       the same for the framework, whatever its cache (erased)
+//! ```
+
+mod compare;
+mod erased;
+mod faculties;
+pub mod flat;
+mod jobs;
+mod view;
+
+pub use compare::compare_rows;
+pub use erased::{AnyBackend, AnyCache};
+pub use faculties::{
+    AccountNodes, AccountProofs, History, PartialState, PartialTree, ProofShards, Provenance,
+};
+pub use jobs::{Job, JobContext, JobHandle, JobOutput, Jobs};
+pub(crate) use view::check_file_name;
+pub use view::{BulkSink, Direction, KeyRange, NodeRead, NodeWrite, Row, Rows, Table, prefix_end};
+
+use crate::{Identity, ProofError, StateDelta, StateError, StateKey, Value};
+use alloy_primitives::{Address, B256, Bytes};
+use std::path::Path;
+
+/// What a backend can do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Capabilities {
+    /// Whether the state is authenticated at all: a root and proofs.
+    pub proofs: bool,
+    /// Whether absence can be proven.
+    pub absence_proofs: bool,
+    /// Whether the root is a function of the logical state alone, not of its history.
+    pub state_determined_root: bool,
+    /// Whether the root is the one that Ethereum headers carry.
+    pub ethereum_root: bool,
+}
+
+/// What `apply` is told beside the view.
+#[derive(Debug)]
+pub struct ApplyContext<'a> {
+    /// Number of the block that is applied.
+    pub number: u64,
+    /// Root of its parent ([`B256::ZERO`] for the first block).
+    pub parent_root: B256,
+    /// Background work.
+    pub jobs: &'a Jobs,
+}
+
+/// What `apply` returns.
+#[derive(Clone)]
+pub struct Applied<C> {
+    /// Root of the new state.
+    pub root: B256,
+    /// Decoded structure of the new state.
+    pub cache: C,
+}
+
+impl<C> core::fmt::Debug for Applied<C> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Applied").field("root", &self.root).finish_non_exhaustive()
+    }
+}
+
+/// Counts of a backend's content.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct BackendStats {
+    /// Rows of each table, by name.
+    pub tables: Vec<(&'static str, u64)>,
+    /// Keys that have a value.
+    pub live_keys: u64,
+    /// Keys kept although deleted (tombstones), where a backend needs them.
+    pub dead_keys: u64,
+}
+
+/// A state store's algorithm: plain code over a key-value view.
+///
+/// A backend never opens a transaction, never thinks about forks, undo, crashes or the journal: the
+/// framework ([`StateStore`](crate::StateStore)) gives it a view of the parent's state, takes its
+/// writes, and does the rest for every backend alike. What a backend must keep (the
+/// `testkit` tries hard to catch it failing):
+///
+/// 1. **Purity.** `apply` depends on the view, the parent's cache, the block number and the delta
+///    alone: never on time, thread scheduling, hash-map order or earlier calls. Rows on which no
+///    root, value or proof depends may come and go when work in the background allows (clean-up).
+/// 2. **Caches belong to a block.** [`Cache`](Self::Cache) is the decoded in-memory structure of
+///    one block's state. `open` rebuilds it from the view alone; `apply` returns the child's cache
+///    and leaves the parent's as it was.
+/// 3. **Persisted shape.** If the root depends on more than the logical state, whatever it depends
+///    on is in the view.
+/// 4. **Jobs publish at blocks.** The outcome of background work enters the state only at the block
+///    that the backend's own rules name, never when a thread happens to finish, but for such rows. The handle of a job
+///    under way lives in the cache, and what is needed to start it again in the view: the first `apply`
+///    after an opening does so.
+/// 5. **Files are immutable.** A file is whole and fsynced before the block that names it is
+///    finished ([`Jobs::write_file`]); a cache that reads a file keeps it open, or its content, as
+///    readers may outlive it.
+pub trait Backend: Send + Sync + 'static {
+    /// The decoded in-memory structure of one block's state; `()` for backends that need none.
+    ///
+    /// It also holds the [handles](JobHandle) of jobs under way at that block: they live as long as
+    /// a proposal or the durable tip holds the cache.
+    type Cache: Send + Sync + 'static;
+
+    /// Name, format version, hash function and parameters.
+    fn identity(&self) -> &Identity;
+
+    /// What it can do.
+    fn capabilities(&self) -> Capabilities;
+
+    /// Its tables, those of shared parts (the [flat state](crate::flat)) included.
+    fn tables(&self) -> Vec<Table>;
+
+    /// Root of the empty state.
+    fn empty_root(&self) -> B256;
+
+    /// Rebuilds the in-memory structure of the state that `view` shows, which may be empty; `dir`
+    /// has the files that it names. It starts no work: readers of old blocks open states too.
+    fn open(&self, view: &dyn NodeRead, dir: Option<&Path>) -> Result<Self::Cache, StateError>;
+
+    /// How many structures of durable blocks at and below the tip are worth keeping, beside those of
+    /// proposals. More are kept where a structure shares most of what it holds with its parent's, so
+    /// that reads and proofs below the tip need not open one.
+    fn caches_kept(&self) -> usize {
+        8
+    }
+
+    /// Files that jobs under way in the state that `view` shows may have finished already, though
+    /// no block names them yet. They outlive a reopening. Their names must tell what they are made
+    /// of, by the digest of the inputs, and a job that takes one over first checks that it is whole.
+    fn files_under_way(&self, view: &dyn NodeRead) -> Result<Vec<String>, StateError> {
+        let _ = view;
+        Ok(Vec::new())
+    }
+
+    /// Applies one block's delta. The view reads its own writes.
+    fn apply(
+        &self,
+        context: &ApplyContext<'_>,
+        view: &mut dyn NodeWrite,
+        cache: &Self::Cache,
+        delta: &StateDelta,
+    ) -> Result<Applied<Self::Cache>, StateError>;
+
+    /// Told that `keys` will probably be in the delta; may warm caches. Must not change anything.
+    fn hint(&self, view: &dyn NodeRead, cache: &Self::Cache, keys: &[StateKey]) {
+        let _ = (view, cache, keys);
+    }
+
+    /// Removes rows that no state from block `first_retained` on can see: what older states alone
+    /// needed, or what work in the background has put elsewhere. `view` shows the state of the new
+    /// durable tip, with `cache`. What is written here joins the commit's journal but has no undo, so
+    /// it must not change what any retained state reads, proves, or grows into. It publishes and
+    /// retires no files. About `budget` rows
+    /// are to be written at most; the rest waits for the next commit. Every commit calls it once.
+    fn settle(
+        &self,
+        view: &mut dyn NodeWrite,
+        cache: &Self::Cache,
+        first_retained: u64,
+        budget: usize,
+    ) -> Result<(), StateError> {
+        let _ = (view, cache, first_retained, budget);
+        Ok(())
+    }
+
+    /// The value of `key`; from the [flat state](flat), if the backend keeps that.
+    fn read(
+        &self,
+        view: &dyn NodeRead,
+        cache: &Self::Cache,
+        key: &StateKey,
+    ) -> Result<Option<Value>, StateError> {
+        let _ = cache;
+        flat::get(view, key)
+    }
+
+    /// All slots of `address` that are set, in slot order.
+    fn slots_of(
+        &self,
+        view: &dyn NodeRead,
+        cache: &Self::Cache,
+        address: &Address,
+    ) -> Result<Vec<(B256, Value)>, StateError> {
+        let _ = cache;
+        flat::slots_of(view, address)
+    }
+
+    /// All entries in key order from `start` on, at most `limit`. Serves migration and
+    /// verification.
+    fn entries(
+        &self,
+        view: &dyn NodeRead,
+        cache: &Self::Cache,
+        start: Option<&StateKey>,
+        limit: usize,
+    ) -> Result<Vec<(StateKey, Value)>, StateError> {
+        let _ = cache;
+        flat::entries(view, start, limit)
+    }
+
+    /// Loads a whole state, sorted by key, as block `number`; returns its root, which is the one
+    /// that [`apply`](Self::apply) of the same entries on the empty state gives.
+    fn bulk_load(
+        &self,
+        number: u64,
+        entries: &mut dyn Iterator<Item = Result<(StateKey, Value), StateError>>,
+        sink: &mut dyn BulkSink,
+    ) -> Result<B256, StateError>;
+
+    /// Proof bytes for the values of `keys`, in the order given; a key may come twice.
+    fn prove(
+        &self,
+        view: &dyn NodeRead,
+        cache: &Self::Cache,
+        keys: &[StateKey],
+    ) -> Result<Bytes, StateError>;
+
+    /// The pure verifier of this backend's proofs: the value of each key under `root`.
+    fn verify(
+        &self,
+        root: B256,
+        keys: &[StateKey],
+        proof: &[u8],
+    ) -> Result<Vec<Option<Value>>, ProofError>;
+
+    /// Counts its content.
+    fn stats(&self, view: &dyn NodeRead, cache: &Self::Cache) -> Result<BackendStats, StateError>;
+
+    /// Whether it holds canonical accounts and slots alone, and slots only below accounts, rather
+    /// than any bytes under any key.
+    fn ethereum_state_only(&self) -> bool {
+        self.capabilities().ethereum_root
+    }
+
+    /// The faculty to read and prove the state of any old block, where it exists.
+    fn history(&self) -> Option<&dyn History<Self::Cache>> {
+        None
+    }
+
+    /// Checks the backend's own rows against each other, against `root`, the one recorded of this
+    /// state, and, where they follow from the values, against those of `rebuilt`: the same state,
+    /// loaded from nothing but its values (given if the root is
+    /// [state-determined](Capabilities::state_determined_root); that the root fits the values has
+    /// then been checked). What is wrong goes to `report`; an error ends the check.
+    fn check(
+        &self,
+        view: &dyn NodeRead,
+        cache: &Self::Cache,
+        root: B256,
+        rebuilt: Option<&dyn NodeRead>,
+        report: &mut dyn FnMut(StateError),
+    ) -> Result<(), StateError> {
+        let _ = (view, cache, root, rebuilt, report);
+        Ok(())
+    }
+
+    /// How large its caches may become, in bytes: what it holds beside the rows that the framework
+    /// bounds. Whoever caps memory has to leave room for it.
+    fn cache_bytes(&self) -> u64 {
+        0
+    }
+
+    /// The faculty to keep a part only of what proofs need, where it exists.
+    fn proof_shards(&self) -> Option<&dyn ProofShards<Self::Cache>> {
+        None
+    }
+
+    /// The faculty to show and prove what keys were over a range of blocks, where it exists.
+    fn provenance(&self) -> Option<&dyn Provenance<Self::Cache>> {
+        None
+    }
+
+    /// The faculty to prove accounts in the form of EIP-1186, where it exists.
+    fn account_proofs(&self) -> Option<&dyn AccountProofs<Self::Cache>> {
+        None
+    }
+
+    /// The faculty to open a state from the few nodes of a witness, where it exists.
+    fn partial_state(&self) -> Option<&dyn PartialState> {
+        None
+    }
+}

@@ -1,0 +1,502 @@
+//! The durable state as the store, its states and its folder share it: what is in memory of it.
+
+use super::{
+    counters::Counters,
+    journal::{self, DurableRows, Generation, JOURNAL, Leases},
+    kv::{KvRead, KvStore, KvWrite},
+    overlay::{FILES, LayerStack, RowView},
+    proposal::{Proposal, ProposedBlock},
+    undo,
+};
+use crate::{
+    AnyBackend, AnyCache, BlockRef, Direction, KeyRange, NodeRead, Row, StateError, StoreError,
+    Table,
+};
+use alloy_primitives::B256;
+use parking_lot::{Condvar, Mutex, MutexGuard};
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap, VecDeque},
+    fs,
+    panic::{AssertUnwindSafe, catch_unwind},
+    path::{Path, PathBuf},
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+/// Rows of the framework itself: `tip` and `folded`.
+pub(crate) const META: Table = Table::framework(0xf3, "Meta");
+/// Row of [`META`]: [`encode_tip`].
+pub(crate) const TIP: &[u8] = b"tip";
+/// Row of [`META`]: sequence number (8 bytes, big-endian) of the last commit whose rows are all in
+/// the tables.
+pub(crate) const FOLDED: &[u8] = b"folded";
+
+/// Commits wait while more generations than these are in memory: the active one, the one being
+/// folded, and one more.
+pub(crate) const MAX_GENERATIONS: usize = 3;
+
+/// Doomed files wait so long, unless they are waited for: before they go the disk is synced, which
+/// holds up commits.
+const CLEAR_EVERY: Duration = Duration::from_secs(10);
+
+/// The durable tip.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tip {
+    /// Its block.
+    pub block: BlockRef,
+    /// Its root.
+    pub root: B256,
+}
+
+/// The durable state, and what is in memory of it.
+pub(crate) struct DurableState {
+    pub(crate) backend: Arc<dyn AnyBackend>,
+    pub(crate) kv: Arc<dyn KvStore>,
+    pub(crate) tables: Vec<Table>,
+    pub(crate) counters: Arc<Counters>,
+    pub(crate) leases: Arc<Leases>,
+    pub(crate) poisoned: AtomicBool,
+    pub(crate) memory: Mutex<InMemory>,
+    /// Signalled whenever the folder should look, or has finished a generation.
+    pub(crate) folding: Condvar,
+    /// [`StoreOptions::fold_bytes`](crate::StoreOptions::fold_bytes).
+    pub(crate) fold_bytes: usize,
+    /// The size at which the active generation is frozen now.
+    pub(crate) fold_at: AtomicUsize,
+    /// The folder of the backend's files.
+    pub(crate) dir: Option<PathBuf>,
+}
+
+pub(crate) struct InMemory {
+    pub(crate) tip: Option<TipState>,
+    /// Sequence number of the last commit; never reused, a revert counts as one.
+    pub(crate) seq: u64,
+    /// Oldest first; the last one is active, those before it are frozen.
+    pub(crate) generations: Vec<Arc<Generation>>,
+    /// Durable blocks that can be read and extended: number to (hash, root).
+    pub(crate) blocks: BTreeMap<u64, (B256, B256)>,
+    /// Files that retained blocks alone still name, by the block that retired them.
+    pub(crate) retired: BTreeMap<u64, Vec<String>>,
+    /// Files that no block names any more, to be deleted once the commits so far are on disk. A
+    /// commit that names one anew takes it off.
+    pub(crate) doomed: BTreeSet<String>,
+    /// Those of them that are being deleted.
+    pub(crate) going: BTreeSet<String>,
+    /// Somebody waits for that.
+    pub(crate) clear_now: bool,
+    /// Sealed proposals by block hash, as long as somebody holds them.
+    pub(crate) proposals: HashMap<B256, Weak<ProposedBlock>>,
+    /// In-memory structures of the last few durable blocks below the tip, newest last: a short
+    /// reorg need not open them again.
+    pub(crate) recent: VecDeque<(B256, AnyCache)>,
+    /// Structures of older durable blocks that were opened to read there.
+    pub(crate) opened: VecDeque<(B256, AnyCache)>,
+    /// Why the last fold failed. The folder rests until somebody takes it.
+    pub(crate) fold_error: Option<String>,
+    pub(crate) closing: bool,
+}
+
+#[derive(Clone)]
+pub(crate) struct TipState {
+    pub(crate) tip: Tip,
+    pub(crate) cache: AnyCache,
+}
+
+/// How many of [`InMemory::opened`].
+const OPENED: usize = 4;
+
+impl InMemory {
+    /// Keeps a file that a block is to name anew from being deleted.
+    pub(crate) fn spare(&mut self, file: &str) -> bool {
+        self.doomed.remove(file) | self.going.remove(file)
+    }
+
+    /// Files that only states below the durable tip name, or may name: some may have come back.
+    pub(crate) fn retired_files(&self) -> BTreeSet<String> {
+        self.retired.values().flatten().cloned().collect()
+    }
+
+    /// Memory of rows that are committed but not folded.
+    pub(crate) fn pending_bytes(&self) -> u64 {
+        self.generations.iter().map(|generation| generation.bytes() as u64).sum()
+    }
+
+    /// Keeps the structure of a durable block at hand, and `kept` of them in all.
+    pub(crate) fn remember(&mut self, hash: B256, cache: AnyCache, kept: usize) {
+        self.recent.retain(|(known, _)| *known != hash);
+        self.recent.push_back((hash, cache));
+        while self.recent.len() > kept {
+            self.recent.pop_front();
+        }
+    }
+
+    /// Keeps the structure of an older durable block, which was opened to read there.
+    pub(crate) fn remember_opened(&mut self, hash: B256, cache: AnyCache) {
+        self.opened.retain(|(known, _)| *known != hash);
+        self.opened.push_back((hash, cache));
+        if self.opened.len() > OPENED {
+            self.opened.pop_front();
+        }
+    }
+
+    /// The structure of a durable block, if it is at hand.
+    pub(crate) fn cache_of(&self, block: BlockRef) -> Option<AnyCache> {
+        if let Some(state) = &self.tip
+            && state.tip.block == block
+        {
+            return Some(state.cache.clone());
+        }
+        let mut at_hand = self.recent.iter().chain(&self.opened);
+        let known = at_hand.find(|(hash, _)| *hash == block.hash);
+        known.filter(|_| self.is_durable(block)).map(|(_, cache)| cache.clone())
+    }
+
+    pub(crate) fn tip_block(&self) -> Option<BlockRef> {
+        self.tip.as_ref().map(|state| state.tip.block)
+    }
+
+    pub(crate) fn is_durable(&self, block: BlockRef) -> bool {
+        self.blocks.get(&block.number).is_some_and(|(hash, _)| *hash == block.hash)
+    }
+
+    /// The durable block of this hash and its root.
+    pub(crate) fn durable(&self, hash: B256) -> Option<(BlockRef, B256)> {
+        let found = self.blocks.iter().find(|(_, (at, _))| *at == hash);
+        found.map(|(number, (_, root))| (BlockRef::new(*number, hash), *root))
+    }
+
+    pub(crate) fn live_proposal(&self, hash: B256) -> Option<Proposal> {
+        self.proposals.get(&hash).and_then(Weak::upgrade).map(Proposal)
+    }
+}
+
+impl DurableState {
+    /// The error for what the backend cannot do.
+    pub(crate) fn unsupported(&self, what: &'static str) -> StateError {
+        StateError::Unsupported { backend: self.backend.identity().name, what }
+    }
+
+    /// The durable state right now. Holding the lock on `memory` makes it whole: a generation is
+    /// dropped only after its fold has committed, so a snapshot taken now has all that these
+    /// generations lack.
+    pub(crate) fn durable_view(&self, memory: &InMemory) -> Result<RowView, StateError> {
+        let snapshot = self.kv.snapshot()?;
+        let generations = memory.generations.iter().filter(|g| !g.is_empty()).cloned().collect();
+        let durable = DurableRows::new(generations, memory.seq, snapshot, &self.leases);
+        Ok(RowView {
+            stack: LayerStack::default(),
+            reverse: None,
+            durable: Arc::new(durable),
+            counters: self.counters.clone(),
+        })
+    }
+
+    /// Bytes of the files that `view`, the durable tip, names, and of those that retained blocks
+    /// below it alone still name.
+    pub(crate) fn file_bytes(
+        &self,
+        dir: Option<&Path>,
+        view: &RowView,
+    ) -> Result<(u64, u64), StateError> {
+        let Some(dir) = dir else { return Ok((0, 0)) };
+        let named = named_files(view)?;
+        let retired = self.memory.lock().retired_files();
+        Ok((bytes_of(dir, named.iter()), bytes_of(dir, retired.difference(&named))))
+    }
+
+    /// Fits the size of generations to that of the tables.
+    pub(crate) fn set_fold_at(&self) -> Result<(), StoreError> {
+        let share = usize::try_from(self.kv.disk_bytes()? / 4).unwrap_or(usize::MAX);
+        self.fold_at.store(share.max(64 << 20).min(self.fold_bytes), Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Hands the active generation to the folder.
+    pub(crate) fn freeze(&self, memory: &mut InMemory) {
+        if memory.generations.last().is_some_and(|active| !active.is_empty()) {
+            memory.generations.push(Arc::new(Generation::new(&self.tables)));
+            self.folding.notify_all();
+        }
+    }
+
+    /// Waits for the folder until `done`, or until it has failed.
+    pub(crate) fn await_fold(
+        &self,
+        mut memory: MutexGuard<'_, InMemory>,
+        done: impl Fn(&InMemory) -> bool,
+    ) -> Result<(), StateError> {
+        while !done(&memory) {
+            if let Some(error) = &memory.fold_error {
+                return Err(fold_failed(error.clone()));
+            }
+            self.folding.wait(&mut memory);
+        }
+        Ok(())
+    }
+
+    /// Thread `state-fold`: folds frozen generations, oldest first, until the store closes.
+    pub(crate) fn fold_loop(&self) {
+        // Folded generations that readers still hold. To free a million rows takes long, so it is
+        // done here, whoever lets go of them last, and without the lock.
+        let mut folded: Vec<Arc<Generation>> = Vec::new();
+        let mut cleared = Instant::now();
+        let mut memory = self.memory.lock();
+        loop {
+            let is_due = memory.clear_now || memory.closing || cleared.elapsed() >= CLEAR_EVERY;
+            if is_due && !memory.doomed.is_empty() {
+                self.delete_doomed(&mut memory);
+                cleared = Instant::now();
+                self.folding.notify_all();
+                continue;
+            }
+            if memory.closing {
+                return;
+            }
+            if memory.generations.len() < 2 || memory.fold_error.is_some() {
+                memory.clear_now = false;
+                if folded.is_empty() {
+                    match memory.doomed.is_empty() {
+                        true => self.folding.wait(&mut memory),
+                        false => {
+                            let left = CLEAR_EVERY.saturating_sub(cleared.elapsed());
+                            self.folding.wait_for(&mut memory, left);
+                        }
+                    }
+                } else {
+                    self.folding.wait_for(&mut memory, Duration::from_millis(50));
+                    MutexGuard::unlocked(&mut memory, || {
+                        folded.retain(|generation| Arc::strong_count(generation) > 1);
+                    });
+                }
+                continue;
+            }
+            let generation = memory.generations[0].clone();
+            drop(memory);
+            folded.retain(|generation| Arc::strong_count(generation) > 1);
+            let last = generation.last_seq();
+            // A panic here would leave commits waiting for ever.
+            let outcome = catch_unwind(AssertUnwindSafe(|| {
+                journal::fold(&*self.kv, &generation, std::thread::yield_now, |txn| {
+                    // The oldest record goes together with the mark that says so.
+                    let first = txn.seek(JOURNAL, Some(&[]), Direction::Forward)?;
+                    let first = first.and_then(|(key, _)| journal::record_id(JOURNAL, &key).ok());
+                    let first = first.unwrap_or(last).min(last);
+                    journal::delete_records(txn, JOURNAL, first, first + 1)?;
+                    txn.put(META, FOLDED, &first.to_be_bytes())?;
+                    Ok(first < last)
+                })
+                .map_err(|error| error.to_string())
+            }))
+            .unwrap_or_else(|_| Err("it panicked".into()));
+            memory = self.memory.lock();
+            match outcome {
+                Ok(rows) => {
+                    self.counters.folded(rows);
+                    if let Err(error) = self.set_fold_at() {
+                        tracing::warn!(%error, "generations keep the size they had");
+                    }
+                    folded.push(memory.generations.remove(0));
+                }
+                Err(error) => {
+                    tracing::error!(%error, "folding the state journal failed; nothing is lost");
+                    memory.fold_error = Some(error);
+                }
+            }
+            self.folding.notify_all();
+        }
+    }
+
+    /// Deletes what is doomed. What cannot be deleted now is removed at the next opening.
+    fn delete_doomed(&self, memory: &mut MutexGuard<'_, InMemory>) {
+        memory.going = std::mem::take(&mut memory.doomed);
+        // A power failure must not lead back to a commit that names them.
+        let synced = MutexGuard::unlocked(memory, || {
+            catch_unwind(AssertUnwindSafe(|| self.kv.sync().map_err(|error| error.to_string())))
+                .unwrap_or_else(|_| Err("it panicked".into()))
+        });
+        if let Err(error) = &synced {
+            tracing::warn!(error, "retired state files stay until the next opening");
+        }
+        while let Some(name) = memory.going.pop_first() {
+            let Some(dir) = self.dir.as_deref().filter(|_| synced.is_ok()) else { continue };
+            let (path, gone) = (dir.join(&name), dir.join(format!("{name}.gone")));
+            // It loses its name under the lock, so that no commit finds it in between. To free a
+            // large file takes longer.
+            let renamed = fs::rename(path, &gone);
+            let removed =
+                MutexGuard::unlocked(memory, || renamed.and_then(|()| fs::remove_file(gone)));
+            if let Err(error) = removed {
+                tracing::debug!(file = name, %error, "state file not removed");
+            }
+        }
+    }
+}
+
+pub(crate) fn fold_failed(error: String) -> StateError {
+    StoreError::new("folding the journal into the tables", error).into()
+}
+
+// ---------------------------------------------------------------------------------------------
+// Opening
+// ---------------------------------------------------------------------------------------------
+
+/// Where the commits of a store stand: the tip, the last commit, and the last one folded.
+pub(crate) fn read_meta(kv: &dyn KvRead) -> Result<(Option<Tip>, u64, u64), StateError> {
+    let meta = kv.get(META, TIP)?.map(|row| decode_tip(&row)).transpose()?;
+    let folded = match kv.get(META, FOLDED)? {
+        None => 0,
+        Some(row) => u64::from_be_bytes(row[..].try_into().map_err(|_| {
+            StateError::corrupt(META.name, "the row `folded` is not a sequence number")
+        })?),
+    };
+    let (tip, seq) = meta.map_or((None, 0), |(tip, seq)| (Some(tip), seq));
+    // The end of a fold deletes the records it covers in the transaction that moves `folded`.
+    let id = |row: Option<Row>| row.map(|(key, _)| journal::record_id(JOURNAL, &key)).transpose();
+    let first = id(kv.seek(JOURNAL, Some(&[]), Direction::Forward)?)?;
+    let last = id(kv.seek(JOURNAL, None, Direction::Backward)?)?;
+    let journalled = first.zip(last).unwrap_or((seq + 1, seq));
+    if folded > seq || journalled != (folded + 1, seq) {
+        let what = format!(
+            "commits up to {folded} of {seq} are said to be in the tables, which the journal does \
+             not bear out"
+        );
+        return Err(StateError::corrupt(META.name, what));
+    }
+    Ok((tip, seq, folded))
+}
+
+/// What undo records say about the retained blocks, and which files only they still name.
+#[derive(Debug, Default)]
+pub(crate) struct Retained {
+    /// Number to (hash, root), the oldest block that can be reverted to included.
+    pub(crate) blocks: BTreeMap<u64, (B256, B256)>,
+    /// The files that each block has retired.
+    pub(crate) retired: BTreeMap<u64, Vec<String>>,
+}
+
+impl Retained {
+    /// Reads all undo records, which must lead to `tip`.
+    pub(crate) fn read(
+        kv: &dyn KvRead,
+        tables: &[Table],
+        tip: Option<Tip>,
+    ) -> Result<Self, StateError> {
+        let mut retained = Self::default();
+        let bad = |number: u64| {
+            let what = format!("the record of block {number} does not fit the chain around it");
+            StateError::corrupt(undo::UNDO.name, what)
+        };
+        if let Some((first, last)) = undo::span(kv)? {
+            for number in first..=last {
+                let (head, rows) = undo::read(kv, tables, number)?;
+                let parent = number.checked_sub(1).ok_or_else(|| bad(number))?;
+                let below = (head.parent_hash, head.parent_root);
+                if *retained.blocks.entry(parent).or_insert(below) != below {
+                    return Err(bad(number));
+                }
+                retained.blocks.insert(number, (head.hash, head.root));
+                let retired: Vec<String> = undo::retired_files(&rows).collect();
+                if !retired.is_empty() {
+                    retained.retired.insert(number, retired);
+                }
+            }
+            if tip.is_none_or(|tip| {
+                (last, retained.blocks.get(&last))
+                    != (tip.block.number, Some(&(tip.block.hash, tip.root)))
+            }) {
+                return Err(bad(last));
+            }
+        }
+        if let Some(tip) = tip {
+            retained.blocks.insert(tip.block.number, (tip.block.hash, tip.root));
+        }
+        Ok(retained)
+    }
+}
+
+/// Names of the files that belong to the state of `view`.
+pub(crate) fn named_files(view: &dyn NodeRead) -> Result<BTreeSet<String>, StateError> {
+    view.scan(FILES, KeyRange::ALL, Direction::Forward)?
+        .map(|row| Ok(String::from_utf8_lossy(&row?.0).into_owned()))
+        .collect()
+}
+
+/// The files of `dir` that are not in `named`, with their sizes.
+pub(crate) fn unnamed_files(
+    dir: &Path,
+    named: &BTreeSet<String>,
+) -> std::io::Result<Vec<(String, u64)>> {
+    let mut files = Vec::new();
+    for entry in fs::read_dir(dir)? {
+        let entry = entry?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if !named.contains(&name)
+            && let Ok(about) = entry.metadata()
+            && about.is_file()
+        {
+            files.push((name, about.len()));
+        }
+    }
+    Ok(files)
+}
+
+/// Deletes the files of `dir` that are not in `named`, which the last commit of `kv` names.
+pub(crate) fn remove_unnamed_files(
+    kv: &dyn KvStore,
+    dir: &Path,
+    named: &BTreeSet<String>,
+) -> Result<(), StateError> {
+    let fail = |error| StoreError::new(format!("clearing up {}", dir.display()), error);
+    let files = unnamed_files(dir, named).map_err(fail)?;
+    if !files.is_empty() {
+        // A power failure must not lead back to a commit that names them.
+        kv.sync()?;
+    }
+    for (name, _) in files {
+        fs::remove_file(dir.join(name)).map_err(fail)?;
+    }
+    Ok(())
+}
+
+/// Bytes of those `files` of `dir` that are there.
+pub(crate) fn bytes_of<'a>(dir: &Path, files: impl Iterator<Item = &'a String>) -> u64 {
+    files.map(|name| fs::metadata(dir.join(name)).map_or(0, |about| about.len())).sum()
+}
+
+// ---------------------------------------------------------------------------------------------
+// The row `tip`
+// ---------------------------------------------------------------------------------------------
+
+/// `number (8, BE) || hash || root || seq (8, BE)`.
+fn encode_tip(tip: Tip, seq: u64) -> [u8; 80] {
+    let mut row = [0; 80];
+    row[..8].copy_from_slice(&tip.block.number.to_be_bytes());
+    row[8..40].copy_from_slice(tip.block.hash.as_slice());
+    row[40..72].copy_from_slice(tip.root.as_slice());
+    row[72..].copy_from_slice(&seq.to_be_bytes());
+    row
+}
+
+fn decode_tip(row: &[u8]) -> Result<(Tip, u64), StateError> {
+    let row: &[u8; 80] = row
+        .try_into()
+        .map_err(|_| StateError::corrupt(META.name, "the row `tip` is not 80 bytes long"))?;
+    let word =
+        |at: usize| row[at..at + 8].iter().fold(0u64, |word, byte| word << 8 | u64::from(*byte));
+    let tip = Tip {
+        block: BlockRef::new(word(0), B256::from_slice(&row[8..40])),
+        root: B256::from_slice(&row[40..72]),
+    };
+    if word(72) == u64::MAX {
+        return Err(StateError::corrupt(META.name, "the row `tip` has an impossible sequence"));
+    }
+    Ok((tip, word(72)))
+}
+
+/// Writes the tip as of commit `seq`.
+pub(crate) fn write_tip(txn: &mut dyn KvWrite, tip: Tip, seq: u64) -> Result<(), StoreError> {
+    txn.put(META, TIP, &encode_tip(tip, seq))
+}

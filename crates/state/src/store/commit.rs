@@ -1,0 +1,595 @@
+//! The one way in which anything becomes durable: commit, revert, prune and bulk load inside the
+//! chain's own transaction, and the [`AfterCommit`] step that lets memory follow.
+
+use super::StateStore;
+use crate::{
+    AnyCache, BlockRef, BulkSink, FlatHistory, KvWrite, Proposal, StateError, StateKey, StoreError,
+    Table, Tip, Value,
+    backend::check_file_name,
+    durable::{
+        flat_history,
+        journal::{DurableRows, JOURNAL, RecordWriter, delete_records},
+        overlay::{FILES, Layer, LayerStack, RowView, RowWriter, check_key},
+        spill::Spill,
+        state::{
+            FOLDED, InMemory, MAX_GENERATIONS, META, TipState, fold_failed, named_files, write_tip,
+        },
+        undo::{self, UNDO, UndoHead},
+    },
+};
+use alloy_primitives::B256;
+use parking_lot::{MutexGuard, RwLockWriteGuard};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    path::Path,
+    sync::{Arc, atomic::Ordering},
+};
+
+/// A commit settles about as many rows as its blocks write, and so many more to catch up.
+const SETTLED_BEYOND: usize = 4096;
+
+impl StateStore {
+    /// Makes a chain of sealed proposals durable inside `txn`, the chain's own transaction: the
+    /// first extends the durable tip, each of the others its predecessor. After an error `txn` must
+    /// be aborted.
+    ///
+    /// Nothing changes in memory until [`AfterCommit::run`], to be called once `txn` has committed.
+    /// Dropping the returned value instead poisons the store. Until then this thread must not start
+    /// another commit or revert.
+    pub fn commit<'a>(
+        &'a self,
+        proposals: &[Proposal],
+        txn: &mut dyn KvWrite,
+    ) -> Result<AfterCommit<'a>, StateError> {
+        let guard = self.lock_commit()?;
+        let (parent, seq) = {
+            let memory = self.durable.memory.lock();
+            (memory.tip.as_ref().map(|state| state.tip), memory.seq + 1)
+        };
+        let blocks = chain_of(proposals, parent)?;
+        let (Some(last), Some(tip)) = (proposals.last(), blocks.last().copied()) else {
+            return Ok(AfterCommit::nothing(self, guard));
+        };
+        let mut layers: Vec<_> = proposals.iter().map(|p| p.0.layer.clone()).collect();
+        let outdated = self.outdated_changes(parent, tip.block.number, &layers)?;
+        layers.extend((outdated.len() > 0).then(|| Arc::new(outdated)));
+        let layer = self.settled(tip, &last.0.cache, &layers)?;
+        proposals.iter().for_each(|proposal| self.spare_files(&proposal.0.layer));
+        self.check_files(&layer)?;
+        let retention = self.options.retention;
+        undo::prune(txn, tip.block.number, retention)?;
+        let mut retired = BTreeMap::new();
+        let mut below = parent;
+        for (proposal, block) in proposals.iter().zip(&blocks) {
+            let files = retired_by(&proposal.0.layer);
+            if !files.is_empty() {
+                retired.insert(block.block.number, files);
+            }
+            let is_out_of_reach = block.block.number.saturating_add(retention) <= tip.block.number;
+            // The first block of all has no state below it to return to.
+            if let Some(below) = below
+                && !is_out_of_reach
+            {
+                let head = UndoHead {
+                    hash: block.block.hash,
+                    root: block.root,
+                    parent_hash: below.block.hash,
+                    parent_root: below.root,
+                };
+                let bytes = undo::write(txn, block.block.number, head, &proposal.0.layer)?;
+                self.durable.counters.undo(bytes);
+            }
+            below = Some(*block);
+        }
+        self.write_journal(txn, &layer, seq)?;
+        write_tip(txn, tip, seq)?;
+        Ok(AfterCommit {
+            store: self,
+            guard: Some(guard),
+            transition: None,
+            change: Some(Installation {
+                seq,
+                layer: Some(layer),
+                tip: TipState { tip, cache: last.0.cache.clone() },
+                blocks,
+                reverted_above: None,
+                first_kept: tip.block.number.saturating_sub(self.options.retention),
+                is_bulk: false,
+                proposals: proposals.to_vec(),
+                retired,
+            }),
+        })
+    }
+
+    /// Takes the durable state back to block `to` inside `txn`. As with [`commit`](Self::commit),
+    /// run the returned step once `txn` has committed. Readers and sessions wait in between.
+    pub fn revert<'a>(
+        &'a self,
+        to: u64,
+        txn: &mut dyn KvWrite,
+    ) -> Result<AfterCommit<'a>, StateError> {
+        let guard = self.lock_commit()?;
+        let transition = self.transition.write();
+        let (tip, seq, target) = {
+            let memory = self.durable.memory.lock();
+            let tip = memory.tip.as_ref().map(|state| state.tip);
+            (tip, memory.seq + 1, memory.blocks.get(&to).copied())
+        };
+        let Some(tip) = tip else { return Err(self.beyond_retention(to)) };
+        if to == tip.block.number {
+            return Ok(AfterCommit::nothing(self, guard));
+        }
+        if to > tip.block.number {
+            return Err(StateError::AboveTip { number: to, tip: tip.block });
+        }
+        let Some((hash, root)) = target else { return Err(self.beyond_retention(to)) };
+        // Blocks above it come anew, with history of their own.
+        self.pruned.fetch_min(to + 1, Ordering::Relaxed);
+        let mut layer = Layer::default();
+        undo::onto(&*txn, &self.durable.tables, to + 1..=tip.block.number, &mut layer)?;
+        delete_records(txn, UNDO, to + 1, tip.block.number + 1)?;
+        let layer = Arc::new(layer);
+        self.write_journal(txn, &layer, seq)?;
+        let tip = Tip { block: BlockRef::new(to, hash), root };
+        write_tip(txn, tip, seq)?;
+
+        // The target's in-memory structure is rebuilt before anything becomes true.
+        let mut view = self.durable.durable_view(&self.durable.memory.lock())?;
+        view.stack = view.stack.pushed(layer.clone());
+        let known = self.durable.memory.lock().cache_of(tip.block);
+        let cache = match known {
+            Some(cache) => cache,
+            None => self.durable.backend.open(&view, self.options.dir.as_deref())?,
+        };
+        Ok(AfterCommit {
+            store: self,
+            guard: Some(guard),
+            transition: Some(transition),
+            change: Some(Installation {
+                seq,
+                layer: Some(layer),
+                tip: TipState { tip, cache },
+                blocks: Vec::new(),
+                reverted_above: Some(to),
+                first_kept: 0,
+                is_bulk: false,
+                proposals: Vec::new(),
+                retired: BTreeMap::new(),
+            }),
+        })
+    }
+
+    /// Forgets the undo of all but the last `keep` blocks inside `txn`.
+    pub fn prune<'a>(
+        &'a self,
+        keep: u64,
+        txn: &mut dyn KvWrite,
+    ) -> Result<AfterCommit<'a>, StateError> {
+        let guard = self.lock_commit()?;
+        let (tip, seq) = {
+            let memory = self.durable.memory.lock();
+            (memory.tip.clone(), memory.seq)
+        };
+        let Some(tip) = tip else { return Ok(AfterCommit::nothing(self, guard)) };
+        undo::prune(txn, tip.tip.block.number, keep)?;
+        let first_kept = tip.tip.block.number.saturating_sub(keep);
+        Ok(AfterCommit {
+            store: self,
+            guard: Some(guard),
+            transition: None,
+            change: Some(Installation {
+                seq,
+                layer: None,
+                tip,
+                blocks: Vec::new(),
+                reverted_above: None,
+                first_kept,
+                is_bulk: false,
+                proposals: Vec::new(),
+                retired: BTreeMap::new(),
+            }),
+        })
+    }
+
+    /// Loads a whole state, sorted by key, as `block`, straight into the tables and inside `txn`.
+    /// The state must be empty. There is no undo below this block. After an error `txn` must be
+    /// aborted.
+    pub fn bulk_load<'a>(
+        &'a self,
+        block: BlockRef,
+        entries: &mut dyn Iterator<Item = Result<(StateKey, Value), StateError>>,
+        txn: &mut dyn KvWrite,
+    ) -> Result<(B256, AfterCommit<'a>), StateError> {
+        let guard = self.lock_commit()?;
+        let seq = {
+            let memory = self.durable.memory.lock();
+            if let Some(tip) = &memory.tip {
+                return Err(StateError::NotEmpty { tip: tip.tip.block });
+            }
+            memory.seq + 1
+        };
+        let dir = self.options.dir.as_deref();
+        let mut sink = Sink { txn: &mut *txn, dir, spill: Spill::new(dir) };
+        let root = self.durable.backend.bulk_load(block.number, entries, &mut sink)?;
+        let spill = sink.spill;
+        spill.append_to(txn)?;
+        let tip = Tip { block, root };
+        write_tip(txn, tip, seq)?;
+        // The rows went past the journal, so the journal counts as folded up to here.
+        txn.put(META, FOLDED, &seq.to_be_bytes())?;
+        let after = AfterCommit {
+            store: self,
+            guard: Some(guard),
+            transition: None,
+            change: Some(Installation {
+                seq,
+                layer: None,
+                // Opened by `run`, from the committed rows.
+                tip: TipState { tip, cache: Arc::new(()) },
+                blocks: vec![tip],
+                reverted_above: None,
+                first_kept: 0,
+                is_bulk: true,
+                proposals: Vec::new(),
+                retired: BTreeMap::new(),
+            }),
+        };
+        Ok((root, after))
+    }
+
+    /// Folds everything that is committed into the tables and waits for it. Changes no state. The
+    /// caller must not hold a write transaction.
+    pub fn flush(&self) -> Result<(), StateError> {
+        let guard = self.lock_unpoisoned()?;
+        let mut memory = self.durable.memory.lock();
+        self.durable.freeze(&mut memory);
+        let seq = memory.seq;
+        // Not while waiting: the folder needs the write transaction, which may belong to a thread
+        // that waits to commit.
+        drop(guard);
+        let is_folded = |memory: &InMemory| {
+            !memory.generations.iter().any(|g| !g.is_empty() && g.last_seq() <= seq)
+        };
+        memory.fold_error = None;
+        self.durable.folding.notify_all();
+        self.durable.await_fold(memory, is_folded).or_else(|_| {
+            // That attempt may have begun before this call, and failed for reasons that are gone.
+            let mut memory = self.durable.memory.lock();
+            memory.fold_error = None;
+            self.durable.folding.notify_all();
+            self.durable.await_fold(memory, is_folded)
+        })
+    }
+
+    /// Waits until no fold and no job of the backend is under way and retired files are gone. Unlike
+    /// [`flush`](Self::flush) it folds nothing before its time. The caller must not hold a write
+    /// transaction.
+    pub fn settle(&self) -> Result<(), StateError> {
+        self.jobs.settle();
+        let mut memory = self.durable.memory.lock();
+        memory.clear_now = true;
+        self.durable.folding.notify_all();
+        self.durable.await_fold(memory, |memory| {
+            memory.generations.len() < 2 && memory.doomed.is_empty() && memory.going.is_empty()
+        })
+    }
+
+    fn lock_unpoisoned(&self) -> Result<MutexGuard<'_, ()>, StateError> {
+        let guard = self.commit.lock();
+        if self.durable.poisoned.load(Ordering::Acquire) {
+            return Err(StateError::Poisoned);
+        }
+        if self.options.read_only {
+            return Err(StoreError::new("changing the state", "it was opened read-only").into());
+        }
+        Ok(guard)
+    }
+
+    fn lock_commit(&self) -> Result<MutexGuard<'_, ()>, StateError> {
+        let guard = self.lock_unpoisoned()?;
+        // A commit that would add to what cannot be folded is refused, and the fold tried again.
+        if let Some(error) = self.durable.memory.lock().fold_error.take() {
+            self.durable.folding.notify_all();
+            return Err(fold_failed(error));
+        }
+        Ok(guard)
+    }
+
+    /// The error for a block below [`retained`](Self::retained).
+    pub fn beyond_retention(&self, number: u64) -> StateError {
+        let memory = self.durable.memory.lock();
+        StateError::BeyondRetention {
+            number,
+            first: memory.blocks.first_key_value().map_or(0, |(first, _)| *first),
+            retention: self.options.retention,
+        }
+    }
+
+    fn write_journal(
+        &self,
+        txn: &mut dyn KvWrite,
+        layer: &Layer,
+        seq: u64,
+    ) -> Result<(), StateError> {
+        let mut record = RecordWriter::new(&[]);
+        for (table, key, row) in layer.iter() {
+            record.push(table, key, row.next.as_ref().map(|value| &value[..]));
+        }
+        self.durable.counters.journal(record.write(txn, JOURNAL, seq)?);
+        Ok(())
+    }
+
+    /// The net effect of `layers`, which lead to `tip`, with what the backend no longer needs then.
+    fn settled(
+        &self,
+        tip: Tip,
+        cache: &AnyCache,
+        layers: &[Arc<Layer>],
+    ) -> Result<Arc<Layer>, StateError> {
+        let layer = match layers {
+            [one] => one.clone(),
+            many => Arc::new(Layer::merged(many)),
+        };
+        let first_retained = {
+            let memory = self.durable.memory.lock();
+            let first =
+                memory.blocks.first_key_value().map_or(tip.block.number, |(first, _)| *first);
+            first.max(tip.block.number.saturating_sub(self.options.retention))
+        };
+        let mut view = self.durable.durable_view(&self.durable.memory.lock())?;
+        view.stack = view.stack.pushed(layer.clone());
+        let mut writer = RowWriter::new(view, false);
+        let budget = layer.len().saturating_add(SETTLED_BEYOND);
+        self.durable.backend.settle(&mut writer, cache, first_retained, budget)?;
+        let (rows, _) = writer.finish();
+        if rows.len() == 0 {
+            return Ok(layer);
+        }
+        Ok(Arc::new(Layer::merged(&[layer, Arc::new(rows)])))
+    }
+
+    /// What a commit of `layers`, those of the blocks from `parent` to `tip`, deletes of the flat
+    /// history up to `parent`.
+    fn outdated_changes(
+        &self,
+        parent: Option<Tip>,
+        tip: u64,
+        layers: &[Arc<Layer>],
+    ) -> Result<Layer, StateError> {
+        let (Some(parent), Some(last), true) = (parent, layers.last(), self.prunes) else {
+            return Ok(Layer::default());
+        };
+        let keep = match self.options.flat_history {
+            FlatHistory::Last(blocks) => FlatHistory::Last(blocks.max(self.options.retention)),
+            keep => keep,
+        };
+        let floor = flat_history::floor(keep, tip, last)?.min(parent.block.number + 1);
+        let view = self.durable.durable_view(&self.durable.memory.lock())?;
+        let written = layers.iter().map(|layer| layer.len()).sum();
+        let from = self.pruned.load(Ordering::Relaxed);
+        let (rows, first) = flat_history::outdated(&view, from, floor, written)?;
+        self.pruned.store(first.unwrap_or(floor).max(from), Ordering::Relaxed);
+        Ok(rows)
+    }
+
+    /// Keeps files that are named anew. If the commit fails they stay until the next opening.
+    fn spare_files(&self, layer: &Layer) {
+        layer.for_table(FILES, |name, next| {
+            if next.is_some() && self.durable.memory.lock().spare(&String::from_utf8_lossy(name)) {
+                self.durable.folding.notify_all();
+            }
+        });
+    }
+
+    /// Refuses to name files that are not there.
+    fn check_files(&self, layer: &Layer) -> Result<(), StateError> {
+        let mut missing = None;
+        layer.for_table(FILES, |name, next| {
+            let name = String::from_utf8_lossy(name);
+            let there = |dir: &Path| dir.join(&*name).is_file();
+            if next.is_some() && !self.options.dir.as_deref().is_some_and(there) {
+                missing = Some(name.into_owned());
+            }
+        });
+        missing.map_or(Ok(()), |name| {
+            let action = format!("publishing the state file {name}");
+            Err(StoreError::new(action, "it is not in the state directory").into())
+        })
+    }
+
+    /// Those of `files`, which no retained block names, that the durable tip does not name either.
+    fn unnamed(&self, files: BTreeSet<String>) -> Result<BTreeSet<String>, StateError> {
+        if files.is_empty() {
+            return Ok(files);
+        }
+        let named = named_files(&self.durable.durable_view(&self.durable.memory.lock())?)?;
+        Ok(files.difference(&named).cloned().collect())
+    }
+}
+
+/// The files that the block of `layer` retires.
+fn retired_by(layer: &Layer) -> Vec<String> {
+    let mut files = Vec::new();
+    layer.for_table(FILES, |name, next| {
+        if next.is_none() {
+            files.push(String::from_utf8_lossy(name).into_owned());
+        }
+    });
+    files
+}
+
+/// The blocks of `proposals`, if they extend `tip` one after the other.
+fn chain_of(proposals: &[Proposal], mut tip: Option<Tip>) -> Result<Vec<Tip>, StateError> {
+    let mut blocks = Vec::with_capacity(proposals.len());
+    for proposal in proposals {
+        let number = proposal.number();
+        let block = proposal.block().ok_or(StateError::Unsealed { number })?;
+        if !proposal.0.stands_on(tip.map(|tip| tip.block)) {
+            let tip = tip.map_or_else(BlockRef::default, |tip| tip.block);
+            return Err(StateError::NotOnTip { number, tip });
+        }
+        let new = Tip { block, root: proposal.root() };
+        blocks.push(new);
+        tip = Some(new);
+    }
+    Ok(blocks)
+}
+
+// ---------------------------------------------------------------------------------------------
+// After the commit
+// ---------------------------------------------------------------------------------------------
+
+/// What remains to be done once the chain's transaction has committed: memory follows disk, files
+/// go. Dropped without [`run`](Self::run), it poisons the store, as the transaction's fate is then
+/// unknown.
+#[must_use = "run it once the transaction has committed"]
+pub struct AfterCommit<'a> {
+    store: &'a StateStore,
+    guard: Option<MutexGuard<'a, ()>>,
+    transition: Option<RwLockWriteGuard<'a, ()>>,
+    change: Option<Installation>,
+}
+
+struct Installation {
+    seq: u64,
+    layer: Option<Arc<Layer>>,
+    tip: TipState,
+    blocks: Vec<Tip>,
+    reverted_above: Option<u64>,
+    /// Durable blocks below this one are out of reach from now on.
+    first_kept: u64,
+    /// A bulk load leaves rows but no in-memory structure.
+    is_bulk: bool,
+    proposals: Vec<Proposal>,
+    /// Files that each of the blocks retires.
+    retired: BTreeMap<u64, Vec<String>>,
+}
+
+impl fmt::Debug for AfterCommit<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AfterCommit").finish_non_exhaustive()
+    }
+}
+
+impl<'a> AfterCommit<'a> {
+    const fn nothing(store: &'a StateStore, guard: MutexGuard<'a, ()>) -> Self {
+        Self { store, guard: Some(guard), transition: None, change: None }
+    }
+
+    /// Installs the committed state in memory. Waits only when folding lags far behind, so the
+    /// caller must not hold a write transaction.
+    ///
+    /// # Errors
+    /// If the state that a bulk load has left cannot be opened: it is durable, the store poisoned.
+    pub fn run(mut self) -> Result<(), StateError> {
+        let (store, durable) = (self.store, &self.store.durable);
+        if let Some(change) = &mut self.change
+            && change.is_bulk
+        {
+            let snapshot = durable.kv.snapshot()?;
+            let rows = DurableRows::new(Vec::new(), change.seq, snapshot, &durable.leases);
+            let view = RowView {
+                stack: LayerStack::default(),
+                reverse: None,
+                durable: Arc::new(rows),
+                counters: durable.counters.clone(),
+            };
+            change.tip.cache = durable.backend.open(&view, store.options.dir.as_deref())?;
+            durable.set_fold_at()?;
+        }
+        let Some(change) = self.change.take() else { return Ok(()) };
+        let active = durable.memory.lock().generations.last().cloned();
+        if let (Some(layer), Some(active)) = (&change.layer, active) {
+            // Readers do not see these versions before `seq` is raised below.
+            active.insert(change.seq, layer, durable.leases.oldest(change.seq - 1));
+        }
+        let mut memory = durable.memory.lock();
+        memory.seq = change.seq;
+        if let Some(to) = change.reverted_above {
+            memory.blocks.split_off(&(to + 1));
+            memory.retired.split_off(&(to + 1));
+        }
+        for tip in change.blocks {
+            memory.blocks.insert(tip.block.number, (tip.block.hash, tip.root));
+        }
+        memory.blocks = memory.blocks.split_off(&change.first_kept);
+        memory.retired.extend(change.retired);
+        let retired = memory.retired.split_off(&(change.first_kept + 1));
+        let let_go = std::mem::replace(&mut memory.retired, retired);
+        let mut files: BTreeSet<String> = let_go.into_values().flatten().collect();
+        files.retain(|file| !memory.retired.values().flatten().any(|retained| retained == file));
+        let kept = durable.backend.caches_kept();
+        if let Some(left) = memory.tip.replace(change.tip) {
+            memory.remember(left.tip.block.hash, left.cache, kept);
+        }
+        for proposal in &change.proposals {
+            // The chain below need not be kept for their sake.
+            proposal.0.rest_on_durable();
+            if let Some(hash) = proposal.hash() {
+                memory.remember(hash, proposal.0.cache.clone(), kept);
+            }
+        }
+        let active = memory.generations.last();
+        if active.is_some_and(|active| {
+            active.bytes() > durable.fold_at.load(Ordering::Relaxed)
+                || active.commits() >= store.options.fold_commits
+        }) {
+            durable.freeze(&mut memory);
+        }
+        drop(memory);
+        match store.unnamed(files) {
+            Ok(files) if files.is_empty() => {}
+            Ok(files) => {
+                durable.memory.lock().doomed.extend(files);
+                durable.folding.notify_all();
+            }
+            Err(error) => {
+                tracing::warn!(%error, "retired state files stay until the next opening");
+            }
+        }
+        drop(self.transition.take());
+        drop(self.guard.take());
+        // This commit is durable and installed whatever the folder says; the next one is told.
+        let _ = durable.await_fold(durable.memory.lock(), |memory| {
+            memory.generations.len() <= MAX_GENERATIONS
+        });
+        Ok(())
+    }
+}
+
+impl Drop for AfterCommit<'_> {
+    fn drop(&mut self) {
+        if self.change.is_some() {
+            self.store.durable.poisoned.store(true, Ordering::Release);
+        }
+    }
+}
+
+/// Bulk rows straight into a transaction.
+struct Sink<'a> {
+    txn: &'a mut dyn KvWrite,
+    dir: Option<&'a Path>,
+    spill: Spill,
+}
+
+impl BulkSink for Sink<'_> {
+    fn put(&mut self, table: Table, key: &[u8], value: &[u8]) -> Result<(), StateError> {
+        check_key(table, key)?;
+        Ok(self.txn.append(table, key, value)?)
+    }
+
+    fn put_unordered(&mut self, table: Table, key: &[u8], value: &[u8]) -> Result<(), StateError> {
+        check_key(table, key)?;
+        self.spill.put(table, key, value)
+    }
+
+    fn dir(&self) -> Option<&Path> {
+        self.dir
+    }
+
+    fn publish_file(&mut self, name: &str) -> Result<(), StateError> {
+        check_file_name(name)?;
+        Ok(self.txn.put(FILES, name.as_bytes(), &[])?)
+    }
+}

@@ -1,0 +1,535 @@
+//! [`StateStore`]: the contract that the client sees, the same for every backend.
+
+mod at;
+mod check;
+mod commit;
+mod history;
+mod session;
+
+pub use at::StateAt;
+pub use check::{StateCheck, StateCheckSink};
+pub use commit::AfterCommit;
+pub use session::Session;
+
+use crate::{
+    AnyBackend, AnyCache, BackendStats, BlockRef, FlatHistory, Identity, Jobs, KvStore, Proposal,
+    StateError, StoreError, Table,
+    backend::flat,
+    durable::{
+        counters::{Counters, Counts},
+        flat_history::{self, CHANGED_KEYS, CHANGES},
+        journal::{self, DurableRows, JOURNAL, Leases},
+        overlay::{FILES, Layer, LayerStack, RowView},
+        proposal::Parent,
+        state::{
+            DurableState, InMemory, META, Retained, Tip, TipState, named_files, read_meta,
+            remove_unnamed_files,
+        },
+        undo::{self, UNDO},
+    },
+};
+use alloy_primitives::B256;
+use at::{BlockAt, Kind};
+use parking_lot::{Condvar, Mutex, MutexGuard, RwLock};
+use std::{
+    collections::{BTreeSet, HashMap, VecDeque},
+    fmt, fs,
+    path::PathBuf,
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+    },
+};
+
+/// How a state store behaves; none of it changes a root.
+#[derive(Clone, Debug)]
+pub struct StoreOptions {
+    /// How many blocks can be reverted. 0 keeps no undo at all.
+    pub retention: u64,
+    /// How much flat history is kept: by it the state of old blocks is read, see
+    /// [`StateStore::flat_history`]. It may change from one opening to the next.
+    pub flat_history: FlatHistory,
+    /// The active generation is folded once it takes this much memory, in bytes; or earlier in a
+    /// store that is small on disk: at a quarter of its size, but not below 64 MiB. A fold rewrites
+    /// whole pages, so the denser its rows lie the less each of them costs. Two more generations
+    /// may wait in memory meanwhile.
+    pub fold_bytes: usize,
+    /// The active generation is folded after this many commits, which bounds replay on reopening.
+    pub fold_commits: usize,
+    /// Directory for the backend's immutable files; needed by backends that write any.
+    pub dir: Option<PathBuf>,
+    /// For reading alone: no thread is started, nothing is folded, no file removed, and commits are
+    /// refused. The store underneath must not move: give one that stays at a snapshot.
+    pub read_only: bool,
+}
+
+impl Default for StoreOptions {
+    fn default() -> Self {
+        Self {
+            retention: 128,
+            flat_history: FlatHistory::Off,
+            fold_bytes: 512 << 20,
+            fold_commits: 4096,
+            dir: None,
+            read_only: false,
+        }
+    }
+}
+
+/// A state, and what a block on top of it stands on.
+pub(crate) struct Resolved {
+    state: StateAt,
+    parent: Parent,
+    base: Option<BlockRef>,
+}
+
+/// Which state is meant.
+#[derive(Clone, Copy, Debug)]
+pub enum At<'a> {
+    /// The durable tip.
+    Tip,
+    /// The state after the block of this hash: a sealed live proposal, or a durable block within
+    /// the retention depth.
+    Block(B256),
+    /// The state after a proposal, sealed or not.
+    Proposal(&'a Proposal),
+}
+
+/// What a store holds, for `db stats`.
+#[derive(Clone, Debug)]
+pub struct StoreStats {
+    /// The backend's own counts.
+    pub backend: BackendStats,
+    /// Rows committed but not yet folded into the tables, in bytes of memory.
+    pub pending_bytes: u64,
+    /// Rows of the journal.
+    pub journal_rows: u64,
+    /// Rows of undo.
+    pub undo_rows: u64,
+    /// Bytes of the immutable files of the durable tip.
+    pub file_bytes: u64,
+    /// Bytes of those that retained blocks below it alone still need.
+    pub retained_file_bytes: u64,
+    /// Oldest durable block that can be read, extended or reverted to.
+    pub first_retained: Option<u64>,
+}
+
+/// Reads the gauges of a [`StateStore`] for as long as it is open.
+#[derive(Clone, Debug)]
+pub struct StoreWatch {
+    durable: Weak<DurableState>,
+    dir: Option<PathBuf>,
+}
+
+/// What a [`StoreWatch`] reads.
+#[derive(Clone, Debug)]
+pub struct StoreGauges {
+    /// Counts at the node interface since opening.
+    pub counts: Counts,
+    /// Bytes of memory of rows that are committed but not yet folded into the tables.
+    pub pending_bytes: u64,
+    /// Bytes of live pages; immutable files are not counted.
+    pub disk_bytes: u64,
+    /// As in [`StoreStats`].
+    pub file_bytes: u64,
+    /// As in [`StoreStats`].
+    pub retained_file_bytes: u64,
+    /// Oldest durable block that can be read, extended or reverted to.
+    pub first_retained: Option<u64>,
+}
+
+impl StoreWatch {
+    /// The gauges now; `None` once the store is closed.
+    pub fn read(&self) -> Option<StoreGauges> {
+        let durable = self.durable.upgrade()?;
+        let disk_bytes = durable.kv.disk_bytes().ok()?;
+        let view = durable.durable_view(&durable.memory.lock()).ok()?;
+        let (file_bytes, retained_file_bytes) =
+            durable.file_bytes(self.dir.as_deref(), &view).ok()?;
+        drop(view);
+        let memory = durable.memory.lock();
+        Some(StoreGauges {
+            counts: durable.counters.counts(&durable.tables),
+            pending_bytes: memory.pending_bytes(),
+            disk_bytes,
+            file_bytes,
+            retained_file_bytes,
+            first_retained: memory.blocks.first_key_value().map(|(number, _)| *number),
+        })
+    }
+}
+
+/// A backend's state in a key-value store: sessions on any block, atomic commits, reverts, proofs.
+///
+/// | work | thread | completion point |
+/// |---|---|---|
+/// | `begin`, reads, `finish` | any, several at once | returns |
+/// | `commit`, `revert`, `prune`, `bulk_load` | one at a time | the caller's transaction commits, then [`AfterCommit::run`](crate::AfterCommit::run) |
+/// | fold of a frozen generation | `state-fold` | its last slice commits |
+/// | deletion of retired files | `state-fold` | [`settle`](Self::settle), at the latest the next opening |
+/// | jobs | `state-job-N` | [`Jobs::wait`] at the block that needs the output |
+///
+/// Dropping it waits for a fold or a deletion under way, so not while this thread has a write
+/// transaction of the same database.
+pub struct StateStore {
+    pub(crate) durable: Arc<DurableState>,
+    pub(crate) options: StoreOptions,
+    /// Whether there is or will be flat history, of which commits delete what is not kept.
+    pub(crate) prunes: bool,
+    /// No block below this one has flat history; a search that starts here need not pass by what
+    /// was deleted.
+    pub(crate) pruned: AtomicU64,
+    pub(crate) jobs: Arc<Jobs>,
+    pub(crate) commit: Mutex<()>,
+    /// Held for writing while a revert is between its transaction and memory, as readers of blocks
+    /// below the tip read undo rows from the tables.
+    pub(crate) transition: RwLock<()>,
+    folder: Option<std::thread::JoinHandle<()>>,
+}
+
+impl fmt::Debug for StateStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StateStore")
+            .field("backend", self.identity())
+            .field("tip", &self.tip())
+            .finish_non_exhaustive()
+    }
+}
+
+impl StateStore {
+    /// All tables that a store of `backend` needs: the backend's and the framework's.
+    pub fn tables(backend: &dyn AnyBackend) -> Vec<Table> {
+        let mut tables = backend.tables();
+        tables.extend([flat::TABLE, JOURNAL, UNDO, META, FILES, CHANGES, CHANGED_KEYS]);
+        tables.sort_unstable();
+        tables.dedup();
+        tables
+    }
+
+    /// Opens the state in `kv`: replays the journal, removes files that no block names, rebuilds
+    /// the backend's in-memory structure of the durable tip.
+    pub fn open(
+        backend: Arc<dyn AnyBackend>,
+        kv: Arc<dyn KvStore>,
+        options: StoreOptions,
+    ) -> Result<Self, StateError> {
+        let tables = Self::tables(&*backend);
+        if let Some(pair) = tables.windows(2).find(|pair| pair[0].id == pair[1].id) {
+            let action = format!("opening the tables {} and {}", pair[0].name, pair[1].name);
+            return Err(StoreError::new(action, "both have the same id").into());
+        }
+        let jobs = if options.read_only { Jobs::at_rest } else { Jobs::new };
+        let jobs = Arc::new(jobs(options.dir.clone()));
+        let counters = Arc::new(Counters::default());
+        let leases = Arc::new(Leases::default());
+        let snapshot = kv.snapshot()?;
+        let (tip, seq, folded) = read_meta(&*snapshot)?;
+        let replayed = Arc::new(journal::replay(&*snapshot, &tables, folded, seq)?);
+        let Retained { blocks, retired } = Retained::read(&*snapshot, &tables, tip)?;
+        let view = RowView {
+            stack: LayerStack::default(),
+            reverse: None,
+            durable: Arc::new(DurableRows::new(vec![replayed.clone()], seq, snapshot, &leases)),
+            counters: counters.clone(),
+        };
+        if let Some(dir) = options.dir.as_ref().filter(|_| !options.read_only) {
+            let fail = |error| StoreError::new(format!("creating {}", dir.display()), error);
+            fs::create_dir_all(dir).map_err(fail)?;
+            // Before the backend restarts its jobs, which write files of their own.
+            let mut files = named_files(&view)?;
+            files.extend(retired.values().flatten().cloned());
+            files.extend(backend.files_under_way(&view)?);
+            remove_unnamed_files(&*kv, dir, &files)?;
+        }
+        let first_kept = flat_history::first_block(&view, 0)?;
+        let tip = match tip {
+            None => None,
+            Some(tip) => {
+                Some(TipState { tip, cache: backend.open(&view, options.dir.as_deref())? })
+            }
+        };
+        let durable = Arc::new(DurableState {
+            backend,
+            kv,
+            tables,
+            counters,
+            leases,
+            poisoned: AtomicBool::new(false),
+            memory: Mutex::new(InMemory {
+                tip,
+                seq,
+                generations: vec![replayed],
+                blocks,
+                retired,
+                doomed: BTreeSet::new(),
+                going: BTreeSet::new(),
+                clear_now: false,
+                proposals: HashMap::new(),
+                recent: VecDeque::new(),
+                opened: VecDeque::new(),
+                fold_error: None,
+                closing: false,
+            }),
+            folding: Condvar::new(),
+            fold_bytes: options.fold_bytes,
+            fold_at: AtomicUsize::new(0),
+            dir: options.dir.clone(),
+        });
+        durable.set_fold_at()?;
+        let start_folder = || {
+            let durable = durable.clone();
+            std::thread::Builder::new()
+                .name("state-fold".into())
+                .spawn(move || durable.fold_loop())
+                .map_err(|error| StoreError::new("starting the thread state-fold", error))
+        };
+        let folder = (!options.read_only).then(start_folder).transpose()?;
+        Ok(Self {
+            durable,
+            pruned: AtomicU64::new(first_kept.unwrap_or(0)),
+            prunes: first_kept.is_some() || options.flat_history != FlatHistory::Off,
+            options,
+            jobs,
+            commit: Mutex::new(()),
+            transition: RwLock::new(()),
+            folder,
+        })
+    }
+
+    /// What the backend is.
+    pub fn identity(&self) -> &Identity {
+        self.durable.backend.identity()
+    }
+
+    /// The backend's algorithm: its capabilities and optional faculties.
+    pub fn backend(&self) -> &dyn AnyBackend {
+        &*self.durable.backend
+    }
+
+    /// The durable tip; `None` while the state is empty.
+    pub fn tip(&self) -> Option<Tip> {
+        self.durable.memory.lock().tip.as_ref().map(|state| state.tip)
+    }
+
+    /// Numbers of the durable blocks that can be read, extended and reverted to; `None` while the
+    /// state is empty.
+    pub fn retained(&self) -> Option<std::ops::RangeInclusive<u64>> {
+        let memory = self.durable.memory.lock();
+        let first = memory.blocks.first_key_value()?.0;
+        Some(*first..=*memory.blocks.last_key_value()?.0)
+    }
+
+    /// Counts at the node interface since opening, in all and table by table.
+    pub fn counts(&self) -> Counts {
+        self.durable.counters.counts(&self.durable.tables)
+    }
+
+    /// Gauges of the store, for metrics; the watch does not keep the store open.
+    pub fn watch(&self) -> StoreWatch {
+        let dir = self.options.dir.clone();
+        StoreWatch { durable: Arc::downgrade(&self.durable), dir }
+    }
+
+    /// The job runner (the test-kit slows it down).
+    pub fn jobs(&self) -> &Jobs {
+        &self.jobs
+    }
+
+    /// Opens a session whose parent is `at`.
+    pub fn begin(&self, at: At<'_>) -> Result<Session<'_>, StateError> {
+        Ok(Session { store: self, parent: self.resolve(at)? })
+    }
+
+    /// The state `at`.
+    pub fn at(&self, at: At<'_>) -> Result<StateAt, StateError> {
+        Ok(self.resolve(at)?.state)
+    }
+
+    /// Root of the state `at`.
+    pub fn root(&self, at: At<'_>) -> Result<B256, StateError> {
+        self.refuse_if_poisoned()?;
+        let memory = self.durable.memory.lock();
+        match at {
+            At::Tip => Ok(memory
+                .tip
+                .as_ref()
+                .map_or_else(|| self.durable.backend.empty_root(), |state| state.tip.root)),
+            At::Proposal(proposal) => Ok(proposal.root()),
+            At::Block(hash) => memory
+                .durable(hash)
+                .map(|(_, root)| root)
+                .or_else(|| memory.live_proposal(hash).map(|proposal| proposal.root()))
+                .ok_or(StateError::UnknownBlock { hash }),
+        }
+    }
+
+    /// Gives a proposal its block hash, under which [`At::Block`] finds it as long as somebody
+    /// holds it. A proposal keeps the first hash it was given.
+    pub fn seal(&self, proposal: &Proposal, hash: B256) {
+        if proposal.0.hash.set(hash).is_ok() {
+            let mut memory = self.durable.memory.lock();
+            if memory.proposals.len() >= 64 && memory.proposals.len().is_power_of_two() {
+                memory.proposals.retain(|_, proposal| proposal.strong_count() > 0);
+            }
+            // The same block proposed twice: either serves, but the map must not lose the one that
+            // lives longer.
+            if memory.live_proposal(hash).is_none() {
+                memory.proposals.insert(hash, Arc::downgrade(&proposal.0));
+            }
+        }
+    }
+
+    /// What the store holds at its durable tip.
+    pub fn stats(&self) -> Result<StoreStats, StateError> {
+        let state = self.at(At::Tip)?;
+        let snapshot = &state.view.durable.snapshot;
+        let (file_bytes, retained_file_bytes) =
+            self.durable.file_bytes(self.options.dir.as_deref(), &state.view)?;
+        let backend = self.durable.backend.stats(&state.view, &state.cache)?;
+        let (journal_rows, undo_rows) = (snapshot.count(JOURNAL)?, snapshot.count(UNDO)?);
+        let memory = self.durable.memory.lock();
+        Ok(StoreStats {
+            backend,
+            pending_bytes: memory.pending_bytes(),
+            journal_rows,
+            undo_rows,
+            file_bytes,
+            retained_file_bytes,
+            first_retained: memory.blocks.first_key_value().map(|(number, _)| *number),
+        })
+    }
+
+    // -- finding a state ------------------------------------------------------------------------
+
+    fn refuse_if_poisoned(&self) -> Result<(), StateError> {
+        if self.durable.poisoned.load(Ordering::Acquire) {
+            return Err(StateError::Poisoned);
+        }
+        Ok(())
+    }
+
+    fn resolve(&self, at: At<'_>) -> Result<Resolved, StateError> {
+        let _still = self.transition.read();
+        self.refuse_if_poisoned()?;
+        let memory = self.durable.memory.lock();
+        let proposal = match at {
+            At::Tip => {
+                let tip = memory.tip_block();
+                return self.resolve_durable(memory, tip);
+            }
+            At::Proposal(proposal) => proposal.clone(),
+            At::Block(hash) => {
+                if let Some((block, _)) = memory.durable(hash) {
+                    return self.resolve_durable(memory, Some(block));
+                }
+                memory.live_proposal(hash).ok_or(StateError::UnknownBlock { hash })?
+            }
+        };
+        // Walk down to the nearest durable ancestor.
+        let mut layers = Vec::new();
+        let mut at = Parent::Proposal(proposal.clone());
+        let base = loop {
+            at = match at {
+                Parent::Durable(Some(block)) if !memory.is_durable(block) => {
+                    // It was durable when the child was committed, and reverted since.
+                    match memory.live_proposal(block.hash) {
+                        Some(proposal) => Parent::Proposal(proposal),
+                        None => return Err(StateError::UnknownBlock { hash: block.hash }),
+                    }
+                }
+                Parent::Durable(block) => break block,
+                Parent::Proposal(proposal) => match proposal.block() {
+                    Some(block) if memory.is_durable(block) => break Some(block),
+                    _ => {
+                        layers.push(proposal.0.layer.clone());
+                        proposal.0.parent()
+                    }
+                },
+            };
+        };
+        let stack = if proposal.0.base == base {
+            proposal.0.stack.clone()
+        } else {
+            let layers = layers.into_iter().rev();
+            layers.fold(LayerStack::default(), |stack, layer| stack.pushed(layer))
+        };
+        let mut view = self.view_of_durable(memory, base)?;
+        view.stack = stack;
+        let block =
+            BlockAt { number: proposal.0.number, hash: proposal.hash(), root: proposal.0.root };
+        let state = self.state(view, proposal.0.cache.clone(), Some(block));
+        Ok(Resolved { state, parent: Parent::Proposal(proposal), base })
+    }
+
+    fn resolve_durable(
+        &self,
+        memory: MutexGuard<'_, InMemory>,
+        block: Option<BlockRef>,
+    ) -> Result<Resolved, StateError> {
+        let root = block.and_then(|block| memory.blocks.get(&block.number)).map(|(_, root)| *root);
+        let known = block.and_then(|block| memory.cache_of(block));
+        let view = self.view_of_durable(memory, block)?;
+        let cache = match known {
+            Some(cache) => cache,
+            None => {
+                let cache = self.durable.backend.open(&view, self.options.dir.as_deref())?;
+                if let Some(block) = block {
+                    self.durable.memory.lock().remember_opened(block.hash, cache.clone());
+                }
+                cache
+            }
+        };
+        let at = block.zip(root).map(|(block, root)| BlockAt {
+            number: block.number,
+            hash: Some(block.hash),
+            root,
+        });
+        let state = self.state(view, cache, at);
+        Ok(Resolved { state, parent: Parent::Durable(block), base: block })
+    }
+
+    fn state(&self, view: RowView, cache: AnyCache, block: Option<BlockAt>) -> StateAt {
+        StateAt { durable: self.durable.clone(), view, cache, block, kind: Kind::Own }
+    }
+
+    /// The durable state of `block`, through undo if it lies below the tip.
+    fn view_of_durable(
+        &self,
+        memory: MutexGuard<'_, InMemory>,
+        block: Option<BlockRef>,
+    ) -> Result<RowView, StateError> {
+        let mut view = self.durable.durable_view(&memory)?;
+        let tip = memory.tip_block();
+        if block == tip {
+            return Ok(view);
+        }
+        let unknown = |block: Option<BlockRef>| StateError::UnknownBlock {
+            hash: block.map_or(B256::ZERO, |block| block.hash),
+        };
+        let (Some(at), Some(tip)) = (block, tip) else { return Err(unknown(block)) };
+        if !memory.is_durable(at) {
+            return Err(unknown(block));
+        }
+        drop(memory);
+        let snapshot = &*view.durable.snapshot;
+        // The snapshot may be one commit ahead of memory, and that commit may have pruned.
+        if undo::span(snapshot)?.is_none_or(|(first, _)| at.number + 1 < first) {
+            return Err(self.beyond_retention(at.number));
+        }
+        let mut reverse = Layer::default();
+        undo::onto(snapshot, &self.durable.tables, at.number + 1..=tip.number, &mut reverse)?;
+        view.reverse = Some(Arc::new(reverse));
+        Ok(view)
+    }
+}
+
+impl Drop for StateStore {
+    fn drop(&mut self) {
+        self.durable.memory.lock().closing = true;
+        self.durable.folding.notify_all();
+        if let Some(folder) = self.folder.take() {
+            // A panic of the folder has already been reported; what it left is in the journal.
+            let _ = folder.join();
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! The smallest backend with a root: values in the flat state, and a chain of hashes over all changes.
+//! The root says what every block has changed, in order; nothing can be proven from it. The framework
+//! adds the rest: forks, reverts, crash safety. `tests/smallest_backend.rs` is all it takes to test it.
+
+use alloy_primitives::{B256, Bytes, Keccak256};
+use retrie_state::{
+    Applied, ApplyContext, Backend, BackendStats, BulkSink, Capabilities, Direction, HashId,
+    Identity, KeyRange, NodeRead, NodeWrite, ProofError, StateDelta, StateError, StateKey, Table,
+    Value, flat,
+};
+
+static IDENTITY: Identity =
+    Identity { name: "hash-chain", version: 1, hash: HashId::Keccak256, params: B256::ZERO };
+/// Holds one row, the root: it cannot be found again from the values.
+const TABLE: Table = Table::new(0x01, "HashChain");
+
+/// Each root is the hash of the root before it and of what the block changes.
+#[derive(Debug)]
+pub struct HashChain;
+
+/// Adds a key's new value, so that no two lists of changes give the same bytes.
+fn add(hasher: &mut Keccak256, key: &StateKey, next: Option<&Value>) {
+    hasher.update(&*key.encode());
+    hasher.update(next.map_or(0, |value| value.len() as u64 + 1).to_be_bytes());
+    hasher.update(next.map_or(&[][..], |value| value));
+}
+
+impl Backend for HashChain {
+    type Cache = B256; // the root
+    fn identity(&self) -> &Identity {
+        &IDENTITY
+    }
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            proofs: false,
+            absence_proofs: false,
+            state_determined_root: false,
+            ethereum_root: false,
+        }
+    }
+    fn tables(&self) -> Vec<Table> {
+        vec![flat::TABLE, TABLE]
+    }
+    fn empty_root(&self) -> B256 {
+        B256::ZERO
+    }
+    fn open(&self, view: &dyn NodeRead, _: Option<&std::path::Path>) -> Result<B256, StateError> {
+        let Some(row) = view.get(TABLE, b"root")? else { return Ok(B256::ZERO) };
+        let (table, what) = (TABLE.name.into(), "the row `root` has not 32 bytes".into());
+        B256::try_from(&row[..]).map_err(|_| StateError::Corrupt { table, what })
+    }
+    fn apply(
+        &self,
+        _: &ApplyContext<'_>,
+        view: &mut dyn NodeWrite,
+        parent: &B256,
+        delta: &StateDelta,
+    ) -> Result<Applied<B256>, StateError> {
+        flat::apply(view, delta)?;
+        let mut hasher = Keccak256::new();
+        hasher.update(parent);
+        delta.changes().iter().for_each(|c| add(&mut hasher, &c.key, c.next.as_ref()));
+        let root = hasher.finalize();
+        view.put(TABLE, b"root", Bytes::copy_from_slice(root.as_slice()))?;
+        Ok(Applied { root, cache: root })
+    }
+    fn bulk_load(
+        &self,
+        _: u64,
+        entries: &mut dyn Iterator<Item = Result<(StateKey, Value), StateError>>,
+        sink: &mut dyn BulkSink,
+    ) -> Result<B256, StateError> {
+        let mut hasher = Keccak256::new();
+        hasher.update(B256::ZERO);
+        for entry in entries {
+            let (key, value) = entry?;
+            add(&mut hasher, &key, Some(&value));
+            flat::put(sink, &key, &value)?;
+        }
+        let root = hasher.finalize();
+        sink.put(TABLE, b"root", root.as_slice())?;
+        Ok(root)
+    }
+    fn prove(&self, _: &dyn NodeRead, _: &B256, _: &[StateKey]) -> Result<Bytes, StateError> {
+        Err(StateError::Unsupported { backend: IDENTITY.name, what: "proofs" })
+    }
+    fn verify(&self, _: B256, _: &[StateKey], _: &[u8]) -> Result<Vec<Option<Value>>, ProofError> {
+        Err(ProofError::WrongKind { what: "backend hash-chain has no proofs" })
+    }
+    fn stats(&self, view: &dyn NodeRead, _: &B256) -> Result<BackendStats, StateError> {
+        let rows = |table| {
+            view.scan(table, KeyRange::ALL, Direction::Forward)?
+                .try_fold(0, |n, row| row.map(|_| n + 1))
+        };
+        let (live_keys, roots) = (rows(flat::TABLE)?, rows(TABLE)?);
+        let tables = vec![(flat::TABLE.name, live_keys), (TABLE.name, roots)];
+        Ok(BackendStats { tables, live_keys, dead_keys: 0 })
+    }
+}

@@ -1,0 +1,13 @@
+//! The backend test-kit on the smallest backend.
+
+use retrie_state::AnyBackend;
+use smallest_backend::HashChain;
+use std::sync::Arc;
+
+retrie_state::backend_tests!(|| Arc::new(HashChain) as Arc<dyn AnyBackend>);
+
+/// It is called the smallest one, and the README says how small.
+#[test]
+fn it_has_less_than_a_hundred_lines() {
+    assert!(include_str!("../smallest_backend.rs").lines().count() < 100);
+}

@@ -1,0 +1,260 @@
+//! The backend from its flags, and the public parameters that these name.
+
+use super::NAME;
+use crate::{Lvmt, Params, ParamsError, ProofShard, VerifierParams};
+use retrie_state::{
+    AnyBackend,
+    descriptor::{
+        Descriptor, Flag, Flags, MakeError, Making, Pins, ProofVerifier, Purpose, Takes, is,
+    },
+};
+use std::{
+    fs, io,
+    ops::ControlFlow,
+    path::Path,
+    sync::{Arc, OnceLock},
+};
+
+/// Height of development parameters: that of the paper.
+const HEIGHT: u8 = 16;
+/// AMTs of 16 entries, so that a few keys reach deep levels.
+const SMALL_HEIGHT: u8 = 4;
+
+const PARAMS: &str = "lvmt.params";
+const INSECURE_DEV: &str = "lvmt.insecure-dev";
+const PROOF_SHARD: &str = "lvmt.proof-shard";
+const TRUSTED_PARAMS: &str = "params";
+const TRUSTED_INSECURE_DEV: &str = "insecure-dev";
+
+/// `lvmt`.
+pub static BACKENDS: &[Descriptor] = &[Descriptor {
+    flags: &[
+        Flag {
+            long: PARAMS,
+            value_name: "FILE",
+            help: "Public parameters of `lvmt`, a file that `retrie params lvmt` has made",
+            default: None,
+            takes: Takes::Path,
+        },
+        Flag {
+            long: INSECURE_DEV,
+            value_name: "",
+            help: "Let `lvmt` use development parameters on a public network. Everybody can forge \
+                   proofs under them. Elsewhere they are the default",
+            default: None,
+            takes: Takes::Nothing,
+        },
+        Flag {
+            long: PROOF_SHARD,
+            value_name: "SHARD",
+            help: "What `lvmt` is able to prove: `none`, `all`, or a part of the keys such as \
+                   `3/16`, where the first is 0 and the number of parts a power of two",
+            default: Some("none"),
+            takes: Takes::Text(is::<ProofShard>),
+        },
+    ],
+    shard_flag: Some(PROOF_SHARD),
+    small_flags: &[(INSECURE_DEV, "")],
+    pins: Some(&Pins {
+        flags: &[
+            Flag {
+                long: TRUSTED_PARAMS,
+                value_name: "FILE",
+                help: "Public parameters of `lvmt` that you trust, a file that `retrie params lvmt` \
+                       has made. Only the verifier's part is read",
+                default: None,
+                takes: Takes::Path,
+            },
+            Flag {
+                long: TRUSTED_INSECURE_DEV,
+                value_name: "HEIGHT",
+                help: "Take the development parameters of `lvmt` of this height. Everybody can \
+                       forge proofs under them",
+                default: None,
+                takes: Takes::TextOr(is_height, "16"),
+            },
+        ],
+        verifiers: pinned,
+    }),
+    advice,
+    ..Descriptor::plain(
+        NAME,
+        "LVMT: versions under commitments, proof shards",
+        make,
+        small,
+        ["#d55e00", "#f0853a"],
+    )
+}];
+
+fn is_height(text: &str) -> Result<(), String> {
+    match text.parse() {
+        Ok(1..=16u8) => Ok(()),
+        _ => Err("it is not in 1..=16".into()),
+    }
+}
+
+fn advice(error: &MakeError) -> Option<&'static str> {
+    Some(match error {
+        MakeError::NoParams { .. } => {
+            "pass --lvmt.params FILE, which `retrie params lvmt --ptau CEREMONY -o FILE` makes; \
+             --lvmt.insecure-dev forces development ones, under which everybody can forge proofs"
+        }
+        MakeError::InsecureParams { .. } => {
+            "make others with `retrie params lvmt --ptau CEREMONY -o FILE`; --lvmt.insecure-dev \
+             forces these"
+        }
+        MakeError::OtherParams { .. } => "pass --lvmt.params with the file it was made with",
+        _ => return None,
+    })
+}
+
+/// Collects old trees early, and proves everything.
+fn small() -> Arc<dyn AnyBackend> {
+    static PARAMS: OnceLock<Arc<Params>> = OnceLock::new();
+    let params = PARAMS.get_or_init(|| {
+        let params = Params::insecure_dev(SMALL_HEIGHT, true, &|_, _, _| ControlFlow::Continue(()));
+        Arc::new(params.expect("a height within its range, and nobody to stop it"))
+    });
+    let backend = Lvmt::new(params.clone(), ProofShard::All);
+    Arc::new(backend.expect("there are tables for proofs").with_slack(64))
+}
+
+fn make(making: &Making<'_>) -> Result<Arc<dyn AnyBackend>, MakeError> {
+    let shard = making.flags.get(PROOF_SHARD)?.unwrap_or_default();
+    let params = params(making, shard)?;
+    if params.is_insecure() {
+        tracing::warn!(
+            "lvmt uses development parameters: everybody knows their secret and can forge proofs"
+        );
+    }
+    Ok(Arc::new(Lvmt::new(Arc::new(params), shard).map_err(MakeError::backend)?))
+}
+
+fn params(making: &Making<'_>, shard: ProofShard) -> Result<Params, MakeError> {
+    let file = making.flags.path(PARAMS);
+    let load = |file: &Path| Params::load(file).map_err(MakeError::backend);
+    let development = || match shard {
+        ProofShard::None => plain_development(),
+        _ => proving_development(HEIGHT, making.cache),
+    };
+    match (making.purpose, file) {
+        (Purpose::Trial, None) => development(),
+        (Purpose::Trial, Some(file)) => load(file),
+        (Purpose::New { chain, is_public }, file) => {
+            let refuses_insecure = is_public && !making.flags.has(INSECURE_DEV);
+            let chain = || chain.to_owned();
+            match file {
+                None if refuses_insecure => {
+                    Err(MakeError::NoParams { backend: NAME, chain: chain() })
+                }
+                None => development(),
+                Some(file) => match load(file)? {
+                    params if refuses_insecure && params.is_insecure() => {
+                        Err(MakeError::InsecureParams { file: file.to_owned(), chain: chain() })
+                    }
+                    params => Ok(params),
+                },
+            }
+        }
+        // What it was made with has been settled then.
+        (Purpose::Existing { datadir, params: expected }, file) => {
+            let found = file.map_or_else(plain_development, load)?;
+            if found.digest() != expected {
+                return Err(MakeError::OtherParams {
+                    backend: NAME,
+                    datadir: datadir.to_owned(),
+                    expected,
+                    found: file.map(|file| Box::new((file.to_owned(), found.digest()))),
+                });
+            }
+            match file {
+                None if shard != ProofShard::None => development(),
+                _ => Ok(found),
+            }
+        }
+    }
+}
+
+/// Development parameters without the tables for proofs: a matter of a second.
+fn plain_development() -> Result<Params, MakeError> {
+    Params::insecure_dev(HEIGHT, false, &|_, _, _| ControlFlow::Continue(()))
+        .map_err(MakeError::backend)
+}
+
+/// Development parameters with the tables for proofs. Making them takes seconds on all cores, so
+/// they are kept in a folder of `cache`.
+fn proving_development(height: u8, cache: Option<&Path>) -> Result<Params, MakeError> {
+    let make = || {
+        Params::insecure_dev(height, true, &|_, _, _| ControlFlow::Continue(()))
+            .map_err(MakeError::backend)
+    };
+    let Some(cache) = cache else { return make() };
+    let file = cache.join(NAME).join(format!("insecure-dev-{height}.params"));
+    match Params::load(&file) {
+        Ok(params) if fits(&params, height) => return Ok(params),
+        Ok(_) => tracing::warn!("{} holds other parameters; making them again", file.display()),
+        Err(ParamsError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {}
+        Err(why) => tracing::warn!("{why}; making them again"),
+    }
+    tracing::info!("making lvmt's development parameters with the tables for proofs");
+    let params = make()?;
+    if let Err(why) = keep(&params, &file) {
+        tracing::warn!("the parameters are not kept for the next time: {why}");
+    }
+    Ok(params)
+}
+
+fn fits(params: &Params, height: u8) -> bool {
+    params.is_insecure() && params.height() == height && params.has_quotients()
+}
+
+fn keep(params: &Params, file: &Path) -> Result<(), ParamsError> {
+    if let Some(folder) = file.parent() {
+        fs::create_dir_all(folder).map_err(|source| ParamsError::Io {
+            doing: "creating",
+            path: folder.to_owned(),
+            source,
+        })?;
+    }
+    params.write(file)
+}
+
+/// What checks proofs under the parameters that are given.
+fn pinned(flags: &Flags) -> Result<Vec<Arc<dyn ProofVerifier>>, MakeError> {
+    let mut pinned: Vec<Arc<dyn ProofVerifier>> = Vec::new();
+    if let Some(file) = flags.path(TRUSTED_PARAMS) {
+        pinned.push(Arc::new(Params::load_verifier(file).map_err(MakeError::backend)?));
+    }
+    let height = flags.get(TRUSTED_INSECURE_DEV)?;
+    if let Some(params) = height.and_then(VerifierParams::insecure_dev) {
+        pinned.push(Arc::new(params));
+    }
+    Ok(pinned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn development_parameters_are_made_once_and_again_when_damaged() {
+        let folder = tempfile::tempdir().unwrap();
+        let cache = Some(folder.path());
+        let file = folder.path().join("lvmt/insecure-dev-3.params");
+        let made = proving_development(3, cache).unwrap();
+        assert!(fits(&made, 3) && !fits(&made, 4));
+        let written = fs::read(&file).unwrap();
+        let modified = fs::metadata(&file).unwrap().modified().unwrap();
+        let loaded = proving_development(3, cache).unwrap();
+        assert_eq!(loaded.digest(), made.digest());
+        assert_eq!(fs::metadata(&file).unwrap().modified().unwrap(), modified);
+        // Truncated, foreign, and without a folder to keep them in.
+        fs::write(&file, &written[..written.len() / 2]).unwrap();
+        assert_eq!(proving_development(3, cache).unwrap().digest(), made.digest());
+        assert_eq!(fs::read(&file).unwrap(), written);
+        let other = Params::insecure_dev(4, true, &|_, _, _| ControlFlow::Continue(())).unwrap();
+        other.write(&file).unwrap();
+        assert_eq!(proving_development(3, cache).unwrap().digest(), made.digest());
+        assert_eq!(proving_development(3, None).unwrap().digest(), made.digest());
+    }
+}

@@ -1,0 +1,117 @@
+//! Loading a whole state at once, the same for all layouts.
+
+use super::touched::{decode_account, not_canonical};
+use crate::{TrieHash, leaf, trie::Item};
+use alloy_primitives::{Address, B256};
+use rayon::prelude::*;
+use retrie_state::{Account, BulkSink, StateError, StateKey, Value};
+
+/// What a backend writes of a state.
+pub trait Layout {
+    /// The hash function of all tries.
+    fn hash(&self) -> TrieHash;
+
+    /// Writes what is kept of an entry beside the tries.
+    ///
+    /// # Errors
+    /// Those of the sink.
+    fn entry(
+        &mut self,
+        sink: &mut dyn BulkSink,
+        key: &StateKey,
+        value: &Value,
+    ) -> Result<(), StateError>;
+
+    /// Writes the trie of `items`, sorted by key (the storage trie of `trie`, or the account trie),
+    /// and returns its root.
+    ///
+    /// # Errors
+    /// Those of the sink.
+    fn build(
+        &mut self,
+        sink: &mut dyn BulkSink,
+        trie: Option<Address>,
+        items: Vec<Item>,
+    ) -> Result<B256, StateError>;
+}
+
+/// Writes all tries of `entries`, which come in key order; returns the root.
+///
+/// Holds all accounts and the largest storage trie in memory: some 300 bytes a key.
+///
+/// # Errors
+/// Those of `entries` and of the sink, and [`StateError::Corrupt`] for entries that are out of order,
+/// not canonical, or slots of an account that is not there.
+pub fn load(
+    layout: &mut impl Layout,
+    entries: &mut dyn Iterator<Item = Result<(StateKey, Value), StateError>>,
+    sink: &mut dyn BulkSink,
+) -> Result<B256, StateError> {
+    let mut accounts: Vec<(Address, Account, B256)> = Vec::new();
+    // The storage that is being collected, and where its account stands in `accounts`.
+    let mut storage: Option<(usize, Vec<(B256, Value)>)> = None;
+    let mut last = None;
+    for entry in entries {
+        let (key, value) = entry?;
+        if last.is_some_and(|last| last >= key) {
+            return Err(StateError::corrupt("bulk load", format!("{key} is out of order")));
+        }
+        last = Some(key);
+        layout.entry(sink, &key, &value)?;
+        match key {
+            StateKey::Account(address) => {
+                let account = decode_account(&address, &value)?;
+                accounts.push((address, account, layout.hash().empty_root()));
+            }
+            StateKey::Slot(address, slot) => {
+                if storage.as_ref().is_none_or(|(at, _)| accounts[*at].0 != address) {
+                    finish_storage(layout, storage.take(), &mut accounts, sink)?;
+                    let at = accounts
+                        .binary_search_by_key(&address, |(address, ..)| *address)
+                        .map_err(|_| {
+                            let what = format!("{key} is set although its account is absent");
+                            StateError::corrupt("bulk load", what)
+                        })?;
+                    storage = Some((at, Vec::new()));
+                }
+                if let Some((_, slots)) = &mut storage {
+                    slots.push((slot, value));
+                }
+            }
+        }
+    }
+    finish_storage(layout, storage, &mut accounts, sink)?;
+    let with = layout.hash();
+    let mut items: Vec<_> = accounts
+        .into_par_iter()
+        .map(|(address, account, storage_root)| Item {
+            key: with.hash(address),
+            value: Some(leaf::encode_account(&account, storage_root)),
+        })
+        .collect();
+    items.par_sort_unstable_by_key(|item| item.key);
+    layout.build(sink, None, items)
+}
+
+fn finish_storage(
+    layout: &mut impl Layout,
+    storage: Option<(usize, Vec<(B256, Value)>)>,
+    accounts: &mut [(Address, Account, B256)],
+    sink: &mut dyn BulkSink,
+) -> Result<(), StateError> {
+    let Some((at, slots)) = storage else { return Ok(()) };
+    let (address, _, storage_root) = &mut accounts[at];
+    let with = layout.hash();
+    let mut items = slots
+        .into_par_iter()
+        .with_min_len(64)
+        .map(|(slot, value)| {
+            let value = leaf::encode_slot_value(&value)
+                .ok_or_else(|| not_canonical(&StateKey::Slot(*address, slot)))?;
+            Ok(Item { key: with.hash(slot), value: Some(value) })
+        })
+        .collect::<Result<Vec<_>, StateError>>()?;
+    items.par_sort_unstable_by_key(|item| item.key);
+    *storage_root = layout.build(sink, Some(*address), items)?;
+    Ok(())
+}

@@ -1,0 +1,106 @@
+//! What a removal needs beyond the way to what is removed: a branch that is left with one child
+//! merges with it, and so the child must be known.
+
+use super::proof::{Tries, account};
+use crate::trie::{Encoder, Link, NodeSource, Trie, child_slot, loaded, resolved};
+use alloy_primitives::{B256, Bytes, map::HashMap};
+use alloy_trie::Nibbles;
+use retrie_state::{StateError, StateKey};
+
+/// The nodes that branches merge with, at worst, when the keys `removed` are removed together.
+///
+/// # Errors
+/// Those of the tries' source.
+pub fn merge_nodes(tries: &impl Tries, removed: &[StateKey]) -> Result<Vec<Bytes>, StateError> {
+    let with = tries.hash();
+    let mut nodes = Vec::new();
+    let mut accounts = Vec::new();
+    let mut slots: HashMap<_, Vec<Nibbles>> = HashMap::default();
+    for key in removed {
+        match key {
+            StateKey::Account(address) => accounts.push(path_of(&with.hash(address))),
+            StateKey::Slot(address, slot) => {
+                slots.entry(*address).or_default().push(path_of(&with.hash(slot)));
+            }
+        }
+    }
+    let (trie, source) = tries.accounts();
+    collect(&trie, &source, &accounts, &mut nodes)?;
+    for (address, paths) in slots {
+        let Some((_, root)) = account(tries, &address, &mut Vec::new())? else { continue };
+        let (trie, source) = tries.storage(&address, root)?;
+        collect(&trie, &source, &paths, &mut nodes)?;
+    }
+    Ok(nodes)
+}
+
+fn path_of(key: &B256) -> Nibbles {
+    Nibbles::unpack_array(&key.0)
+}
+
+fn collect<N: NodeSource>(
+    trie: &Trie<N::Stamp>,
+    source: &N,
+    removed: &[Nibbles],
+    nodes: &mut Vec<Bytes>,
+) -> Result<(), StateError> {
+    let Some(root) = trie.root() else { return Ok(()) };
+    let encoder = Encoder::new(trie.hash_function());
+    Collector { source, encoder, nodes }.below(Nibbles::new(), root.clone(), removed)
+}
+
+struct Collector<'a, N> {
+    source: &'a N,
+    encoder: Encoder,
+    nodes: &'a mut Vec<Bytes>,
+}
+
+impl<N: NodeSource> Collector<'_, N> {
+    /// Looks at what hangs at `slot`.
+    fn below(
+        &mut self,
+        slot: Nibbles,
+        link: Link<N::Stamp>,
+        removed: &[Nibbles],
+    ) -> Result<(), StateError> {
+        let Link::Branch(link) = resolved(self.source, &slot, link)? else { return Ok(()) };
+        let path = link.path(&slot);
+        let mut by_nibble: [Vec<Nibbles>; 16] = Default::default();
+        for key in removed.iter().filter(|key| key.starts_with(&path)) {
+            if let Some(nibble) = key.get(path.len()) {
+                by_nibble[usize::from(nibble)].push(*key);
+            }
+        }
+        if by_nibble.iter().all(Vec::is_empty) {
+            return Ok(());
+        }
+        let branch = loaded(self.source, &path, &link)?;
+        let children = || (0u8..16).zip(branch.children());
+        let children = || children().filter_map(|(at, child)| Some((at, child.clone()?)));
+        let mut untouched = children().filter(|(at, _)| by_nibble[usize::from(*at)].is_empty());
+        if let (Some((nibble, child)), None) = (untouched.next(), untouched.next()) {
+            self.add(child_slot(&path, nibble), child)?;
+        }
+        for (nibble, child) in children() {
+            let removed = &by_nibble[usize::from(nibble)];
+            if !removed.is_empty() {
+                self.below(child_slot(&path, nibble), child, removed)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds the node at `slot`, unless it is embedded in its parent.
+    fn add(&mut self, slot: Nibbles, link: Link<N::Stamp>) -> Result<(), StateError> {
+        let link = resolved(self.source, &slot, link)?;
+        if !link.encode_short(slot.len(), &mut self.encoder) {
+            let Link::Branch(link) = &link else { return Ok(()) };
+            let path = link.path(&slot);
+            loaded(self.source, &path, link)?.encode(path.len(), &mut self.encoder);
+        }
+        if self.encoder.rlp.len() >= 32 {
+            self.nodes.push(Bytes::copy_from_slice(&self.encoder.rlp));
+        }
+        Ok(())
+    }
+}

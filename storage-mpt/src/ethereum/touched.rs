@@ -1,0 +1,139 @@
+//! A block's delta as the tries see it: by account, slots as items of a batch.
+
+use crate::{
+    TrieHash, leaf,
+    trie::{Item, NodeSource, Recorder, Trie},
+};
+use alloy_primitives::Address;
+use rayon::prelude::*;
+use retrie_state::{Account, Change, StateDelta, StateError, StateKey, Value};
+use std::collections::BTreeMap;
+
+/// From this number of slots of one account on, their keys are hashed in parallel.
+const PARALLEL_HASHES: usize = 256;
+
+/// All that a block changes about one account.
+#[derive(Clone, Copy, Debug)]
+pub struct Touched<'a> {
+    /// The account's address.
+    pub address: Address,
+    /// The change of the account itself, if there is one.
+    pub account: Option<&'a Change>,
+    /// The changes of its slots, in slot order.
+    pub slots: &'a [Change],
+    /// Whether its whole storage went before these changes.
+    pub wiped: bool,
+}
+
+/// The item of an account for the account trie, and its storage trie.
+type After<S> = (Item, Option<Trie<S>>);
+
+impl Touched<'_> {
+    /// The account's item for the account trie, and its storage trie after the block, `None` if the
+    /// account is then absent. `before` is the account with its storage trie.
+    ///
+    /// # Errors
+    /// Those of `source`, and [`StateError::Corrupt`] for a delta that no state can take.
+    pub fn after<N: NodeSource>(
+        &self,
+        with: TrieHash,
+        before: Option<(Account, Trie<N::Stamp>)>,
+        source: &N,
+        recorder: &mut impl Recorder<Stamp = N::Stamp>,
+    ) -> Result<After<N::Stamp>, StateError> {
+        let key = with.hash(self.address);
+        let account = match self.account {
+            None => before.as_ref().map(|(account, _)| *account),
+            Some(Change { next, .. }) => {
+                next.as_ref().map(|next| decode_account(&self.address, next)).transpose()?
+            }
+        };
+        let Some(account) = account else {
+            refuse_orphan(self.slots)?;
+            return Ok((Item { key, value: None }, None));
+        };
+        let storage = match before {
+            Some((_, storage)) if !self.wiped => storage,
+            _ => Trie::empty(with),
+        };
+        let storage = if self.slots.is_empty() {
+            storage
+        } else {
+            storage.update(source, &slot_items(with, self.slots, N::PARALLEL)?, recorder)?
+        };
+        let value = Some(leaf::encode_account(&account, storage.hash()));
+        Ok((Item { key, value }, Some(storage)))
+    }
+}
+
+/// The delta by account, in address order.
+pub fn by_account(delta: &StateDelta) -> Vec<Touched<'_>> {
+    let changes = delta.changes();
+    let split = changes.partition_point(|change| matches!(change.key, StateKey::Account(_)));
+    let (accounts, slots) = changes.split_at(split);
+    let mut touched = BTreeMap::new();
+    let new =
+        |address: &Address| Touched { address: *address, account: None, slots: &[], wiped: false };
+    for change in accounts {
+        let address = change.key.address();
+        touched.entry(*address).or_insert_with(|| new(address)).account = Some(change);
+    }
+    for slots in slots.chunk_by(|a, b| a.key.address() == b.key.address()) {
+        let address = slots[0].key.address();
+        touched.entry(*address).or_insert_with(|| new(address)).slots = slots;
+    }
+    for address in delta.wiped() {
+        touched.entry(*address).or_insert_with(|| new(address)).wiped = true;
+    }
+    touched.into_values().collect()
+}
+
+/// Hashed and sorted slot changes of one account; of many slots in parallel, if that is wanted.
+///
+/// # Errors
+/// [`StateError::Corrupt`] for a key that is no slot, or a value that is not canonical.
+pub fn slot_items(
+    with: TrieHash,
+    slots: &[Change],
+    parallel: bool,
+) -> Result<Vec<Item>, StateError> {
+    let item = |change: &Change| {
+        let StateKey::Slot(_, slot) = &change.key else {
+            return Err(StateError::corrupt("delta", format!("{} among slots", change.key)));
+        };
+        let encode = |value: &Value| {
+            leaf::encode_slot_value(value).ok_or_else(|| not_canonical(&change.key))
+        };
+        let value = change.next.as_ref().map(encode).transpose()?;
+        Ok(Item { key: with.hash(slot), value })
+    };
+    let mut items: Vec<Item> = if !parallel || slots.len() < PARALLEL_HASHES {
+        slots.iter().map(item).collect::<Result<_, _>>()?
+    } else {
+        slots.par_iter().with_min_len(64).map(item).collect::<Result<_, _>>()?
+    };
+    items.sort_unstable_by_key(|item| item.key);
+    Ok(items)
+}
+
+pub(super) fn not_canonical(key: &StateKey) -> StateError {
+    StateError::corrupt("delta", format!("the value of {key} is not canonically encoded"))
+}
+
+pub(crate) fn decode_account(address: &Address, value: &Value) -> Result<Account, StateError> {
+    Account::decode(value).ok_or_else(|| not_canonical(&StateKey::Account(*address)))
+}
+
+/// Refuses slots below an account that does not exist: nothing under the root could hold them.
+///
+/// # Errors
+/// [`StateError::Corrupt`] if one of `slots` is set.
+pub fn refuse_orphan(slots: &[Change]) -> Result<(), StateError> {
+    match slots.iter().find(|change| change.next.is_some()) {
+        None => Ok(()),
+        Some(change) => Err(StateError::corrupt(
+            "delta",
+            format!("{} is set although its account is absent", change.key),
+        )),
+    }
+}

@@ -1,0 +1,301 @@
+//! Nodes in memory. They are immutable and shared: an update makes new branches along the touched
+//! paths and keeps the rest.
+
+use super::stamp::Stamp;
+use crate::hash::TrieHash;
+use alloy_primitives::{B256, Bytes};
+use alloy_trie::{
+    Nibbles, TrieMask,
+    nodes::{BranchNodeRef, ExtensionNodeRef, LeafNodeRef, RlpNode},
+};
+use std::sync::{Arc, OnceLock};
+
+/// Encodes and hashes nodes, one at a time.
+#[derive(Debug)]
+pub(crate) struct Encoder {
+    hash: TrieHash,
+    /// RLP of the last node.
+    pub(crate) rlp: Vec<u8>,
+    /// Takes down each node that is hashed, with its RLP.
+    hashed: Option<Vec<(B256, Bytes)>>,
+}
+
+impl Encoder {
+    pub(crate) fn new(hash: TrieHash) -> Self {
+        Self { hash, rlp: Vec::with_capacity(600), hashed: None }
+    }
+
+    /// An encoder that takes down the nodes it hashes.
+    pub(crate) fn noting(hash: TrieHash) -> Self {
+        Self { hashed: Some(Vec::new()), ..Self::new(hash) }
+    }
+
+    /// An empty encoder of the same kind.
+    pub(crate) fn fork(&self) -> Self {
+        if self.hashed.is_some() { Self::noting(self.hash) } else { Self::new(self.hash) }
+    }
+
+    /// Takes over what another one has taken down.
+    pub(crate) fn absorb(&mut self, part: Self) {
+        if let (Some(all), Some(part)) = (&mut self.hashed, part.hashed) {
+            all.extend(part);
+        }
+    }
+
+    /// The nodes taken down.
+    pub(crate) fn into_hashed(self) -> Vec<(B256, Bytes)> {
+        self.hashed.unwrap_or_default()
+    }
+
+    fn encode(&mut self, node: &impl alloy_rlp::Encodable) {
+        self.rlp.clear();
+        node.encode(&mut self.rlp);
+    }
+
+    /// Reference of the last node.
+    fn reference(&mut self) -> RlpNode {
+        if self.rlp.len() < 32
+            && let Some(embedded) = RlpNode::from_raw(&self.rlp)
+        {
+            return embedded;
+        }
+        let hash = self.hash.hash(&self.rlp);
+        if let Some(nodes) = &mut self.hashed {
+            nodes.push((hash, Bytes::copy_from_slice(&self.rlp)));
+        }
+        RlpNode::word_rlp(&hash)
+    }
+}
+
+/// What hangs at a slot of the trie.
+#[derive(Clone, Debug)]
+pub enum Link<S = ()> {
+    /// A node of unknown kind, of which only the reference is known: occurs in tries whose nodes are
+    /// addressed by hash.
+    Unresolved(RlpNode),
+    /// A leaf. It knows its whole key, so it stays the same wherever it hangs.
+    Leaf(Arc<Leaf>),
+    /// A branch, possibly below an extension.
+    Branch(BranchLink<S>),
+}
+
+/// A key with its value.
+#[derive(Debug)]
+pub struct Leaf {
+    key: B256,
+    value: Bytes,
+    /// Reference at the depth (in nibbles) where it was last needed.
+    reference: OnceLock<(usize, RlpNode)>,
+}
+
+impl Leaf {
+    /// A leaf; `value` is what the leaf node holds as a string (RLP of an account, for one).
+    pub const fn new(key: B256, value: Bytes) -> Self {
+        Self { key, value, reference: OnceLock::new() }
+    }
+
+    /// The whole key.
+    pub const fn key(&self) -> &B256 {
+        &self.key
+    }
+
+    /// The value.
+    pub const fn value(&self) -> &Bytes {
+        &self.value
+    }
+
+    pub(crate) fn path(&self) -> Nibbles {
+        Nibbles::unpack_array(&self.key.0)
+    }
+
+    fn encode(&self, depth: usize, encoder: &mut Encoder) {
+        let suffix = self.path().slice(depth..);
+        encoder.encode(&LeafNodeRef::new(&suffix, &self.value));
+    }
+
+    fn reference(&self, depth: usize, encoder: &mut Encoder) -> RlpNode {
+        if let Some((at, reference)) = self.reference.get()
+            && *at == depth
+        {
+            return reference.clone();
+        }
+        self.encode(depth, encoder);
+        let reference = encoder.reference();
+        // A leaf that has moved keeps its first reference; it is computed anew at the new depth.
+        let _ = self.reference.set((depth, reference.clone()));
+        reference
+    }
+}
+
+/// How a slot knows the branch below it.
+#[derive(Clone, Debug)]
+pub struct BranchLink<S = ()> {
+    /// The branch's path if there is an extension, that is if it differs from the slot's path.
+    path: Option<Box<Nibbles>>,
+    reference: RlpNode,
+    stamp: S,
+    node: Option<Arc<Branch<S>>>,
+}
+
+impl<S: Stamp> BranchLink<S> {
+    /// Link from the slot at `slot` to the branch at `path`, which starts with `slot`, and of which
+    /// this is known.
+    pub fn new(slot: &Nibbles, path: &Nibbles, reference: RlpNode, stamp: S) -> Self {
+        let path = (path.len() != slot.len()).then(|| Box::new(*path));
+        Self { path, reference, stamp, node: None }
+    }
+
+    /// Link from the slot at `slot` to `branch` at `path`, which starts with `slot`; it stays in
+    /// memory if it is `kept`.
+    pub(crate) fn to(slot: &Nibbles, path: &Nibbles, branch: Branch<S>, kept: bool) -> Self {
+        let link = Self::new(slot, path, branch.reference.clone(), branch.stamp);
+        Self { node: kept.then(|| Arc::new(branch)), ..link }
+    }
+
+    /// The same branch, hung at another slot.
+    pub(super) fn hung_at(&self, slot: &Nibbles, path: &Nibbles) -> Self {
+        let link = Self::new(slot, path, self.reference.clone(), self.stamp);
+        Self { node: self.node.clone(), ..link }
+    }
+
+    /// Path of the branch, which hangs at `slot`.
+    pub fn path(&self, slot: &Nibbles) -> Nibbles {
+        self.path.as_deref().copied().unwrap_or(*slot)
+    }
+
+    /// Reference of the branch itself, without the extension.
+    pub const fn reference(&self) -> &RlpNode {
+        &self.reference
+    }
+
+    /// What else is needed to find the branch's row.
+    pub const fn stamp(&self) -> S {
+        self.stamp
+    }
+
+    /// The branch, if it is in memory.
+    pub const fn node(&self) -> Option<&Arc<Branch<S>>> {
+        self.node.as_ref()
+    }
+
+    /// Whether there is an extension above the branch.
+    pub const fn has_extension(&self) -> bool {
+        self.path.is_some()
+    }
+
+    /// Encodes the extension that hangs at `depth`, if there is one.
+    fn encode_extension(&self, depth: usize, encoder: &mut Encoder) -> bool {
+        let Some(path) = &self.path else { return false };
+        let extension = path.slice(depth..);
+        encoder.encode(&ExtensionNodeRef::new(&extension, &self.reference));
+        true
+    }
+}
+
+impl<S: Stamp> Link<S> {
+    /// Reference of the topmost node at a slot of depth `depth` (in nibbles).
+    pub(crate) fn reference(&self, depth: usize, encoder: &mut Encoder) -> RlpNode {
+        match self {
+            Self::Unresolved(reference) => reference.clone(),
+            Self::Leaf(leaf) => leaf.reference(depth, encoder),
+            Self::Branch(link) => {
+                if link.encode_extension(depth, encoder) {
+                    encoder.reference()
+                } else {
+                    link.reference.clone()
+                }
+            }
+        }
+    }
+
+    /// Encodes the topmost node at a slot of depth `depth`, if it is a leaf or an extension.
+    pub(crate) fn encode_short(&self, depth: usize, encoder: &mut Encoder) -> bool {
+        match self {
+            Self::Unresolved(_) => false,
+            Self::Leaf(leaf) => {
+                leaf.encode(depth, encoder);
+                true
+            }
+            Self::Branch(link) => link.encode_extension(depth, encoder),
+        }
+    }
+
+    fn cached(&self) -> usize {
+        match self {
+            Self::Branch(BranchLink { node: Some(node), .. }) => node.cached,
+            _ => 0,
+        }
+    }
+}
+
+/// The children of a branch, by nibble.
+pub type Children<S = ()> = [Option<Link<S>>; 16];
+
+/// A branch node. Its own path is known from where it hangs.
+#[derive(Debug)]
+pub struct Branch<S = ()> {
+    pub(super) children: Children<S>,
+    pub(super) reference: RlpNode,
+    pub(super) stamp: S,
+    /// Branches in memory from this one down, this one included.
+    pub(super) cached: usize,
+    /// The row it was read from, if it was.
+    pub(super) row: Option<Bytes>,
+}
+
+impl<S: Stamp> Branch<S> {
+    /// A branch at `path`, hashed.
+    pub(super) fn hash(
+        path: &Nibbles,
+        children: Children<S>,
+        stamp: S,
+        encoder: &mut Encoder,
+    ) -> Self {
+        encode_branch(&children, path.len(), encoder);
+        Self::new(children, encoder.reference(), stamp)
+    }
+
+    /// A branch whose reference is known.
+    pub fn new(children: Children<S>, reference: RlpNode, stamp: S) -> Self {
+        let cached = 1 + children.iter().flatten().map(Link::cached).sum::<usize>();
+        Self { children, reference, stamp, cached, row: None }
+    }
+
+    /// What hangs at each nibble.
+    pub const fn children(&self) -> &Children<S> {
+        &self.children
+    }
+
+    /// Its reference, without an extension above it.
+    pub const fn reference(&self) -> &RlpNode {
+        &self.reference
+    }
+
+    /// What its row is found by beside its path.
+    pub const fn stamp(&self) -> S {
+        self.stamp
+    }
+
+    /// Encodes the node at a branch path of length `depth`.
+    pub(crate) fn encode(&self, depth: usize, encoder: &mut Encoder) {
+        encode_branch(&self.children, depth, encoder);
+    }
+
+    /// Number of children that are branches.
+    pub(super) fn branch_children(&self) -> usize {
+        self.children.iter().filter(|child| matches!(child, Some(Link::Branch(_)))).count()
+    }
+}
+
+fn encode_branch<S: Stamp>(children: &Children<S>, depth: usize, encoder: &mut Encoder) {
+    let mut stack: [RlpNode; 16] = Default::default();
+    let (mut len, mut mask) = (0, TrieMask::default());
+    for (nibble, child) in (0u8..).zip(children) {
+        if let Some(child) = child {
+            stack[len] = child.reference(depth + 1, encoder);
+            len += 1;
+            mask.set_bit(nibble);
+        }
+    }
+    encoder.encode(&BranchNodeRef::new(&stack[..len], mask));
+}

@@ -1,0 +1,222 @@
+//! A trie whose branches are rows of a table: reading them, and taking down which ones change.
+
+use super::{
+    Trie,
+    node::{Branch, BranchLink, Link},
+    row,
+    source::{NodeSource, Recorder},
+    stamp::Stamp,
+};
+use alloy_primitives::{Bytes, hex};
+use alloy_trie::{Nibbles, nodes::RlpNode};
+use retrie_state::{NodeRead, NodeWrite, StateError, Table};
+use std::{fmt, marker::PhantomData, sync::Arc};
+
+/// Where the rows of a trie are: a table, and the first bytes of their keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    table: Table,
+    prefix: [u8; Self::MAX_PREFIX],
+    len: u8,
+}
+
+impl Place {
+    /// Most bytes of a prefix.
+    pub const MAX_PREFIX: usize = 32;
+
+    /// Rows of `table` whose keys start with `prefix`, which no other trie there has as its prefix
+    /// or as a part of it.
+    ///
+    /// # Panics
+    /// If the prefix has more than [`MAX_PREFIX`](Self::MAX_PREFIX) bytes.
+    pub fn new(table: Table, prefix: &[u8]) -> Self {
+        assert!(prefix.len() <= Self::MAX_PREFIX, "the prefix of a trie's rows is too long");
+        let mut bytes = [0; Self::MAX_PREFIX];
+        bytes[..prefix.len()].copy_from_slice(prefix);
+        Self { table, prefix: bytes, len: prefix.len() as u8 }
+    }
+
+    /// The table.
+    pub const fn table(&self) -> Table {
+        self.table
+    }
+
+    /// The first bytes of all keys.
+    pub fn prefix(&self) -> &[u8] {
+        &self.prefix[..usize::from(self.len)]
+    }
+
+    fn corrupt(&self, what: impl fmt::Display) -> StateError {
+        let of = match self.prefix() {
+            [] => String::new(),
+            prefix => format!(" of the trie {}", hex::encode_prefixed(prefix)),
+        };
+        StateError::corrupt(self.table.name, format!("{what}{of}"))
+    }
+}
+
+/// The rows of one trie as a source of branches.
+#[derive(Clone, Copy)]
+pub struct Rows<'a, S = ()> {
+    view: &'a dyn NodeRead,
+    place: Place,
+    stamp: PhantomData<S>,
+}
+
+impl<S> fmt::Debug for Rows<'_, S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Rows").field("place", &self.place).finish_non_exhaustive()
+    }
+}
+
+impl<'a, S: Stamp> Rows<'a, S> {
+    /// The rows at `place` that `view` shows.
+    pub const fn new(view: &'a dyn NodeRead, place: Place) -> Self {
+        Self { view, place, stamp: PhantomData }
+    }
+
+    /// The trie that the row of the root names; the empty one without such a row.
+    ///
+    /// # Errors
+    /// [`StateError::Corrupt`] if the row is malformed.
+    pub fn trie(&self) -> Result<Trie<S>, StateError> {
+        let row = self.view.get(self.place.table, &row::root_key(self.place.prefix()))?;
+        let Some(row) = row else { return Ok(Trie::from_root(None)) };
+        let root = row::decode_root(&row);
+        let root = root.ok_or_else(|| self.place.corrupt("malformed row of the root"))?;
+        Ok(Trie::from_root(Some(root)))
+    }
+
+    fn row(&self, path: &Nibbles, stamp: S) -> Result<Bytes, StateError> {
+        let key = row::branch_key(self.place.prefix(), path, stamp);
+        self.view
+            .get(self.place.table, &key)?
+            .ok_or_else(|| self.place.corrupt(format_args!("no row for the branch at {path:?}")))
+    }
+
+    fn malformed(&self, path: &Nibbles) -> StateError {
+        self.place.corrupt(format_args!("malformed row of the branch at {path:?}"))
+    }
+}
+
+impl<S: Stamp> NodeSource for Rows<'_, S> {
+    type Stamp = S;
+
+    fn load(&self, path: &Nibbles, link: &BranchLink<S>) -> Result<Arc<Branch<S>>, StateError> {
+        let head = |path: &Nibbles, stamp: S| {
+            row::head(&self.row(path, stamp)?).ok_or_else(|| self.malformed(path))
+        };
+        let row = self.row(path, link.stamp())?;
+        let branch =
+            row::decode(path, link.stamp(), &row, head)?.ok_or_else(|| self.malformed(path))?;
+        if branch.reference() != link.reference() {
+            let what = format_args!("the branch at {path:?} is not the one its parent names");
+            return Err(self.place.corrupt(what));
+        }
+        Ok(Arc::new(branch))
+    }
+
+    fn resolve(&self, path: &Nibbles, _: &RlpNode) -> Result<Link<S>, StateError> {
+        Err(self.place.corrupt(format_args!("unresolved node at {path:?}")))
+    }
+
+    fn keep(&self, path: &Nibbles, branch: &Branch<S>) -> bool {
+        // Split branches are the dear ones to load: each reads the rows of all its children.
+        row::is_split(path, branch)
+    }
+}
+
+/// A changed row. Where stamps tell versions of a row apart, a branch that changes gives two of
+/// them: one without `next`, which the new version makes obsolete, and one without `previous`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RowChange {
+    /// Key of the row.
+    pub key: Vec<u8>,
+    /// The row before the update.
+    pub previous: Option<Bytes>,
+    /// The row after it.
+    pub next: Option<Bytes>,
+}
+
+/// Records the rows that an update changes.
+#[derive(Clone, Debug)]
+pub struct RowRecorder<S = ()> {
+    place: Place,
+    stamp: S,
+    rows: Vec<RowChange>,
+}
+
+impl<S: Stamp> RowRecorder<S> {
+    /// An empty one for the trie at `place`, whose new rows have this stamp.
+    pub const fn new(place: Place, stamp: S) -> Self {
+        Self { place, stamp, rows: Vec::new() }
+    }
+
+    /// Adds the row of the root, if it changes.
+    pub fn root(&mut self, previous: &Trie<S>, next: &Trie<S>) {
+        let (previous, next) = (row::encode_root(previous.root()), row::encode_root(next.root()));
+        if previous != next {
+            let key = row::root_key(self.place.prefix());
+            self.rows.push(RowChange { key, previous, next });
+        }
+    }
+
+    /// The rows, in no particular order.
+    pub fn into_rows(self) -> Vec<RowChange> {
+        self.rows
+    }
+
+    /// Writes the rows: each takes the place of the one before.
+    ///
+    /// # Errors
+    /// Those of the view.
+    pub fn write(self, view: &mut dyn NodeWrite) -> Result<(), StateError> {
+        write(view, self.place.table, self.rows)
+    }
+
+    fn push(&mut self, path: &Nibbles, previous: Option<&Branch<S>>, next: Option<&Branch<S>>) {
+        let Some(stamp) = next.or(previous).map(Branch::stamp) else { return };
+        let encode = |branch: &Branch<S>| row::encode(path, branch);
+        let key = row::branch_key(self.place.prefix(), path, stamp);
+        self.rows.push(RowChange { key, previous: previous.map(encode), next: next.map(encode) });
+    }
+}
+
+/// Writes changed rows of a table.
+pub(crate) fn write(
+    view: &mut dyn NodeWrite,
+    table: Table,
+    rows: Vec<RowChange>,
+) -> Result<(), StateError> {
+    rows.into_iter().try_for_each(|row| view.replace(table, &row.key, row.previous, row.next))
+}
+
+impl<S: Stamp> Recorder for RowRecorder<S> {
+    type Stamp = S;
+
+    fn stamp(&self) -> S {
+        self.stamp
+    }
+
+    fn fork(&self) -> Self {
+        Self::new(self.place, self.stamp)
+    }
+
+    fn absorb(&mut self, part: Self) {
+        if self.rows.is_empty() {
+            self.rows = part.rows;
+        } else {
+            self.rows.extend(part.rows);
+        }
+    }
+
+    fn record(&mut self, path: &Nibbles, previous: Option<&Branch<S>>, next: Option<&Branch<S>>) {
+        match (previous, next) {
+            (Some(old), Some(new)) if old.stamp() != new.stamp() => {
+                self.push(path, previous, None);
+                self.push(path, None, next);
+            }
+            _ => self.push(path, previous, next),
+        }
+    }
+}
