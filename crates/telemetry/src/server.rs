@@ -2,7 +2,7 @@
 
 use crate::Metrics;
 use std::{
-    net::SocketAddr,
+    net::{SocketAddr, TcpListener},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -14,13 +14,13 @@ use tiny_http::{Header, Response, Server};
 
 /// The metrics endpoint could not start.
 #[derive(Debug, thiserror::Error)]
-#[error("metrics cannot be served on {address}: {reason}; choose another --metrics address")]
+#[error("metrics cannot be served on {address}: {reason}; choose another address")]
 pub struct ServeError {
     address: SocketAddr,
     reason: String,
 }
 
-/// Serves `GET /metrics` until dropped.
+/// Serves `GET /metrics` until dropped, which frees the port (or gives up after a second).
 #[derive(Debug)]
 pub struct MetricsServer {
     address: SocketAddr,
@@ -55,6 +55,14 @@ impl Drop for MetricsServer {
         if let Some(thread) = self.thread.take() {
             // Its only work is to answer; a panic there loses nothing.
             let _ = thread.join();
+        }
+        // The library's own thread closes the socket a moment after its server is gone. Whoever
+        // drops this may want the port next.
+        for _ in 0..100 {
+            if TcpListener::bind(self.address).is_ok() {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(10));
         }
     }
 }
