@@ -389,6 +389,19 @@ pub enum MigrateError {
         /// What is noted there.
         found: String,
     },
+    /// The states of the new datadir have been begun with another referee, or with none.
+    #[error(
+        "the referee of the datadir {} is {found}, not {given}: it goes on with its own, or is deleted \
+         and begun again", datadir.display()
+    )]
+    OtherReferee {
+        /// The new datadir.
+        datadir: PathBuf,
+        /// Name of its referee, or `none`.
+        found: String,
+        /// Name of the one that was asked for, or `none`.
+        given: String,
+    },
     /// What is in the new datadir is no part of the chain.
     #[error(
         "the datadir {} is at block {tip}, which the chain that is being moved does not have any \

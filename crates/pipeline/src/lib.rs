@@ -48,7 +48,7 @@ pub use dump::{Dumped, dump_state};
 pub use error::{AnchorError, MigrateError, PipelineError, RootMismatch};
 pub use import::{ImportOutcome, chain_replay_result, import, import_below};
 pub use importer::{End, ImportOptions, Imported, Importer};
-pub use migrate::{Migrated, Migration, MigrationStep};
+pub use migrate::{Begun, Migrated, Migration, MigrationStep};
 pub use recover::recover_senders;
 pub use states::{Proposals, Roots, States, StatesAt, StatesSession, state_folder};
 pub use stream::{BlockStream, PreparedBlock, prepare};

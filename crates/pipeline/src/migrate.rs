@@ -15,7 +15,8 @@
 //! With its identity the new datadir gets a note that it is not whole, which keeps out everybody
 //! but a migration of the same kind. That goes on where the last commit was: blocks are found by the
 //! tip of the chain, a loaded state by that of the store. The load itself is one transaction, which
-//! also removes the note if nothing is to be executed. The old datadir is only read, as a snapshot.
+//! also removes the note if nothing is to be executed. The old datadir is only read, as a snapshot;
+//! what is not needed of it any more, as it is in the new one, may go between two runs.
 
 use crate::{
     AnchorError, Chain, ChainOptions, End, ImportOptions, MigrateError, PipelineError, Roots,
@@ -27,16 +28,18 @@ use crate::{
     report::ImportReport,
     states::EntrySource,
     stream::BlockStream,
+    verify::referee_name,
 };
 use alloy_primitives::{B256, KECCAK256_EMPTY};
 use retrie_chainspec::primitives::{Block, BlockBody, SealedHeader};
-use retrie_db::{ChainRead, DbError, NewBlock, ReadTxn, StateRootMode, WriteTxn};
+use retrie_db::{ChainRead, Db, DbError, NewBlock, OpenOptions, ReadTxn, StateRootMode, WriteTxn};
 use retrie_state::{
     Account, AnyBackend, BlockRef, StateAt, StateError, StateKey, StateStore, StoreError, Value,
 };
 use retrie_telemetry::Metrics;
 use std::{
     collections::BTreeSet,
+    path::Path,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -123,6 +126,38 @@ pub struct Migrated {
     pub roots: Option<Roots>,
 }
 
+/// What a migration with history has left where it did not come to its end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Begun {
+    /// The last block whose state is there.
+    pub tip: BlockRef,
+    /// Name of the referee, if there is one.
+    pub referee: Option<String>,
+}
+
+impl Begun {
+    /// Looks into `datadir`, to which the chain of `from` is being moved; `None` while no state is
+    /// there.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    pub fn look(datadir: &Path, from: &ReadTxn) -> Result<Option<Self>, PipelineError> {
+        let unfinished = Some(HISTORY_NOTE.to_owned());
+        let db = match Db::open(datadir, &OpenOptions { unfinished, ..OpenOptions::read_only() }) {
+            // A kill while it was made can leave it without tables.
+            Err(DbError::NoDatadir { .. } | DbError::NotADatabase { .. }) => return Ok(None),
+            db => db?,
+        };
+        let read = db.begin_read()?;
+        let (Some(metadata), Some(tip)) = (read.metadata()?, read.tip()?) else { return Ok(None) };
+        // The first state comes with its block, after all blocks below it.
+        if tip.number < from.anchor()? {
+            return Ok(None);
+        }
+        Ok(Some(Self { tip, referee: referee_name(&read, &metadata)? }))
+    }
+}
+
 impl Migration<'_> {
     /// Moves the chain, or goes on with it.
     ///
@@ -130,7 +165,8 @@ impl Migration<'_> {
     /// executed: what is there is durable, and the same migration goes on from it.
     ///
     /// # Errors
-    /// [`MigrateError`]; [`AnchorError::NotEmpty`] if the new datadir is whole already;
+    /// [`MigrateError`]; [`PipelineError::RefereeBehind`] if the referee was not there for a while;
+    /// [`AnchorError::NotEmpty`] if the new datadir is whole already;
     /// [`PipelineError::StateRoot`] if a store of the new datadir checks header roots and gets
     /// another; those of executing blocks, of databases and stores.
     pub fn run(
@@ -145,12 +181,23 @@ impl Migration<'_> {
         let genesis = from.metadata()?.ok_or_else(nothing)?.genesis;
         check_genesis(genesis, &to)?;
         let old = States::open_one_to_read(from, backend, false)?;
-        let first_state = if history { first_with_state(from, &old)? } else { tip };
+        let begun = if history { Begun::look(&to.datadir, from)? } else { None };
+        let first_state = match (history, &begun) {
+            (false, _) => tip,
+            (true, None) => first_with_state(from, &old)?,
+            (true, Some(begun)) => {
+                check_bodies(from, begun.tip.number + 1)?;
+                anchor_of(from)?
+            }
+        };
         let note = if history { HISTORY_NOTE } else { TIP_NOTE };
         to.db.unfinished = Some(note.to_owned());
         let chain = Chain::open_stores(to)?;
         let run = Run { from, old: &old, chain: &chain, first_state, history, stop };
         run.claim(note)?;
+        if let Some(begun) = &begun {
+            run.check_stores(begun)?;
+        }
         run.drop_what_is_not_canonical()?;
         let mut migrated = Migrated {
             end: End::Stopped,
@@ -163,11 +210,16 @@ impl Migration<'_> {
         };
         let has_state = run.lay_first_state(&mut migrated, progress)?;
         if has_state && (!history || run.execute(tip, metrics, &mut migrated, progress)?) {
-            run.release()?;
             chain.states.check_tips(&chain.db)?;
+            run.release()?;
             migrated.end = End::Complete;
         }
-        chain.flush()?;
+        // Stores that were stopped while they were loaded can do nothing more, and have nothing.
+        if has_state {
+            chain.flush()?
+        } else {
+            chain.db.sync()?
+        }
         migrated.tip = chain.db.begin_read()?.tip()?.unwrap_or(first_state);
         migrated.roots = chain.states.tip_roots();
         Ok(migrated)
@@ -188,22 +240,34 @@ fn check_genesis(genesis: B256, to: &ChainOptions) -> Result<(), PipelineError> 
     Err(MigrateError::OtherGenesis { genesis, backend, other }.into())
 }
 
-/// The block with whose state the chain began, above which all blocks can be executed.
-fn first_with_state(from: &ReadTxn, old: &StateStore) -> Result<BlockRef, PipelineError> {
+/// The block with whose state the chain began.
+fn anchor_of(from: &ReadTxn) -> Result<BlockRef, PipelineError> {
     let anchor = from.anchor()?;
-    let bodies = from.bodies_pruned_below()?;
-    if bodies > anchor + 1 {
-        return Err(MigrateError::NoBodies { first: anchor + 1, last: bodies - 1 }.into());
-    }
     let lost = || StateError::corrupt("Canonical", format!("block {anchor} is missing"));
-    let first = BlockRef::new(anchor, from.canonical_hash(anchor)?.ok_or_else(lost)?);
+    Ok(BlockRef::new(anchor, from.canonical_hash(anchor)?.ok_or_else(lost)?))
+}
+
+/// The block with whose state the chain began, if that is there, and all blocks above it can be
+/// executed.
+fn first_with_state(from: &ReadTxn, old: &StateStore) -> Result<BlockRef, PipelineError> {
+    let first = anchor_of(from)?;
+    check_bodies(from, first.number + 1)?;
     // That of genesis is in the specification.
-    if anchor > 0
+    if first.number > 0
         && let Err(source) = listed_state(old, first)
     {
-        return Err(MigrateError::NoFirstState { number: anchor, source: Box::new(source) }.into());
+        let (number, source) = (first.number, Box::new(source));
+        return Err(MigrateError::NoFirstState { number, source }.into());
     }
     Ok(first)
+}
+
+/// The blocks from `first` on can be executed.
+fn check_bodies(from: &ReadTxn, first: u64) -> Result<(), PipelineError> {
+    match from.bodies_pruned_below()? {
+        bodies if bodies > first => Err(MigrateError::NoBodies { first, last: bodies - 1 }.into()),
+        _ => Ok(()),
+    }
 }
 
 /// A migration under way.
@@ -239,6 +303,18 @@ impl Run<'_> {
         }
     }
 
+    /// The stores are those that the states were made by.
+    fn check_stores(&self, begun: &Begun) -> Result<(), PipelineError> {
+        let given = self.chain.referee().map(|store| store.identity().name);
+        if begun.referee.as_deref() != given {
+            let name = |referee: Option<&str>| referee.unwrap_or("none").to_owned();
+            let (found, given) = (name(begun.referee.as_deref()), name(given));
+            let datadir = self.chain.db.datadir().to_owned();
+            return Err(MigrateError::OtherReferee { datadir, found, given }.into());
+        }
+        self.chain.states.check_tips(&self.chain.db)
+    }
+
     /// The datadir is whole.
     fn release(&self) -> Result<(), PipelineError> {
         let mut txn = self.chain.db.begin_write()?;
@@ -264,7 +340,10 @@ impl Run<'_> {
                 return Ok(());
             }
             return match self.chain.unwind(number, &mut |_| {}) {
-                Err(PipelineError::State(_) | PipelineError::Anchor(_)) => {
+                Err(
+                    PipelineError::State(StateError::BeyondRetention { .. })
+                    | PipelineError::Anchor(_),
+                ) => {
                     let datadir = self.chain.db.datadir().to_owned();
                     Err(MigrateError::Diverged { datadir, tip }.into())
                 }
@@ -362,10 +441,7 @@ impl Run<'_> {
         if !self.copy_rows(progress)? || !self.copy_codes(&state, progress)? {
             return Ok(false);
         }
-        match self.load(&state, migrated, progress) {
-            Err(_) if self.is_stopped() => Ok(false),
-            loaded => loaded.map(|()| true),
-        }
+        self.load(&state, migrated, progress)
     }
 
     /// Copies the codes of all accounts. Says whether all are there.
@@ -407,21 +483,25 @@ impl Run<'_> {
         Ok(txn.commit()?)
     }
 
-    /// Loads the first state with its block, in one transaction.
+    /// Loads the first state with its block, in one transaction. Says whether it is there.
     fn load(
         &self,
         state: &StateAt,
         migrated: &mut Migrated,
         progress: &mut dyn FnMut(MigrationStep<'_>),
-    ) -> Result<(), PipelineError> {
+    ) -> Result<bool, PipelineError> {
         let Self { chain, from, first_state: block, .. } = self;
         let lost = || StateError::UnknownBlock { hash: block.hash };
         let header = from.header(&block.hash)?.ok_or_else(lost)?;
         let header = SealedHeader::new(header, block.hash);
         let mut txn = chain.states.begin_write(&chain.db)?;
         self.copy_block(txn.rows(), block.number)?;
-        let mut source = Listed { state, stop: self.stop, progress, entries: 0 };
-        let roots = txn.load(*block, &mut source)?;
+        let mut source =
+            Listed { state, stop: self.stop, progress, entries: 0, was_stopped: false };
+        let roots = match txn.load(*block, &mut source) {
+            Err(_) if source.was_stopped => return Ok(false),
+            loaded => loaded?,
+        };
         migrated.entries = source.entries;
         migrated.roots_checked += chain.states.check_roots(&header, roots)?;
         chain.states.write_roots(txn.rows(), block.hash, roots)?;
@@ -429,7 +509,8 @@ impl Run<'_> {
         if !self.history {
             txn.rows().set_unfinished(None)?;
         }
-        txn.finish()
+        txn.finish()?;
+        Ok(true)
     }
 
     // -- blocks above it --------------------------------------------------------------------------
@@ -446,6 +527,7 @@ impl Run<'_> {
         if first > tip.number {
             return Ok(true);
         }
+        check_bodies(self.from, first)?;
         let stream =
             || BlockStream::stored(self.chain.spec.clone(), self.from.clone(), first..=tip.number);
         let outcome = import_from(
@@ -468,18 +550,21 @@ struct Listed<'a, 'b> {
     stop: &'a AtomicBool,
     progress: &'a mut dyn FnMut(MigrationStep<'b>),
     entries: u64,
+    /// Whether the entries have ended with an error as it was told to stop.
+    was_stopped: bool,
 }
 
 impl EntrySource for Listed<'_, '_> {
     fn entries(
         &mut self,
     ) -> Result<impl Iterator<Item = Result<(StateKey, Value), StateError>>, PipelineError> {
-        let Self { state, stop, progress, entries } = self;
+        let Self { state, stop, progress, entries, was_stopped } = self;
         Ok(Entries::new(state, None).map(move |entry| {
             *entries += 1;
             if *entries % STEP == 0 {
                 progress(MigrationStep::Entries { entries: *entries });
                 if stop.load(Ordering::Relaxed) {
+                    *was_stopped = true;
                     return Err(StoreError::new("loading the state", "it was stopped").into());
                 }
             }

@@ -3,12 +3,13 @@
 
 mod common;
 
-use common::{batches, import_into, names_block, test_chain};
+use alloy_primitives::{Address, B256};
+use common::{batches, failing::Failing, import_into, names_block, test_chain};
 use retrie_backends::all;
 use retrie_chainspec::{ChainSpec, primitives::Block};
 use retrie_db::{ChainRead, Db, DbError, Kept, KeptBlocks, OpenOptions, StateRootMode, SyncMode};
 use retrie_pipeline::{
-    AnchorError, Chain, ChainOptions, End, MigrateError, Migrated, Migration, MigrationStep,
+    AnchorError, Begun, Chain, ChainOptions, End, MigrateError, Migrated, Migration, MigrationStep,
     PipelineError,
     testkit::{Rules, TestChain, write_blocks},
     verify::{VerifyOptions, verify},
@@ -16,12 +17,13 @@ use retrie_pipeline::{
 use retrie_sources::BlockSource;
 use retrie_state::{AnyBackend, At, BlockRef, FlatHistory, StateKey, StoreOptions, Value};
 use retrie_storage_mpt::Mpt;
+use retrie_storage_raw::Raw;
 use retrie_telemetry::Metrics;
 use std::{
     path::{Path, PathBuf},
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU32, Ordering},
     },
 };
 use tempfile::TempDir;
@@ -105,27 +107,53 @@ impl Place {
         import_into(&self.open(), sources, 0..=u64::MAX, batches(3), &stop, &mut |_| {}).unwrap();
     }
 
-    /// Moves the chain of `from` here; `progress` is told the stop signal.
+    /// Moves the chain of `from` here; `progress` is told the step and the stop signal.
     fn migrate_with(
         &self,
         from: &Self,
         history: bool,
-        progress: &mut dyn FnMut(&AtomicBool),
+        progress: &mut dyn FnMut(MigrationStep<'_>, &AtomicBool),
+    ) -> Result<Migrated, PipelineError> {
+        self.migrate_under(from, history, &AtomicBool::new(false), progress)
+    }
+
+    fn migrate_under(
+        &self,
+        from: &Self,
+        history: bool,
+        stop: &AtomicBool,
+        progress: &mut dyn FnMut(MigrationStep<'_>, &AtomicBool),
     ) -> Result<Migrated, PipelineError> {
         let db = Db::open(&from.datadir, &OpenOptions::read_only()).unwrap();
         let read = Arc::new(db.begin_read().unwrap());
         let (backend, to) = (from.backend.clone(), self.options());
-        let stop = AtomicBool::new(false);
-        let mut step = |_: MigrationStep<'_>| progress(&stop);
+        let mut step = |step: MigrationStep<'_>| progress(step, stop);
         Migration { from: &read, backend, to, history }.run(
             &Metrics::new().unwrap(),
-            &stop,
+            stop,
             &mut step,
         )
     }
 
     fn migrate(&self, from: &Self, history: bool) -> Result<Migrated, PipelineError> {
-        self.migrate_with(from, history, &mut |_| {})
+        self.migrate_with(from, history, &mut |_, _| {})
+    }
+
+    /// Moves the chain of `from` here with its history, up to block `number` of those executed.
+    fn migrate_up_to(&self, from: &Self, number: u64) {
+        let migrated = self.migrate_with(from, true, &mut |step, stop| {
+            if let MigrationStep::Blocks { report, .. } = step {
+                stop.store(report.tip.number >= number, Ordering::Relaxed);
+            }
+        });
+        let migrated = migrated.unwrap();
+        assert_eq!((migrated.end, migrated.tip.number), (End::Stopped, number));
+    }
+
+    /// What a migration of the chain of `from` has left here.
+    fn begun(&self, from: &Self) -> Option<Begun> {
+        let db = Db::open(&from.datadir, &OpenOptions::read_only()).unwrap();
+        Begun::look(&self.datadir, &db.begin_read().unwrap()).unwrap()
     }
 
     fn check(&self, what: &str) {
@@ -175,7 +203,7 @@ fn assert_same_blocks(chain: &Chain, expected: &Chain, what: &str) {
 }
 
 /// Roots of block `number` in both stores.
-fn roots(chain: &Chain, number: u64) -> Vec<(String, alloy_primitives::B256)> {
+fn roots(chain: &Chain, number: u64) -> Vec<(String, B256)> {
     let read = chain.db().begin_read().unwrap();
     read.roots(&read.canonical_hash(number).unwrap().unwrap()).unwrap()
 }
@@ -286,7 +314,7 @@ fn stopped_anywhere_it_goes_on_and_is_never_taken_for_whole() {
             loop {
                 let mut steps = 0;
                 let migrated = new
-                    .migrate_with(&old, history, &mut |stop| {
+                    .migrate_with(&old, history, &mut |_, stop| {
                         steps += 1;
                         stop.store(steps >= every, Ordering::Relaxed);
                     })
@@ -346,7 +374,7 @@ fn branch_that_the_old_chain_has_left_meanwhile_is_left_too() {
         let new = Place::new(&folder, "new", &made.spec, &mpt());
         let stop_at = |at: u32| {
             let mut steps = 0;
-            move |stop: &AtomicBool| {
+            move |_: MigrationStep<'_>, stop: &AtomicBool| {
                 steps += 1;
                 stop.store(steps >= at, Ordering::Relaxed);
             }
@@ -395,6 +423,134 @@ fn chain_that_began_with_a_state_is_executed_from_there() {
     late.check("from the latest state");
     late.import(&blocks[MOVED..]);
     assert_eq!(late.open().tip().unwrap().number, BLOCKS as u64);
+}
+
+#[test]
+fn what_has_been_moved_may_go_from_the_old_chain() {
+    let (made, blocks) = made(Rules::Prague);
+    let folder = TempDir::new().unwrap();
+    let place = |name: &str| Place::new(&folder, name, &made.spec, &mpt());
+    let old = place("old");
+    old.import(&blocks[..6]);
+    let began = Place { retention: 4, ..place("began") };
+    began.migrate(&old, false).unwrap();
+    began.import(&blocks[6..9]);
+    let (new, late) = (place("new"), place("late"));
+    for new in [&new, &late] {
+        assert_eq!(new.begun(&began), None);
+        new.migrate_up_to(&began, 7);
+        assert_eq!(new.begun(&began).unwrap().tip.number, 7);
+    }
+    // The state after block 6 goes, and all bodies up to block 7.
+    let last_6 = KeptBlocks { from: u64::MAX, last: 6 };
+    let began = Place { kept: Kept { bodies: last_6, ..Kept::default() }, ..began };
+    began.import(&blocks[9..MOVED]);
+    let migrated = new.migrate(&began, true).unwrap();
+    assert_eq!((migrated.end, migrated.first_state.number), (End::Complete, 6));
+    assert_eq!(migrated.executed.blocks, 7);
+    new.check("the rest");
+    assert_eq!(entries(&new.open()), entries(&began.open()));
+    // The body of a block that has not been moved.
+    began.import(&blocks[MOVED..=MOVED]);
+    let error = late.migrate(&began, true).unwrap_err();
+    let is_gone =
+        matches!(error, PipelineError::Migrate(MigrateError::NoBodies { first: 8, last: 8 }));
+    assert!(is_gone, "{error:?}");
+}
+
+#[test]
+fn states_that_were_moved_keep_their_referee() {
+    let (made, blocks) = made(Rules::Prague);
+    let folder = TempDir::new().unwrap();
+    let raw = (retrie_backends::find("raw").unwrap().small)();
+    let old = Place::new(&folder, "old", &made.spec, &raw).refereed();
+    old.import(&blocks[..MOVED]);
+    for has_referee in [true, false] {
+        let name = if has_referee { "refereed" } else { "alone" };
+        let alone = Place::new(&folder, name, &made.spec, &raw);
+        let refereed = alone.clone().refereed();
+        let (new, other) = if has_referee { (refereed, alone) } else { (alone, refereed) };
+        new.migrate_up_to(&old, 3);
+        let error = other.migrate(&old, true).unwrap_err();
+        let PipelineError::Migrate(MigrateError::OtherReferee { found, given, .. }) = error else {
+            panic!("{error:?}");
+        };
+        let expected = if has_referee { ("mpt", "none") } else { ("none", "mpt") };
+        assert_eq!((&*found, &*given), expected);
+        let referee = has_referee.then(|| "mpt".to_owned());
+        assert_eq!(new.begun(&old).unwrap().referee, referee);
+        assert_eq!(new.migrate(&old, true).unwrap().end, End::Complete);
+        new.check(name);
+        assert_eq!(new.open().states().tip_roots().unwrap().referee.is_some(), has_referee);
+    }
+}
+
+#[test]
+fn stopped_while_its_referee_is_loaded_it_says_so_and_goes_on() {
+    const ACCOUNTS: u64 = 3000;
+    let mut genesis: serde_json::Value =
+        serde_json::from_str(&Rules::Cancun.genesis_json()).unwrap();
+    for n in 1..=ACCOUNTS {
+        let address = Address::left_padding_from(&(n << 20).to_be_bytes());
+        genesis["alloc"][address.to_string()] = serde_json::json!({ "balance": "0x1" });
+    }
+    let spec = Arc::new(ChainSpec::from_genesis_json(&genesis.to_string()).unwrap());
+    let folder = TempDir::new().unwrap();
+    let old = Place::new(&folder, "old", &spec, &(Arc::new(Raw) as Arc<dyn AnyBackend>));
+    let of_one = entries(&old.open()).len() as u64;
+    let new = Place::new(&folder, "new", &spec, &old.backend).refereed();
+    let mut stopped_at = 0;
+    let stopped = new.migrate_with(&old, false, &mut |step, stop| {
+        let MigrationStep::Entries { entries } = step else { return };
+        stopped_at = entries;
+        stop.store(true, Ordering::Relaxed);
+    });
+    assert_eq!(stopped.unwrap().end, End::Stopped);
+    assert!((of_one + 1..2 * of_one).contains(&stopped_at), "{stopped_at}, twice {of_one}");
+    let migrated = new.migrate(&old, false).unwrap();
+    assert_eq!((migrated.end, migrated.entries), (End::Complete, 2 * of_one));
+    new.check("loaded at last");
+}
+
+fn is_gone(error: &PipelineError) -> bool {
+    matches!(error, PipelineError::State(_)) && error.to_string().contains("the disk is gone")
+}
+
+#[test]
+fn load_that_fails_is_an_error_though_it_was_stopped_as_well() {
+    let (made, blocks) = made(Rules::Cancun);
+    let folder = TempDir::new().unwrap();
+    let old = Place::new(&folder, "old", &made.spec, &mpt());
+    old.import(&blocks[..3]);
+    let stop = Arc::new(AtomicBool::new(false));
+    let openings = Arc::new(AtomicU32::new(u32::MAX));
+    let failing: Arc<dyn AnyBackend> = Arc::new(Failing { loading: stop.clone(), openings });
+    let new = Place::new(&folder, "new", &made.spec, &failing);
+    let error = new.migrate_under(&old, false, &stop, &mut |_, _| {}).unwrap_err();
+    assert!(stop.load(Ordering::Relaxed) && is_gone(&error), "{error:?}");
+}
+
+#[test]
+fn branch_that_cannot_be_left_for_now_is_not_one_to_be_deleted() {
+    let mut made = test_chain(Rules::Cancun);
+    let genesis = made.genesis();
+    let trunk = *made.branch(genesis, 4, 12, 0).last().unwrap();
+    let left = *made.branch(trunk, 6, 12, 1).last().unwrap();
+    let right = *made.branch(trunk, 9, 12, 2).last().unwrap();
+    let folder = TempDir::new().unwrap();
+    let old = Place::new(&folder, "old", &made.spec, &mpt());
+    old.import(&made.path(genesis, left));
+    let openings = Arc::new(AtomicU32::new(u32::MAX));
+    let failing = Failing { openings: openings.clone(), ..Failing::default() };
+    let new = Place::new(&folder, "new", &made.spec, &(Arc::new(failing) as Arc<dyn AnyBackend>));
+    new.migrate_up_to(&old, 8);
+    old.import(&made.path(trunk, right));
+    // The tip can be opened, not the state to go back to.
+    openings.store(1, Ordering::Relaxed);
+    let error = new.migrate(&old, true).unwrap_err();
+    assert!(is_gone(&error), "{error:?}");
+    openings.store(u32::MAX, Ordering::Relaxed);
+    assert_eq!(new.migrate(&old, true).unwrap().tip.hash, right);
 }
 
 #[test]

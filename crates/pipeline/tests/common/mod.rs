@@ -1,6 +1,8 @@
 //! What the tests share: datadirs to import into, and pictures of what they hold.
 #![allow(dead_code, unreachable_pub, missing_docs)]
 
+pub mod failing;
+
 use alloy_primitives::{B256, U256};
 use retrie_backends::Descriptor;
 use retrie_chainspec::{

@@ -202,12 +202,12 @@ fn check_percentiles(percentiles: &[f64]) -> RpcResult<()> {
         return invalid(format!("over the query limit {MAX_PERCENTILES}"));
     }
     if let Some(wrong) = percentiles.iter().find(|one| !(0.0..=100.0).contains(*one)) {
-        return invalid(wrong.to_string());
+        return invalid(format!("{wrong:.6}"));
     }
     match percentiles.windows(2).position(|pair| pair[0] >= pair[1]) {
         Some(at) => {
             let (before, after) = (percentiles[at], percentiles[at + 1]);
-            invalid(format!("#{at}:{before} >= #{}:{after}", at + 1))
+            invalid(format!("#{at}:{before:.6} >= #{}:{after:.6}", at + 1))
         }
         None => Ok(()),
     }

@@ -4,6 +4,8 @@
 //! do not count, so that small requests are answered whatever others hold; what goes beyond is taken
 //! from what all share, as it comes, and given back when it is dropped, with the connection at the
 //! latest. Who finds nothing left waits for [`PATIENCE`], and is then told that the server is busy.
+//! Nobody holds anything for ever: requests have to come in time, and answers to be taken
+//! ([`writing_time`]).
 
 use parking_lot::Mutex;
 use std::{
@@ -23,6 +25,14 @@ use tokio::{
 pub(super) const OWN: usize = 64 << 10;
 /// How long to wait for others to let go.
 pub(super) const PATIENCE: Duration = Duration::from_secs(5);
+/// Bytes a second that clients have to take of an answer.
+const SLOWEST: u64 = 256 << 10;
+
+/// How long writing an answer of so many bytes may take, where a client may stall for so long:
+/// taking a byte now and then, it would hold them for ever.
+pub(super) fn writing_time(stall_timeout: Duration, bytes: usize) -> Duration {
+    stall_timeout + Duration::from_millis((bytes as u64).saturating_mul(1000) / SLOWEST)
+}
 
 /// What connections hold together. Cheap to clone; clones are the same.
 #[derive(Clone, Debug)]
@@ -146,6 +156,12 @@ impl Held {
         let bytes = bytes.min(self.bytes);
         self.bytes -= bytes;
         self.tab.try_change(|held| held.saturating_sub(bytes));
+    }
+
+    /// How many bytes are held.
+    #[cfg(test)]
+    pub(super) const fn bytes(&self) -> usize {
+        self.bytes
     }
 
     /// What is held so far; from here on this holds nothing.

@@ -1,9 +1,12 @@
-//! How many connections a port has, and which of them are idle.
+//! How many connections a port has, which of them are idle, and which take their answers too slowly.
 
 use parking_lot::Mutex;
 use retrie_telemetry::IntCounter;
-use std::{collections::BTreeMap, sync::Arc};
-use tokio::sync::Notify;
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use tokio::{
+    sync::{Notify, watch},
+    time::{Instant, timeout_at},
+};
 
 /// The connections of one port, at most `limit`.
 #[derive(Debug)]
@@ -38,6 +41,15 @@ pub(super) struct Connection {
     eviction: Arc<Notify>,
     /// Its place among the idle ones.
     idle: Mutex<Option<u64>>,
+    writing: watch::Sender<Writing>,
+}
+
+/// The answers that are being written on a connection.
+#[derive(Debug, Default)]
+struct Writing {
+    answers: usize,
+    /// When the last of them has to be written.
+    due: Option<Instant>,
 }
 
 impl Connections {
@@ -59,7 +71,8 @@ impl Connections {
         state.open += 1;
         let eviction = Arc::new(Notify::new());
         let idle = Mutex::new(Some(state.set_idle(&eviction)));
-        Some(Connection { connections: self.clone(), eviction, idle })
+        let writing = watch::Sender::default();
+        Some(Connection { connections: self.clone(), eviction, idle, writing })
     }
 }
 
@@ -76,6 +89,31 @@ impl Connection {
             state.idle.remove(&order);
         }
         Busy(self.clone())
+    }
+
+    /// Says that an answer is being written, until what this returns is dropped. It may take so much
+    /// time once those before it are written.
+    pub(super) fn answering(self: &Arc<Self>, time: Duration) -> Answering {
+        self.writing.send_modify(|writing| {
+            writing.answers += 1;
+            writing.due = Some(writing.due.unwrap_or_else(Instant::now) + time);
+        });
+        Answering(self.clone())
+    }
+
+    /// Returns when the answers that are being written have taken too long.
+    pub(super) async fn overdue(&self) {
+        let mut writing = self.writing.subscribe();
+        loop {
+            let due = writing.borrow_and_update().due;
+            // It never fails: the sender is here.
+            let changed = writing.changed();
+            match due {
+                None => drop(changed.await),
+                Some(due) if timeout_at(due, changed).await.is_err() => return,
+                Some(_) => {}
+            }
+        }
     }
 }
 
@@ -101,10 +139,26 @@ impl Drop for Busy {
     }
 }
 
+/// An answer of a connection is being written.
+#[derive(Debug)]
+pub(super) struct Answering(Arc<Connection>);
+
+impl Drop for Answering {
+    fn drop(&mut self) {
+        self.0.writing.send_modify(|writing| {
+            writing.answers -= 1;
+            if writing.answers == 0 {
+                writing.due = None;
+            }
+        });
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use futures::FutureExt;
+    use tokio::time::{sleep, timeout};
 
     fn is_evicted(connection: &Connection) -> bool {
         connection.evicted().now_or_never().is_some()
@@ -133,5 +187,33 @@ mod tests {
         drop((first, second));
         let state = connections.state.lock();
         assert_eq!((state.open, state.idle.len()), (0, 0));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn answers_are_overdue_when_their_time_is_up_and_never_once_they_are_written() {
+        const TIME: Duration = Duration::from_secs(10);
+        let connections = Connections::new(1, None);
+        let connection = Arc::new(connections.open().unwrap());
+        let is_overdue = async |within| timeout(within, connection.overdue()).await.is_ok();
+        assert!(!is_overdue(10 * TIME).await, "nothing is written");
+        let first = connection.answering(TIME);
+        sleep(TIME / 2).await;
+        // Two requests that were sent at once: the second answer waits for the first.
+        let second = connection.answering(TIME);
+        drop(first);
+        assert!(!is_overdue(TIME).await);
+        assert!(is_overdue(TIME).await);
+        drop(second);
+        assert!(!is_overdue(10 * TIME).await, "all are written");
+        // What begins while somebody looks.
+        let overdue = tokio::spawn({
+            let connection = connection.clone();
+            async move { connection.overdue().await }
+        });
+        sleep(TIME).await;
+        let start = Instant::now();
+        let _third = connection.answering(TIME);
+        overdue.await.unwrap();
+        assert_eq!(start.elapsed(), TIME);
     }
 }

@@ -20,19 +20,31 @@ pub(super) const FRAGMENT: usize = 64 << 10;
 const LONGEST_HEAD: usize = 14;
 /// Set in the first byte of the last frame of a message.
 const FIN: u8 = 0x80;
+/// Set in the first byte of a control frame.
+const CONTROL: u8 = 0x08;
+/// Longest payload of a control frame (RFC 6455, 5.5).
+const LONGEST_CONTROL: u64 = 125;
 /// Set in the second byte of a frame with a mask, beside its length or one of the two that follow.
 const MASKED: u8 = 0x80;
 const LENGTH_IN_2: u8 = 126;
 const LENGTH_IN_8: u8 = 127;
 /// How often somebody who finds no room looks again.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
+/// How long the frames of a message may take, but for what the last one holds. Control frames may
+/// come between them for ever, and show that the client is there.
+const MESSAGE_TIME: Duration = Duration::from_secs(60);
+
+/// When the client was last heard; `None` while nobody listens, as it has enough under way or there
+/// is no room for more.
+pub(super) type Heard = Arc<Mutex<Option<Instant>>>;
 
 /// A connection that reads only what there is room for. Whoever has a message out of it takes over
-/// what its bytes hold.
+/// what its bytes hold; control frames, which are short, hold nothing once they have come.
 #[derive(Debug)]
 pub(super) struct Counted<S> {
     inner: S,
     held: Arc<Mutex<Held>>,
+    heard: Heard,
     /// Since when there has been no room, and when to look again.
     waiting: Option<(Instant, Pin<Box<Sleep>>)>,
     frames: Fragments,
@@ -40,8 +52,8 @@ pub(super) struct Counted<S> {
 
 impl<S> Counted<S> {
     /// The connection `inner`, whose bytes `held` holds, and on which frames may have `most` bytes.
-    pub(super) const fn new(inner: S, held: Arc<Mutex<Held>>, most: u64) -> Self {
-        Self { inner, held, waiting: None, frames: Fragments::new(most) }
+    pub(super) const fn new(inner: S, held: Arc<Mutex<Held>>, heard: Heard, most: u64) -> Self {
+        Self { inner, held, heard, waiting: None, frames: Fragments::new(most) }
     }
 
     /// The connection itself, for what is not kept.
@@ -61,21 +73,27 @@ impl<S: AsyncRead + Unpin> AsyncRead for Counted<S> {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let Self { inner, held, waiting, frames } = &mut *self;
+        let Self { inner, held, heard, waiting, frames } = &mut *self;
+        frames.check_time()?;
         let wanted = buffer.remaining();
         while !held.lock().try_grow(wanted) {
             let now = Instant::now();
             let (since, again) = waiting.get_or_insert_with(|| (now, Box::pin(sleep(LOOK_AGAIN))));
-            if now.duration_since(*since) >= PATIENCE {
+            // Who has sent nothing is not told that it was too much.
+            if frames.is_within_message() && now.duration_since(*since) >= PATIENCE {
                 return Poll::Ready(Err(io::ErrorKind::QuotaExceeded.into()));
             }
+            *heard.lock() = None;
             ready!(again.as_mut().poll(context));
             again.as_mut().reset(now + LOOK_AGAIN);
         }
-        *waiting = None;
+        if waiting.take().is_some() {
+            *heard.lock() = Some(Instant::now());
+        }
         let before = buffer.filled().len();
         let read = frames.poll_read(inner, context, buffer);
-        held.lock().shrink(wanted - (buffer.filled().len() - before));
+        let came = buffer.filled().len() - before;
+        held.lock().shrink(wanted - came + std::mem::take(&mut frames.control));
         read
     }
 }
@@ -99,12 +117,48 @@ struct Fragments {
     /// Whether the frame that comes in fragments is the last one of its message.
     is_last: bool,
     mask: [u8; 4],
+    /// Whether the present frame is a control frame.
+    is_control: bool,
+    /// Bytes of control frames that have come since somebody asked.
+    control: usize,
+    /// Whether the last frame of a message is still to begin.
+    is_open: bool,
+    /// Since when that is waited for.
+    since: Option<Instant>,
 }
 
 impl Fragments {
     const fn new(most: u64) -> Self {
-        let head = [0; LONGEST_HEAD];
-        Self { most, head, head_len: 0, left: 0, later: 0, is_last: false, mask: [0; 4] }
+        Self {
+            most,
+            head: [0; LONGEST_HEAD],
+            head_len: 0,
+            left: 0,
+            later: 0,
+            is_last: false,
+            mask: [0; 4],
+            is_control: false,
+            control: 0,
+            is_open: false,
+            since: None,
+        }
+    }
+
+    /// Whether something of a frame or a message has come, and not all.
+    const fn is_within_message(&self) -> bool {
+        self.left > 0 || self.later > 0 || self.head_len > 0 || self.is_open
+    }
+
+    /// Fails if a message takes too long. Called before each read: the time in which nobody reads,
+    /// as messages before it are under way, is not the client's.
+    fn check_time(&mut self) -> io::Result<()> {
+        if self.is_open {
+            let since = self.since.get_or_insert_with(Instant::now);
+            if since.elapsed() > MESSAGE_TIME {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+        }
+        Ok(())
     }
 
     fn poll_read(
@@ -148,6 +202,9 @@ impl Fragments {
                 let passed = self.left.min((came.len() - at) as u64);
                 self.left -= passed;
                 at += passed as usize;
+                if self.is_control {
+                    self.control += passed as usize;
+                }
                 continue;
             }
             let rest = &mut came[at..];
@@ -157,6 +214,15 @@ impl Fragments {
                 return at;
             };
             self.left = payload;
+            // One that is too long ends the connection, and counts until then.
+            self.is_control = rest[0] & CONTROL != 0 && payload <= LONGEST_CONTROL;
+            if self.is_control {
+                self.control += head_len;
+            } else if rest[0] & FIN == 0 {
+                self.is_open = true;
+            } else {
+                (self.is_open, self.since) = (false, None);
+            }
             if payload > FRAGMENT as u64 && payload <= self.most && head_len == LONGEST_HEAD {
                 self.is_last = rest[0] & FIN != 0;
                 self.mask.copy_from_slice(&rest[10..14]);
@@ -216,9 +282,12 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Counted<S> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{
+        super::budget::{Buffered, OWN},
+        *,
+    };
     use std::io::Cursor;
-    use tokio::io::AsyncReadExt;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     const MASK: [u8; 4] = [1, 2, 3, 4];
 
@@ -241,8 +310,17 @@ mod tests {
         frame
     }
 
+    fn heard() -> Heard {
+        Arc::new(Mutex::new(Some(Instant::now())))
+    }
+
     /// What comes out of a stream that comes in pieces of this size.
     async fn read(stream: &[u8], piece: usize, most: u64) -> Vec<u8> {
+        read_and_count(stream, piece, most).await.0
+    }
+
+    /// The same, with the number of bytes that are held then.
+    async fn read_and_count(stream: &[u8], piece: usize, most: u64) -> (Vec<u8>, usize) {
         struct Pieces<'a>(Cursor<&'a [u8]>, usize);
         impl AsyncRead for Pieces<'_> {
             fn poll_read(
@@ -258,16 +336,17 @@ mod tests {
                 Poll::Ready(Ok(()))
             }
         }
-        let held = super::super::budget::Buffered::unlimited().open().hold();
-        let pieces = Pieces(Cursor::new(stream), piece);
-        let mut counted = Counted::new(pieces, Arc::new(Mutex::new(held)), most);
+        let held = Buffered::unlimited().open().hold();
+        let (pieces, held) = (Pieces(Cursor::new(stream), piece), Arc::new(Mutex::new(held)));
+        let mut counted = Counted::new(pieces, held.clone(), heard(), most);
         let mut out = Vec::new();
         // As the library reads: room for the head of a frame is always there.
         let mut space = vec![0; 1 << 14];
         loop {
             let came = counted.read(&mut space).await.unwrap();
             if came == 0 {
-                return out;
+                let held = held.lock().bytes();
+                return (out, held);
             }
             out.extend(&space[..came]);
         }
@@ -315,11 +394,11 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn nothing_is_read_for_which_there_is_no_room() {
-        let buffered = super::super::budget::Buffered::new(1000);
-        let large = buffered.open().take(super::super::budget::OWN + 1000).await.unwrap();
+        let buffered = Buffered::new(1000);
+        let large = buffered.open().take(OWN + 1000).await.unwrap();
         let stream = vec![0x20; 100_000];
         let held = Arc::new(Mutex::new(buffered.open().hold()));
-        let mut counted = Counted::new(Cursor::new(stream), held.clone(), 1 << 20);
+        let mut counted = Counted::new(Cursor::new(stream), held.clone(), heard(), 1 << 20);
         let mut space = vec![0; 1 << 14];
         let mut came = 0;
         let start = Instant::now();
@@ -330,8 +409,78 @@ mod tests {
             }
         };
         assert!(is_busy(&error) && start.elapsed() >= PATIENCE, "{error}");
-        assert_eq!(came, super::super::budget::OWN, "its own");
+        assert_eq!(came, OWN, "its own");
         drop(large);
         assert!(counted.read(&mut space[..500]).await.unwrap() > 0, "others have let go");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_has_sent_nothing_waits_for_room_without_end() {
+        let buffered = Buffered::new(1000);
+        let others = buffered.open().take(OWN + 1000).await.unwrap();
+        let tab = buffered.open();
+        let _answers = tab.clone().take(OWN).await.unwrap();
+        let (held, heard, stream) =
+            (Arc::new(Mutex::new(tab.hold())), heard(), frame(0x81, b"here"));
+        let mut counted = Counted::new(Cursor::new(stream.clone()), held, heard.clone(), 1 << 20);
+        let mut space = [0; 100];
+        let waited = tokio::time::timeout(10 * PATIENCE, counted.read(&mut space)).await;
+        assert!(waited.is_err(), "{waited:?}");
+        assert_eq!(*heard.lock(), None, "nobody listens");
+        drop(others);
+        assert_eq!(counted.read(&mut space).await.unwrap(), stream.len());
+        assert_eq!(*heard.lock(), Some(Instant::now()));
+    }
+
+    #[tokio::test]
+    async fn control_frames_hold_nothing_in_whatever_form_their_length_is() {
+        let long_forms = [
+            &[0x89, MASKED | LENGTH_IN_2, 0, 4][..],
+            &[0x8a, MASKED | LENGTH_IN_8, 0, 0, 0, 0, 0, 0, 0, 4],
+        ];
+        let long_forms = long_forms.map(|head| [head, &MASK, b"ping"].concat()).concat();
+        let stream = [frame(0x89, b"ping"), long_forms, frame(0x8a, b"")].concat();
+        let part = frame(0x01, b"[1,");
+        let whole = [&stream[..], &part, &stream].concat();
+        for piece in [1, 3, 13, 1000] {
+            assert_eq!(read_and_count(&stream, piece, 1 << 20).await, (stream.clone(), 0));
+            assert_eq!(read_and_count(&whole, piece, 1 << 20).await, (whole.clone(), part.len()));
+        }
+        // Those that are none.
+        let too_long = frame(0x89, &[0; 126]);
+        assert_eq!(read_and_count(&too_long, 13, 1 << 20).await.1, too_long.len());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_message_that_does_not_end_is_given_up_whatever_comes_between_its_frames() {
+        let (mut client, server) = tokio::io::duplex(1 << 10);
+        let held = Buffered::unlimited().open().hold();
+        let held = Arc::new(Mutex::new(held));
+        let mut counted = Counted::new(server, held, heard(), 1 << 20);
+        let reading = tokio::spawn(async move {
+            let mut space = [0; 100];
+            loop {
+                match counted.read(&mut space).await {
+                    Ok(0) => panic!("the client is there"),
+                    Ok(_) => {}
+                    Err(error) => return error.kind(),
+                }
+            }
+        });
+        let (part, end, pong) = (frame(0x01, b"["), frame(0x80, b"]"), frame(0x8a, b""));
+        // One after the other, the next as soon as one has ended, each in time.
+        client.write_all(&part).await.unwrap();
+        for _ in 0..3 {
+            sleep(MESSAGE_TIME - LOOK_AGAIN).await;
+            client.write_all(&[&end[..], &part].concat()).await.unwrap();
+        }
+        let start = Instant::now();
+        while !reading.is_finished() {
+            assert!(start.elapsed() < 2 * MESSAGE_TIME, "it is never given up");
+            client.write_all(&pong).await.unwrap();
+            sleep(MESSAGE_TIME / 6).await;
+        }
+        assert!(start.elapsed() > MESSAGE_TIME, "{:?}", start.elapsed());
+        assert_eq!(reading.await.unwrap(), io::ErrorKind::TimedOut);
     }
 }

@@ -5,9 +5,9 @@ use super::{
     access::{Hosts, Origins},
     answers::{Answer, Answers, Client, busy},
     auth,
-    budget::{Buffered, Held, Tab},
+    budget::{Buffered, Held, Tab, writing_time},
     config::ConnectionLimits,
-    connections::{Connection, Connections},
+    connections::{Answering, Connection, Connections},
     ws,
 };
 use crate::RpcContext;
@@ -204,14 +204,15 @@ async fn serve(stream: TcpStream, connection: Arc<Connection>, port: Arc<Service
     let mut stream = TimeoutStream::new(stream);
     stream.set_write_timeout(Some(port.limits.stall_timeout));
     let tab = port.buffered.open();
-    let calls = |port: Arc<Service>| {
+    let calls = |port: Arc<Service>, connection: Arc<Connection>| {
         tower::service_fn(move |request| {
-            let (port, tab) = (port.clone(), tab.clone());
-            async move { Ok::<_, Infallible>(dispatch(&port, tab, request).await) }
+            let (port, connection, tab) = (port.clone(), connection.clone(), tab.clone());
+            async move { Ok::<_, Infallible>(dispatch(&port, &connection, tab, request).await) }
         })
     };
-    let service =
-        ServiceBuilder::new().option_layer(port.cors.clone()).service(calls(port.clone()));
+    let service = ServiceBuilder::new()
+        .option_layer(port.cors.clone())
+        .service(calls(port.clone(), connection.clone()));
     let answer = |request: Request<Incoming>| {
         let busy = connection.busy();
         let mut service = service.clone();
@@ -235,6 +236,10 @@ async fn serve(stream: TcpStream, connection: Arc<Connection>, port: Arc<Service
     let ended = tokio::select! {
         ended = &mut http => ended,
         () = connection.evicted() => return,
+        () = connection.overdue() => {
+            tracing::debug!("a client takes its answer too slowly");
+            return;
+        }
         () = &mut stopped => {
             http.as_mut().graceful_shutdown();
             http.await
@@ -266,10 +271,15 @@ fn before_rpc(port: &Service, request: &Request<Incoming>) -> Option<Response<Ht
     None
 }
 
-async fn dispatch(port: &Service, tab: Arc<Tab>, request: Request<Incoming>) -> Response<HttpBody> {
+async fn dispatch(
+    port: &Service,
+    connection: &Arc<Connection>,
+    tab: Arc<Tab>,
+    request: Request<Incoming>,
+) -> Response<HttpBody> {
     if !is_upgrade_request(&request) {
         return match &port.http {
-            Some(answers) => post(answers, tab, request).await,
+            Some(answers) => post(answers, connection, tab, request).await,
             None => text(StatusCode::FORBIDDEN, "there are only WebSockets on this port".into()),
         };
     }
@@ -286,7 +296,12 @@ async fn dispatch(port: &Service, tab: Arc<Tab>, request: Request<Incoming>) -> 
 }
 
 /// A request over HTTP. Its body has to come as a whole within the time that a client may stall.
-async fn post(answers: &Answers, tab: Arc<Tab>, request: Request<Incoming>) -> Response<HttpBody> {
+async fn post(
+    answers: &Answers,
+    connection: &Arc<Connection>,
+    tab: Arc<Tab>,
+    request: Request<Incoming>,
+) -> Response<HttpBody> {
     if request.method() != Method::POST {
         let reason = "JSON-RPC is spoken by POST".into();
         return text(StatusCode::METHOD_NOT_ALLOWED, reason);
@@ -314,9 +329,13 @@ async fn post(answers: &Answers, tab: Arc<Tab>, request: Request<Incoming>) -> R
     let answer = Client::new(answers.clone()).answer(&body).await;
     drop((body, held));
     let Some(answer) = answer else { return Response::new(HttpBody::empty()) };
-    answers.metrics.sent.inc_by(answer.json.get().len() as u64);
-    match tab.take(answer.json.get().len()).await {
-        Some(held) => json_body(StatusCode::OK, answer, Some(held)),
+    let bytes = answer.json.get().len();
+    answers.metrics.sent.inc_by(bytes as u64);
+    match tab.take(bytes).await {
+        Some(held) => {
+            let answering = connection.answering(writing_time(limits.stall_timeout, bytes));
+            json_body(StatusCode::OK, answer, Some((held, answering)))
+        }
         None => busy_body(answer.dropped()),
     }
 }
@@ -367,11 +386,15 @@ fn health(context: &RpcContext) -> Response<HttpBody> {
     response(status, "application/json", body.to_string().into())
 }
 
-/// An answer, whose bytes are held until the last of them is written.
-fn json_body(status: StatusCode, answer: Answer, held: Option<Held>) -> Response<HttpBody> {
+/// An answer, whose bytes are held, and which has to be written in time, until the last of them is.
+fn json_body(
+    status: StatusCode,
+    answer: Answer,
+    held: Option<(Held, Answering)>,
+) -> Response<HttpBody> {
     struct Text {
         json: Box<str>,
-        _held: Option<Held>,
+        _held: Option<(Held, Answering)>,
     }
     impl AsRef<[u8]> for Text {
         fn as_ref(&self) -> &[u8] {

@@ -140,11 +140,12 @@ impl Session {
             let answer = async {
                 let mut answer = client.answer(&message).await?;
                 drop((message, room, held));
-                let room = unwritten.take(answer.json.get().len()).await?;
+                // First, so that what waits to be written counts too.
                 let held = tab.take(answer.json.get().len()).await;
                 if held.is_none() {
                     answer = answer.dropped();
                 }
+                let room = unwritten.take(answer.json.get().len()).await?;
                 let Answer { json, on_close } = answer;
                 Some((Outgoing { json, _places: Some((place, room)), _held: held }, on_close))
             };
@@ -190,5 +191,59 @@ impl Outbox {
             self.server.metrics.sent.inc_by(next.text().len() as u64);
         }
         next
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{
+        super::{
+            budget::{Buffered, OWN},
+            config::ConnectionLimits,
+        },
+        *,
+    };
+    use jsonrpsee::{RpcModule, types::ErrorObjectOwned};
+    use retrie_telemetry::rpc::RpcMetrics;
+    use std::time::Duration;
+
+    /// Bytes of an answer, and a little more.
+    const ANSWER: usize = 100 << 10;
+    const ROOM: u32 = 110 << 10;
+
+    /// Answers `large` once the semaphore has a permit for it.
+    fn answers(gate: &Arc<Semaphore>, buffered: &Buffered) -> Answers {
+        let mut module = RpcModule::new(gate.clone());
+        module
+            .register_async_method("large", async |_, gate, _| {
+                gate.acquire().await.unwrap().forget();
+                Ok::<_, ErrorObjectOwned>("x".repeat(ANSWER))
+            })
+            .unwrap();
+        Answers {
+            limits: ConnectionLimits { max_response_size: ROOM, ..ConnectionLimits::default() },
+            metrics: RpcMetrics::default().server("ws", module.method_names()),
+            methods: module.into(),
+            buffered: buffered.clone(),
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn answers_that_wait_to_be_written_count() {
+        let (gate, buffered) = (Arc::new(Semaphore::new(0)), Buffered::new(10 * ANSWER));
+        let (session, mut outbox) = open(&answers(&gate, &buffered), buffered.open());
+        for id in 0..3 {
+            let request = format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"large"}}"#);
+            session.take(request.into(), session.hold()).await;
+        }
+        // Of the three answers that come at once the connection has room for one.
+        gate.add_permits(3);
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let others = OWN + 8 * ANSWER;
+        assert!(buffered.open().take(others).await.is_none(), "all three are held");
+        for _ in 0..3 {
+            assert!(outbox.next().await.unwrap().text().len() > ANSWER);
+        }
+        assert!(buffered.open().take(others).await.is_some(), "all three were dropped");
     }
 }

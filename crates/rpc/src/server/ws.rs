@@ -7,8 +7,8 @@
 
 use super::{
     answers::{Answers, busy},
-    budget::{Held, Tab},
-    counted::{Counted, FRAGMENT, is_busy},
+    budget::{Held, Tab, writing_time},
+    counted::{Counted, FRAGMENT, Heard, is_busy},
     port::text,
     session::{self, Outbox, Session},
 };
@@ -50,8 +50,6 @@ const READ_SIZE: usize = 16 << 10;
 /// Bytes of an answer that become one frame. The buffer they are written from never shrinks, so it
 /// must not see answers as a whole.
 const PIECE: usize = 64 << 10;
-/// Bytes of a control frame before its payload: its head and its mask.
-const CONTROL_HEADER: usize = 6;
 /// How often clients are asked whether they are there.
 const PING_INTERVAL: Duration = Duration::from_secs(30);
 /// How long a client may be silent that is asked.
@@ -61,9 +59,6 @@ const MAX_SILENCE: Duration = Duration::from_secs(60);
 const LINGER: Duration = Duration::from_secs(2);
 
 type Socket = WebSocketStream<Counted<TokioIo<Upgraded>>>;
-
-/// When the client was last heard; `None` while nobody listens, as it has enough under way.
-type Heard = Arc<Mutex<Option<Instant>>>;
 
 /// Turns the connection of a handshake into a WebSocket that has this place and tab; the answer to
 /// the handshake.
@@ -86,7 +81,8 @@ pub(super) fn upgrade(
         };
         let most = answers.limits.max_request_size;
         let incoming = Arc::new(Mutex::new(tab.clone().hold()));
-        let io = Counted::new(io, incoming.clone(), most.into());
+        let heard: Heard = Arc::new(Mutex::new(Some(Instant::now())));
+        let io = Counted::new(io, incoming.clone(), heard.clone(), most.into());
         let most = most as usize;
         let config = WebSocketConfig::default()
             .read_buffer_size(READ_SIZE)
@@ -96,7 +92,7 @@ pub(super) fn upgrade(
             .max_frame_size(Some(most))
             .max_message_size(Some(most));
         let socket = WebSocketStream::from_raw_socket(io, Role::Server, Some(config)).await;
-        serve(socket, &answers, tab, &incoming, stop).await;
+        serve(socket, &answers, tab, &incoming, heard, stop).await;
     });
     answer
 }
@@ -107,13 +103,13 @@ async fn serve(
     answers: &Answers,
     tab: Arc<Tab>,
     incoming: &Mutex<Held>,
+    heard: Heard,
     stop: StopHandle,
 ) {
     let _connected = answers.metrics.connected();
     let (session, outbox) = session::open(answers, tab);
-    let heard: Heard = Arc::new(Mutex::new(Some(Instant::now())));
     let (sink, mut stream) = socket.split();
-    let writing = write(sink, outbox, heard.clone());
+    let writing = write(sink, outbox, heard.clone(), answers.limits.stall_timeout);
     tokio::pin!(writing);
     // The end, after answers to requests under way.
     let (code, sink) = tokio::select! {
@@ -159,8 +155,7 @@ async fn read(
             Ok(Message::Text(message)) => Bytes::from(message),
             Ok(Message::Binary(message)) => message,
             // Answering pings and closes is left to the library.
-            Ok(control) => {
-                incoming.lock().shrink(control.len() + CONTROL_HEADER);
+            Ok(_) => {
                 *heard.lock() = Some(Instant::now());
                 continue;
             }
@@ -193,18 +188,23 @@ async fn refuse(session: &Session, error: &Error) {
     }
 }
 
-/// Ends with the session, or when the client is gone; what there is to say goodbye on, unless that
-/// has failed.
+/// Ends with the session, or when the client is gone or takes too long for what it is sent; what
+/// there is to say goodbye on, unless that has failed.
 async fn write(
     mut sink: SplitSink<Socket, Message>,
     mut outbox: Outbox,
     heard: Heard,
+    stall_timeout: Duration,
 ) -> Option<SplitSink<Socket, Message>> {
     let mut pings = interval_at(Instant::now() + PING_INTERVAL, PING_INTERVAL);
     loop {
         let sent = tokio::select! {
             next = outbox.next() => match next {
-                Some(next) => send(&mut sink, next.text()).await,
+                Some(next) => {
+                    let time = writing_time(stall_timeout, next.text().len());
+                    let sent = timeout(time, send(&mut sink, next.text())).await;
+                    sent.unwrap_or_else(|_| Err(io::Error::from(io::ErrorKind::TimedOut).into()))
+                }
                 None => return Some(sink),
             },
             _ = pings.tick() => {

@@ -10,7 +10,7 @@ use soketto::Incoming;
 use std::{net::SocketAddr, time::Duration};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
-    net::TcpStream,
+    net::{TcpSocket, TcpStream},
     time::Instant,
 };
 use tokio_tungstenite::tungstenite::Message;
@@ -49,22 +49,19 @@ fn large(bytes: usize) -> String {
         .to_string()
 }
 
-/// A body of so many bytes but for the last one, on a connection of its own.
-async fn half_sent(addr: SocketAddr, bytes: usize) -> TcpStream {
-    let mut stream = TcpStream::connect(addr).await.unwrap();
+/// Sends this much of a body of so many bytes.
+async fn send_body(stream: &mut TcpStream, bytes: usize, body: &[u8]) {
     let head = format!(
         "POST / HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n\
          content-length: {bytes}\r\n\r\n"
     );
     stream.write_all(head.as_bytes()).await.unwrap();
-    stream.write_all(&vec![b' '; bytes - 1]).await.unwrap();
-    tokio::time::sleep(READING).await;
-    stream
+    stream.write_all(body).await.unwrap();
 }
 
-/// A frame of so many bytes but for the last one, on a WebSocket of its own.
-async fn half_a_frame(addr: SocketAddr, bytes: usize) -> TcpStream {
-    let mut stream = TcpStream::connect(addr).await.unwrap();
+/// Sends this much of a frame of so many bytes over a new WebSocket.
+async fn send_frame(stream: &mut TcpStream, bytes: usize, payload: &[u8]) {
+    let addr = stream.peer_addr().unwrap();
     let handshake = format!(
         "GET / HTTP/1.1\r\nhost: {addr}\r\nconnection: upgrade\r\nupgrade: websocket\r\n\
          sec-websocket-version: 13\r\nsec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
@@ -77,8 +74,22 @@ async fn half_a_frame(addr: SocketAddr, bytes: usize) -> TcpStream {
     let mut frame = vec![0x81, 0xff];
     frame.extend((bytes as u64).to_be_bytes());
     frame.extend([0; 4]);
-    frame.extend(vec![b' '; bytes - 1]);
+    frame.extend(payload);
     stream.write_all(&frame).await.unwrap();
+}
+
+/// A body of so many bytes but for the last one, on a connection of its own.
+async fn half_sent(addr: SocketAddr, bytes: usize) -> TcpStream {
+    let mut stream = TcpStream::connect(addr).await.unwrap();
+    send_body(&mut stream, bytes, &vec![b' '; bytes - 1]).await;
+    tokio::time::sleep(READING).await;
+    stream
+}
+
+/// A frame of so many bytes but for the last one, on a WebSocket of its own.
+async fn half_a_frame(addr: SocketAddr, bytes: usize) -> TcpStream {
+    let mut stream = TcpStream::connect(addr).await.unwrap();
+    send_frame(&mut stream, bytes, &vec![b' '; bytes - 1]).await;
     tokio::time::sleep(READING).await;
     stream
 }
@@ -184,4 +195,35 @@ async fn an_answer_for_which_there_is_no_room_is_an_error_with_its_id() {
     ws.send(Message::text(small.to_string())).await.unwrap();
     let answer = ws.next().await.unwrap().unwrap().into_text().unwrap();
     assert!(answer.contains("0x1ca3"), "{answer}");
+}
+
+/// A client that goes on to take a little of its answer never stalls, and would hold it for hours.
+#[tokio::test]
+async fn an_answer_that_is_taken_too_slowly_is_given_up() {
+    // More than the system holds of a connection.
+    const HUGE: usize = 12 << 20;
+    const STALL: Duration = Duration::from_secs(1000);
+    let node = Node::new(&test_chain(Rules::Cancun).spec, mpt());
+    let limits = ConnectionLimits { stall_timeout: STALL, ..ConnectionLimits::default() };
+    let servers = node.serve(&ServerConfig { limits, ..node.config() }).await;
+    let request = large(HUGE);
+    for (addr, is_ws) in [(servers.http_addr(), false), (servers.ws_addr(), true)] {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.set_recv_buffer_size(64 << 10).unwrap();
+        let mut stream = socket.connect(addr.unwrap()).await.unwrap();
+        match is_ws {
+            false => send_body(&mut stream, request.len(), request.as_bytes()).await,
+            true => send_frame(&mut stream, request.len(), request.as_bytes()).await,
+        }
+        stream.read_u8().await.unwrap();
+        tokio::time::pause();
+        let (mut came, mut piece) = (1, vec![0; 64 << 10]);
+        // What the system holds still comes afterwards.
+        while let Ok(bytes @ 1..) = stream.read(&mut piece).await {
+            came += bytes;
+            tokio::time::sleep(STALL / 10).await;
+        }
+        tokio::time::resume();
+        assert!(came < HUGE, "all of {came} bytes came, WebSocket: {is_ws}");
+    }
 }

@@ -48,13 +48,15 @@ impl StateStore {
             (memory.tip.as_ref().map(|state| state.tip), memory.seq + 1)
         };
         let blocks = chain_of(proposals, parent)?;
-        let (Some(last), Some(tip)) = (proposals.last(), blocks.last().copied()) else {
+        let (Some(last), Some(first), Some(tip)) =
+            (proposals.last(), blocks.first().copied(), blocks.last().copied())
+        else {
             return Ok(AfterCommit::nothing(self, guard));
         };
         let mut layers: Vec<_> = proposals.iter().map(|p| p.0.layer.clone()).collect();
         let outdated = self.outdated_changes(parent, tip.block.number, &layers)?;
         layers.extend((outdated.len() > 0).then(|| Arc::new(outdated)));
-        let layer = self.settled(tip, &last.0.cache, &layers)?;
+        let layer = self.settled(first, tip, &last.0.cache, &layers)?;
         proposals.iter().for_each(|proposal| self.spare_files(&proposal.0.layer));
         self.check_files(&layer)?;
         let retention = self.options.retention;
@@ -320,9 +322,11 @@ impl StateStore {
         Ok(())
     }
 
-    /// The net effect of `layers`, which lead to `tip`, with what the backend no longer needs then.
+    /// The net effect of `layers`, those of the blocks from `first` to `tip`, with what the backend no
+    /// longer needs then.
     fn settled(
         &self,
+        first: Tip,
         tip: Tip,
         cache: &AnyCache,
         layers: &[Arc<Layer>],
@@ -333,8 +337,9 @@ impl StateStore {
         };
         let first_retained = {
             let memory = self.durable.memory.lock();
-            let first =
-                memory.blocks.first_key_value().map_or(tip.block.number, |(first, _)| *first);
+            // The first commit of all retains its own blocks alone.
+            let oldest = memory.blocks.first_key_value().map(|(number, _)| *number);
+            let first = oldest.unwrap_or(first.block.number);
             first.max(tip.block.number.saturating_sub(self.options.retention))
         };
         let mut view = self.durable.durable_view(&self.durable.memory.lock())?;

@@ -58,6 +58,38 @@ pub fn reopening_loses_nothing(kit: &Kit<'_>) {
     });
 }
 
+/// The first commit of all may be of many blocks: each of them within retention is read, reverted to
+/// and grown from, by the store that has committed it and by one that is opened later.
+///
+/// # Panics
+/// If a state is lost, or not the one that the block has left.
+pub fn a_first_commit_of_many_blocks_keeps_them(kit: &Kit<'_>) {
+    kit.each_seed(|seed| {
+        let mut miner = Miner::new(seed, Flavour::Ethereum, kit.scale.changes);
+        let roots = Arc::new(Roots::default());
+        let chain = miner.chain(None, kit.scale.blocks, Size::Any);
+        let tip = chain.len() - 1;
+        for (depth, reopen) in [(tip + 1, false), (tip, true), (tip / 2, true)] {
+            let mut node = Node::new(kit, &roots, options(depth as u64, seed.is_multiple_of(2)));
+            node.extend(&chain);
+            if reopen {
+                node.reopen();
+            }
+            let first = tip.saturating_sub(depth);
+            assert_eq!(node.first_retained(), first as u64);
+            for block in &chain[first..] {
+                node.check(At::Block(block.hash), block);
+            }
+            for block in chain[first..].iter().rev() {
+                node.revert(block.number);
+                node.check_tip(block);
+            }
+            node.extend_each(&chain[first + 1..]);
+            node.check_tip(&chain[tip]);
+        }
+    });
+}
+
 /// From the same tip the chain goes back to each depth within retention, gets the same blocks
 /// again, then others in their place.
 ///

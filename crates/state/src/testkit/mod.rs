@@ -39,9 +39,9 @@ use std::sync::Arc;
 pub use changes::every_kept_state_is_read_by_changes;
 pub use check::a_whole_state_is_checked;
 pub use durability::{
-    a_dropped_after_commit_poisons_until_reopened, a_kill_at_any_write_loses_nothing_committed,
-    leftover_files_are_removed_on_open, pruning_shortens_the_way_back,
-    refused_requests_have_typed_errors, reopening_loses_nothing,
+    a_dropped_after_commit_poisons_until_reopened, a_first_commit_of_many_blocks_keeps_them,
+    a_kill_at_any_write_loses_nothing_committed, leftover_files_are_removed_on_open,
+    pruning_shortens_the_way_back, refused_requests_have_typed_errors, reopening_loses_nothing,
     retention_zero_keeps_no_undo_and_no_old_files, reverting_to_every_depth_restores_the_state,
 };
 pub use fault::{FaultStore, Faults};
@@ -167,6 +167,7 @@ macro_rules! __all_backend_checks {
             deep_forks_replace_the_whole_retained_chain
             readers_stay_at_their_block
             reopening_loses_nothing
+            a_first_commit_of_many_blocks_keeps_them
             reverting_to_every_depth_restores_the_state
             pruning_shortens_the_way_back
             retention_zero_keeps_no_undo_and_no_old_files

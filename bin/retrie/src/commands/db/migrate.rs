@@ -1,7 +1,7 @@
 //! `retrie db migrate`: the chain of a datadir into a new one, on another backend.
 
 use crate::{
-    args::{BackendArgs, ChainArgs, DbArgs, Hash, PruneArgs, StateArgs},
+    args::{self, BackendArgs, ChainArgs, DbArgs, Hash, PruneArgs, StateArgs},
     commands::existing::Existing,
     output::{Output, grouped, say},
     progress::{LINE_EVERY, Progress},
@@ -9,7 +9,7 @@ use crate::{
 use eyre::{Context, bail};
 use retrie_db::StateRootMode;
 use retrie_pipeline::{
-    ChainOptions, End, Migrated, Migration, MigrationStep, verify::referee_name,
+    Begun, ChainOptions, End, Migrated, Migration, MigrationStep, verify::referee_name,
 };
 use retrie_telemetry::{Metrics, MetricsServer};
 use std::{
@@ -42,7 +42,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "MODE")]
     state_root: Option<StateRootMode>,
     /// The backend that checks header state roots in the new datadir, or `none`. [default: that of
-    /// the old one, unless the new backend has Ethereum's roots itself]
+    /// the old one, unless the new backend has Ethereum's roots itself; where states were moved
+    /// already, theirs]
     #[arg(long, value_name = "BACKEND")]
     referee: Option<String>,
     /// How many blocks can be reverted.
@@ -77,7 +78,8 @@ impl Args {
         let from = Arc::new(old.db.begin_read()?);
         let backend = old.backend(&metadata, &self.backends)?;
         let had = referee_name(&from, &metadata)?;
-        let to = self.options(&old, metadata.state_root, had)?;
+        let begun = if self.history { Begun::look(&self.new, &from)? } else { None };
+        let to = self.options(&old, metadata.state_root, had, begun)?;
         let (checks, name) = (to.referee.is_some(), to.backend.identity().name);
         let migration = Migration { from: &from, backend, to, history: self.history };
         let mut shown = Shown::default();
@@ -99,13 +101,14 @@ impl Args {
         Ok(())
     }
 
-    /// How the new datadir is opened: as the flags say, and else as the old one, whose referee `had`
-    /// names.
+    /// How the new datadir is opened: as the flags say, else as it was `begun`, and else as the old
+    /// one, whose referee `had` names.
     fn options(
         &self,
         old: &Existing,
         old_mode: StateRootMode,
         had: Option<String>,
+        begun: Option<Begun>,
     ) -> eyre::Result<ChainOptions> {
         let is_given = self.referee.is_some();
         let native = (old_mode == StateRootMode::Native).then_some(StateRootMode::Native);
@@ -119,7 +122,12 @@ impl Args {
             backends: self.backends.clone(),
         };
         let mut options = args.chain_options(old.spec()?, &self.new, self.db.options())?;
-        if !is_given && options.backend.capabilities().ethereum_root {
+        if is_given {
+            return Ok(options);
+        }
+        if let Some(begun) = begun {
+            options.referee = begun.referee.as_deref().map(args::referee).transpose()?;
+        } else if options.backend.capabilities().ethereum_root {
             options.referee = None;
         }
         Ok(options)
