@@ -9,8 +9,7 @@ use retrie_state::{
     Value, flat,
 };
 
-static IDENTITY: Identity =
-    Identity { name: "hash-chain", version: 1, hash: HashId::Keccak256, params: B256::ZERO };
+static IDENTITY: Identity = Identity::plain("hash-chain", 1, HashId::Keccak256);
 /// Holds one row, the root: it cannot be found again from the values.
 const TABLE: Table = Table::new(0x01, "HashChain");
 

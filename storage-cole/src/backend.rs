@@ -39,12 +39,8 @@ impl Cole {
     /// [`ParamsError`] if one of them is out of its range.
     pub fn new(params: Params) -> Result<Self, ParamsError> {
         let params = params.checked()?;
-        let identity = Identity {
-            name: "cole",
-            version: Self::VERSION,
-            hash: HashId::Blake2b256,
-            params: params.digest(),
-        };
+        let plain = Identity::plain("cole", Self::VERSION, HashId::Blake2b256);
+        let identity = Identity { params: params.digest(), ..plain };
         Ok(Self { identity, params })
     }
 

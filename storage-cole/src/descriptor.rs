@@ -170,7 +170,7 @@ mod backends {
             Purpose::Trial | Purpose::New { .. } => {
                 over(making.flags, Params { async_merge, ..Params::default() })?
             }
-            Purpose::Existing { datadir, params } => {
+            Purpose::Existing { datadir, params, .. } => {
                 let Some(stamped) = Params::from_digest(&params) else {
                     let datadir = datadir.to_owned();
                     return Err(MakeError::UnknownParams { backend: NAME, datadir, params });

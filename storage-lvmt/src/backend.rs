@@ -71,8 +71,9 @@ impl Lvmt {
         if shard != ProofShard::None && !params.has_quotients() {
             return Err(LvmtError::NoQuotients(shard));
         }
+        let params_digest = params.digest();
         let identity =
-            Identity { name: NAME, version: 1, hash: HashId::Blake2b256, params: params.digest() };
+            Identity { params: params_digest, ..Identity::plain(NAME, 1, HashId::Blake2b256) };
         let empty_root = apply::root_of(&Meta::EMPTY, &B256::ZERO);
         Ok(Self { identity, params, shard, slack: collect::SLACK, empty_root })
     }

@@ -3,7 +3,8 @@
 use crate::{
     TrieHash,
     ethereum::{
-        self, Layout, Touched, by_account, decode_account, merge_nodes, refuse_orphan, slot_items,
+        self, Layout, Touched, Upper, by_account, decode_account, merge_nodes, refuse_orphan,
+        slot_items,
     },
     leaf,
     trie::{self, Item, Place, RowChange, RowRecorder, Rows, Trie, Unkept},
@@ -19,20 +20,12 @@ use retrie_state::{
     PartialTree, ProofError, StateDelta, StateError, StateKey, Table, Value, compare_rows, flat,
     prefix_end,
 };
-use std::{
-    collections::{BTreeMap, HashMap},
-    path::Path,
-    sync::Arc,
-};
+use std::{collections::BTreeMap, path::Path, sync::Arc};
 
 /// Rows of the account trie.
 pub const ACCOUNT_NODES: Table = Table::new(0x10, "MptAccountNodes");
 /// Rows of the storage tries.
 pub const STORAGE_NODES: Table = Table::new(0x11, "MptStorageNodes");
-
-/// Most branches of storage tries that are kept in memory between blocks (about 1 KiB each). Those
-/// of the account trie come on top: at most 69,905, as only split branches are kept.
-pub const MAX_CACHED_BRANCHES: usize = 1 << 17;
 
 /// Ethereum's Merkle Patricia trie, keyed by path, latest state only.
 #[derive(Debug)]
@@ -49,8 +42,7 @@ impl Default for Mpt {
 impl Mpt {
     /// The backend. It has no parameters.
     pub const fn new() -> Self {
-        let params = B256::ZERO;
-        Self { identity: Identity { name: "mpt", version: 1, hash: HashId::Keccak256, params } }
+        Self { identity: Identity::plain("mpt", 1, HashId::Keccak256) }
     }
 
     /// The EIP-1186 proof of the account at `address` and of some of its slots, as
@@ -69,64 +61,17 @@ impl Mpt {
     }
 }
 
-/// The tries of one block in memory: their upper branches.
-#[derive(Clone, Debug, Default)]
-pub struct MptCache {
-    accounts: Trie,
-    storages: Arc<HashMap<Address, CachedTrie>>,
-}
+/// The tries of one block in memory.
+pub type MptCache = Upper;
 
-#[derive(Clone, Debug)]
-struct CachedTrie {
-    trie: Trie,
-    /// Last block that changed it.
-    block: u64,
-}
-
-impl MptCache {
-    fn open(view: &dyn NodeRead) -> Result<Self, StateError> {
-        Ok(Self { accounts: accounts(view).trie()?, storages: Arc::default() })
-    }
-
-    fn storage(&self, view: &dyn NodeRead, address: &Address) -> Result<Trie, StateError> {
-        match self.storages.get(address) {
-            Some(cached) => Ok(cached.trie.clone()),
-            None => storage(view, address).trie(),
-        }
-    }
-
-    /// The child's cache: the parent's with the tries that block `block` changed.
-    fn child(&self, block: u64, accounts: Trie, changed: Vec<(Address, Trie)>) -> Self {
-        // A trie without branches in memory is opened as fast by its root row.
-        let gone = |trie: &Trie| trie.cached() == 0;
-        if changed.iter().all(|(address, trie)| gone(trie) && !self.storages.contains_key(address))
-        {
-            return Self { accounts, storages: self.storages.clone() };
-        }
-        let mut storages = HashMap::clone(&self.storages);
-        for (address, trie) in changed {
-            if gone(&trie) {
-                storages.remove(&address);
-            } else {
-                storages.insert(address, CachedTrie { trie, block });
-            }
-        }
-        let mut cached: usize = storages.values().map(|cached| cached.trie.cached()).sum();
-        if cached > MAX_CACHED_BRANCHES {
-            let mut by_age: Vec<_> = storages
-                .iter()
-                .map(|(address, cached)| (cached.block, *address, cached.trie.cached()))
-                .collect();
-            by_age.sort_unstable();
-            for (_, address, branches) in by_age {
-                if cached <= MAX_CACHED_BRANCHES {
-                    break;
-                }
-                storages.remove(&address);
-                cached -= branches;
-            }
-        }
-        Self { accounts, storages: Arc::new(storages) }
+fn cached_storage(
+    cache: &MptCache,
+    view: &dyn NodeRead,
+    address: &Address,
+) -> Result<Trie, StateError> {
+    match cache.storage(address) {
+        Some(trie) => Ok(trie.clone()),
+        None => Ok(storage(view, address).trie(())?.unwrap_or_default()),
     }
 }
 
@@ -145,11 +90,11 @@ impl<'a> ethereum::Tries for Tries<'a> {
     }
 
     fn accounts(&self) -> (Trie, Rows<'a>) {
-        (self.cache.accounts.clone(), accounts(self.view))
+        (self.cache.accounts().clone(), accounts(self.view))
     }
 
-    fn storage(&self, address: &Address, _: B256) -> Result<(Trie, Rows<'a>), StateError> {
-        Ok((self.cache.storage(self.view, address)?, storage(self.view, address)))
+    fn storage(&self, address: &Address, _: B256, (): ()) -> Result<(Trie, Rows<'a>), StateError> {
+        Ok((cached_storage(self.cache, self.view, address)?, storage(self.view, address)))
     }
 }
 
@@ -196,7 +141,7 @@ fn update_storage(
     // A wiped account that lives on needs no special care: the delta lists all its slots, and the
     // trie is always that of the flat state. The marker is for partial states.
     let reset = account.is_none();
-    let before = if reset { Trie::default() } else { parent.storage(view, address)? };
+    let before = if reset { Trie::default() } else { cached_storage(parent, view, address)? };
     let mut recorder = RowRecorder::new(place(Some(*address)), ());
     let after = if slots.is_empty() {
         before.clone()
@@ -212,7 +157,7 @@ fn update_storage(
     let leaf = account.map(|account| leaf::encode_account(&account, after.hash()));
     Ok(Done {
         address: *address,
-        item: Item { key: keccak256(address), value: leaf },
+        item: Item::new(keccak256(address), leaf),
         storage: (reset || !slots.is_empty()).then_some(after),
         rows,
     })
@@ -244,6 +189,10 @@ fn replace_all(
 struct Rowwise;
 
 impl Layout for Rowwise {
+    type Stamp = ();
+
+    fn stamp(&self) {}
+
     fn hash(&self) -> TrieHash {
         TrieHash::Keccak256
     }
@@ -283,8 +232,7 @@ impl Backend for Mpt {
     type Cache = MptCache;
 
     fn cache_bytes(&self) -> u64 {
-        // About 1 KiB a branch.
-        (MAX_CACHED_BRANCHES as u64) << 10
+        Upper::<()>::MAX_BYTES
     }
 
     fn identity(&self) -> &Identity {
@@ -309,7 +257,7 @@ impl Backend for Mpt {
     }
 
     fn open(&self, view: &dyn NodeRead, _: Option<&Path>) -> Result<MptCache, StateError> {
-        MptCache::open(view)
+        Ok(Upper::new(accounts(view).trie(())?.unwrap_or_default()))
     }
 
     fn apply(
@@ -329,8 +277,8 @@ impl Backend for Mpt {
         let mut items: Vec<Item> = done.iter().map(|done| done.item.clone()).collect();
         items.sort_unstable_by_key(|item| item.key);
         let mut recorder = RowRecorder::new(place(None), ());
-        let accounts = parent.accounts.update(&accounts(read), &items, &mut recorder)?;
-        recorder.root(&parent.accounts, &accounts);
+        let accounts = parent.accounts().update(&accounts(read), &items, &mut recorder)?;
+        recorder.root(parent.accounts(), &accounts);
 
         recorder.write(view)?;
         let mut changed = Vec::new();

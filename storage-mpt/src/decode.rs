@@ -23,7 +23,7 @@ pub(crate) fn link(slot: &Nibbles, reference: &RlpNode, rlp: &[u8]) -> Option<Li
             }
             let mut key = B256::ZERO;
             slot.join(&leaf.key).pack_to(&mut key.0);
-            Some(Link::Leaf(Arc::new(Leaf::new(key, leaf.value.into()))))
+            Some(Link::Leaf(Arc::new(Leaf::new(key, leaf.value.into(), ()))))
         }
         TrieNode::Extension(extension) => {
             if extension.key.is_empty() || slot.len() + extension.key.len() > 63 {

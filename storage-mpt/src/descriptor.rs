@@ -31,7 +31,8 @@ impl ProofVerifier for Verifier {
     }
 }
 
-const fn format(backend: &'static str, hash: TrieHash) -> ProofFormat {
+/// The format of proofs that are nodes of tries hashed with `hash`, of the backend of this name.
+pub const fn proof_format(backend: &'static str, hash: TrieHash) -> ProofFormat {
     let verifier: &'static dyn ProofVerifier = match hash {
         TrieHash::Keccak256 => &Verifier(TrieHash::Keccak256),
         TrieHash::Blake2b256 => &Verifier(TrieHash::Blake2b256),
@@ -47,9 +48,9 @@ const fn format(backend: &'static str, hash: TrieHash) -> ProofFormat {
 
 /// Proofs by EIP-1186's nodes.
 pub static PROOF_FORMATS: &[ProofFormat] = &[
-    format("mpt", TrieHash::Keccak256),
-    format("mpt-archive", TrieHash::Keccak256),
-    format("mpt-archive", TrieHash::Blake2b256),
+    proof_format("mpt", TrieHash::Keccak256),
+    proof_format("mpt-archive", TrieHash::Keccak256),
+    proof_format("mpt-archive", TrieHash::Blake2b256),
 ];
 
 #[cfg(feature = "std")]

@@ -72,7 +72,7 @@ pub mod verify;
 
 #[cfg(feature = "std")]
 pub use descriptor::BACKENDS;
-pub use descriptor::PROOF_FORMATS;
+pub use descriptor::{PROOF_FORMATS, proof_format};
 pub use hash::TrieHash;
 
 #[cfg(feature = "std")]
@@ -91,7 +91,9 @@ mod witness;
 #[cfg(feature = "std")]
 pub use archive::{DEFAULT_CACHE, KEYS, MptArchive, NODES, ROOTS};
 #[cfg(feature = "std")]
-pub use backend::{ACCOUNT_NODES, MAX_CACHED_BRANCHES, Mpt, MptCache, STORAGE_NODES};
+pub use backend::{ACCOUNT_NODES, Mpt, MptCache, STORAGE_NODES};
+#[cfg(feature = "std")]
+pub use ethereum::MAX_CACHED_BRANCHES;
 #[cfg(feature = "std")]
 pub use trie::{InMemory, Item, Trie};
 #[cfg(feature = "std")]

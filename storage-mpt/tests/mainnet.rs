@@ -215,9 +215,8 @@ fn public_secure_trie_tests_have_their_roots_in_any_order() {
                 text.strip_prefix("0x")
                     .map_or_else(|| text.as_bytes().to_vec(), |text| hex::decode(text).unwrap())
             };
-            let pair = |key: &str, value: Option<&str>| Item {
-                key: keccak256(read(key)),
-                value: value.map(|value| read(value).into()),
+            let pair = |key: &str, value: Option<&str>| {
+                Item::new(keccak256(read(key)), value.map(|value| read(value).into()))
             };
             let pairs: Vec<Item> = match &test["in"] {
                 Json::Object(map) => {
@@ -242,7 +241,8 @@ fn public_secure_trie_tests_have_their_roots_in_any_order() {
             if batch.len() == pairs.len() {
                 assert_eq!(one_by_one(&mut pairs.iter().rev()).hash(), root, "{name} backwards");
             }
-            let batch: Vec<_> = batch.into_iter().map(|(key, value)| Item { key, value }).collect();
+            let batch: Vec<_> =
+                batch.into_iter().map(|(key, value)| Item::new(key, value)).collect();
             let trie = Trie::default().update(&InMemory, &batch, &mut ()).unwrap();
             assert_eq!(trie.hash(), root, "{name} as one batch");
             tests += 1;

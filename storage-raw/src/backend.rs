@@ -8,8 +8,7 @@ use retrie_state::{
 };
 use std::path::Path;
 
-static IDENTITY: Identity =
-    Identity { name: "raw", version: 1, hash: HashId::None, params: B256::ZERO };
+static IDENTITY: Identity = Identity::plain("raw", 1, HashId::None);
 
 /// Flat state without authentication.
 #[derive(Clone, Copy, Debug, Default)]

@@ -312,7 +312,7 @@ pub enum DbError {
         path: PathBuf,
         /// The backend.
         backend: String,
-        /// `hash function` or `parameters`.
+        /// `hash function`, `parameters` or `layout`.
         what: &'static str,
         /// On disk.
         found: String,

@@ -364,7 +364,7 @@ fn a_datadir_keeps_its_chain() {
     assert!(matches!(spec(), Err(DbError::NotInitialised { .. })));
     let own = ChainSpec::dev().to_genesis_json().unwrap().replace("1337", "7331");
     let own = ChainSpec::from_genesis_json(&own).unwrap();
-    let raw = Identity { name: "raw", version: 2, hash: HashId::None, params: B256::ZERO };
+    let raw = Identity::plain("raw", 2, HashId::None);
     let stamp = |chain_id, genesis, mode| {
         let mut txn = db.begin_write().unwrap();
         txn.put_metadata(&Metadata::new(chain_id, genesis, &raw, mode)).unwrap();
@@ -418,7 +418,7 @@ fn a_datadir_keeps_its_chain() {
 fn foreign_datadirs_are_refused_and_both_sides_named() {
     let dir = tempfile::tempdir().unwrap();
     let db = Db::create(dir.path(), &OpenOptions::default()).unwrap();
-    let raw = Identity { name: "raw", version: 2, hash: HashId::None, params: B256::ZERO };
+    let raw = Identity::plain("raw", 2, HashId::None);
     let made = Metadata::new(1, B256::repeat_byte(7), &raw, StateRootMode::Shadow);
     assert!(matches!(db.check_metadata(&made), Err(DbError::NotInitialised { .. })));
     db.init_metadata(&made).unwrap();

@@ -25,8 +25,7 @@ use std::{
     },
 };
 
-static IDENTITY: Identity =
-    Identity { name: "mock-layers", version: 1, hash: HashId::Keccak256, params: B256::ZERO };
+static IDENTITY: Identity = Identity::plain("mock-layers", 1, HashId::Keccak256);
 
 /// The base: state key to value.
 const BASE: Table = Table::new(0x11, "MockBase");

@@ -157,7 +157,7 @@ fn params(making: &Making<'_>, shard: ProofShard) -> Result<Params, MakeError> {
             }
         }
         // What it was made with has been settled then.
-        (Purpose::Existing { datadir, params: expected }, file) => {
+        (Purpose::Existing { datadir, params: expected, .. }, file) => {
             let found = file.map_or_else(plain_development, load)?;
             if found.digest() != expected {
                 return Err(MakeError::OtherParams {

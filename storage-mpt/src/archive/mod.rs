@@ -63,8 +63,7 @@ impl MptArchive {
 
     /// As [`new`](Self::new) with another budget for the cache of nodes, in bytes.
     pub fn with_cache(with: TrieHash, bytes: u64) -> Self {
-        let (hash, params) = (with.id(), B256::ZERO);
-        let identity = Identity { name: "mpt-archive", version: 1, hash, params };
+        let identity = Identity::plain("mpt-archive", 1, with.id());
         Self { identity, with, cache: node_cache(bytes) }
     }
 
@@ -405,6 +404,10 @@ struct Load {
 }
 
 impl Layout for Load {
+    type Stamp = ();
+
+    fn stamp(&self) {}
+
     fn hash(&self) -> TrieHash {
         self.with
     }

@@ -209,7 +209,7 @@ impl<'a> ethereum::Tries for Tries<'a> {
         (Trie::unresolved(self.nodes.with, self.root), self.nodes)
     }
 
-    fn storage(&self, _: &Address, root: B256) -> Result<(Trie, Nodes<'a>), StateError> {
+    fn storage(&self, _: &Address, root: B256, (): ()) -> Result<(Trie, Nodes<'a>), StateError> {
         Ok((Trie::unresolved(self.nodes.with, root), self.nodes))
     }
 }

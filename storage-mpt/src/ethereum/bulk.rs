@@ -1,13 +1,22 @@
 //! Loading a whole state at once, the same for all layouts.
 
 use super::touched::{decode_account, not_canonical};
-use crate::{TrieHash, leaf, trie::Item};
+use crate::{
+    TrieHash, leaf,
+    trie::{Item, Stamp},
+};
 use alloy_primitives::{Address, B256};
 use rayon::prelude::*;
 use retrie_state::{Account, BulkSink, StateError, StateKey, Value};
 
 /// What a backend writes of a state.
 pub trait Layout {
+    /// What the leaves of accounts say of the rows of their storage.
+    type Stamp: Stamp;
+
+    /// What they say of storage tries that were built.
+    fn stamp(&self) -> Self::Stamp;
+
     /// The hash function of all tries.
     fn hash(&self) -> TrieHash;
 
@@ -31,7 +40,7 @@ pub trait Layout {
         &mut self,
         sink: &mut dyn BulkSink,
         trie: Option<Address>,
-        items: Vec<Item>,
+        items: Vec<Item<Self::Stamp>>,
     ) -> Result<B256, StateError>;
 }
 
@@ -81,12 +90,14 @@ pub fn load(
         }
     }
     finish_storage(layout, storage, &mut accounts, sink)?;
-    let with = layout.hash();
+    let (with, built) = (layout.hash(), layout.stamp());
     let mut items: Vec<_> = accounts
         .into_par_iter()
-        .map(|(address, account, storage_root)| Item {
-            key: with.hash(address),
-            value: Some(leaf::encode_account(&account, storage_root)),
+        .map(|(address, account, storage_root)| {
+            let is_empty = storage_root == with.empty_root();
+            let value = Some(leaf::encode_account(&account, storage_root));
+            let stamp = if is_empty { Default::default() } else { built };
+            Item { key: with.hash(address), value, stamp }
         })
         .collect();
     items.par_sort_unstable_by_key(|item| item.key);
@@ -108,7 +119,7 @@ fn finish_storage(
         .map(|(slot, value)| {
             let value = leaf::encode_slot_value(&value)
                 .ok_or_else(|| not_canonical(&StateKey::Slot(*address, slot)))?;
-            Ok(Item { key: with.hash(slot), value: Some(value) })
+            Ok(Item::new(with.hash(slot), Some(value)))
         })
         .collect::<Result<Vec<_>, StateError>>()?;
     items.par_sort_unstable_by_key(|item| item.key);

@@ -27,8 +27,8 @@ pub fn merge_nodes(tries: &impl Tries, removed: &[StateKey]) -> Result<Vec<Bytes
     let (trie, source) = tries.accounts();
     collect(&trie, &source, &accounts, &mut nodes)?;
     for (address, paths) in slots {
-        let Some((_, root)) = account(tries, &address, &mut Vec::new())? else { continue };
-        let (trie, source) = tries.storage(&address, root)?;
+        let Some((_, root, stamp)) = account(tries, &address, &mut Vec::new())? else { continue };
+        let (trie, source) = tries.storage(&address, root, stamp)?;
         collect(&trie, &source, &paths, &mut nodes)?;
     }
     Ok(nodes)

@@ -8,16 +8,17 @@
 //! | [`load`], [`Layout`] | a whole state at once |
 //! | [`Tries`] | the tries of one state, for what follows |
 //! | [`prove`], [`account_proof`] | proof bytes, proofs of EIP-1186 |
+//! | [`Upper`] | what of them stays in memory |
 //! | [`merge_nodes`] | what a removal needs beyond the proofs of what is removed |
 
 mod bulk;
 mod merge;
 mod proof;
 mod touched;
+mod upper;
 
 pub use bulk::{Layout, load};
 pub use merge::merge_nodes;
 pub use proof::{Tries, account_proof, prove};
-pub use touched::{Touched, by_account, refuse_orphan, slot_items};
-
-pub(crate) use touched::decode_account;
+pub use touched::{Touched, by_account, decode_account, refuse_orphan, slot_items};
+pub use upper::{MAX_CACHED_BRANCHES, Upper};

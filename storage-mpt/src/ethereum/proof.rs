@@ -24,7 +24,7 @@ pub trait Tries {
     /// The account trie.
     fn accounts(&self) -> (Trie<Self::Stamp>, Self::Source);
 
-    /// The storage trie of `address`, whose account leaf names this root.
+    /// The storage trie of `address`, whose account leaf names this root and bears this stamp.
     ///
     /// # Errors
     /// [`StateError::Corrupt`] if there is no such trie.
@@ -32,6 +32,7 @@ pub trait Tries {
         &self,
         address: &Address,
         root: B256,
+        stamp: Self::Stamp,
     ) -> Result<(Trie<Self::Stamp>, Self::Source), StateError>;
 }
 
@@ -53,12 +54,12 @@ pub fn prove(tries: &impl Tries, keys: &[StateKey]) -> Result<Bytes, StateError>
         let account = account(tries, address, &mut path)?;
         list(&mut path);
         if let StateKey::Slot(_, slot) = key
-            && let Some((_, storage_root)) = account
+            && let Some((_, storage_root, stamp)) = account
         {
             let (trie, rows) = match storages.entry(*address) {
                 std::collections::btree_map::Entry::Occupied(entry) => entry.into_mut(),
                 std::collections::btree_map::Entry::Vacant(entry) => {
-                    entry.insert(tries.storage(address, storage_root)?)
+                    entry.insert(tries.storage(address, storage_root, stamp)?)
                 }
             };
             trie.prove(rows, &with.hash(slot), &mut path)?;
@@ -88,11 +89,11 @@ pub fn account_proof(
 ) -> Result<AccountProof, StateError> {
     let mut account_proof = Vec::new();
     let shown = account(tries, address, &mut account_proof)?;
-    let (account, storage_root) = match shown {
-        Some((account, storage_root)) => (Some(account), storage_root),
-        None => (None, tries.hash().empty_root()),
+    let (account, storage_root, stamp) = match shown {
+        Some((account, storage_root, stamp)) => (Some(account), storage_root, stamp),
+        None => (None, tries.hash().empty_root(), Default::default()),
     };
-    let (trie, rows) = tries.storage(address, storage_root)?;
+    let (trie, rows) = tries.storage(address, storage_root, stamp)?;
     let trie = if account.is_some() { trie } else { Trie::empty(tries.hash()) };
     let storage = slots
         .iter()
@@ -109,19 +110,21 @@ impl From<AccountProof> for AccountNodes {
     }
 }
 
-/// The account in the leaf of `address`, with its storage root; appends the way to it.
-pub(super) fn account(
-    tries: &impl Tries,
+/// The account in the leaf of `address`, with its storage root and the leaf's stamp; appends the way
+/// to it.
+pub(super) fn account<T: Tries>(
+    tries: &T,
     address: &Address,
     proof: &mut Vec<Bytes>,
-) -> Result<Option<(Account, B256)>, StateError> {
+) -> Result<Option<(Account, B256, T::Stamp)>, StateError> {
     let (trie, rows) = tries.accounts();
     trie.prove(&rows, &tries.hash().hash(address), proof)?
         .map(|leaf| {
-            leaf::decode_account(&leaf).ok_or_else(|| {
+            let (account, root) = leaf::decode_account(leaf.value()).ok_or_else(|| {
                 let what = format!("the leaf of account {address} is malformed");
                 StateError::corrupt("account trie", what)
-            })
+            })?;
+            Ok((account, root, leaf.stamp()))
         })
         .transpose()
 }
@@ -136,7 +139,7 @@ fn slot_proof<N: NodeSource>(
     let value = trie
         .prove(rows, &with.hash(slot), &mut proof)?
         .map(|leaf| -> Result<Value, StateError> {
-            leaf::decode_slot_value(&leaf).ok_or_else(|| {
+            leaf::decode_slot_value(leaf.value()).ok_or_else(|| {
                 let what = format!("the leaf of slot {slot} is malformed");
                 StateError::corrupt("storage trie", what)
             })

@@ -2,7 +2,7 @@
 
 use crate::{
     TrieHash, leaf,
-    trie::{Item, NodeSource, Recorder, Trie},
+    trie::{Item, NodeSource, Recorder, Stamp, Trie},
 };
 use alloy_primitives::Address;
 use rayon::prelude::*;
@@ -26,7 +26,7 @@ pub struct Touched<'a> {
 }
 
 /// The item of an account for the account trie, and its storage trie.
-type After<S> = (Item, Option<Trie<S>>);
+type After = (Item, Option<Trie>);
 
 impl Touched<'_> {
     /// The account's item for the account trie, and its storage trie after the block, `None` if the
@@ -34,13 +34,13 @@ impl Touched<'_> {
     ///
     /// # Errors
     /// Those of `source`, and [`StateError::Corrupt`] for a delta that no state can take.
-    pub fn after<N: NodeSource>(
+    pub fn after<N: NodeSource<Stamp = ()>>(
         &self,
         with: TrieHash,
-        before: Option<(Account, Trie<N::Stamp>)>,
+        before: Option<(Account, Trie)>,
         source: &N,
-        recorder: &mut impl Recorder<Stamp = N::Stamp>,
-    ) -> Result<After<N::Stamp>, StateError> {
+        recorder: &mut impl Recorder<Stamp = ()>,
+    ) -> Result<After, StateError> {
         let key = with.hash(self.address);
         let account = match self.account {
             None => before.as_ref().map(|(account, _)| *account),
@@ -50,7 +50,7 @@ impl Touched<'_> {
         };
         let Some(account) = account else {
             refuse_orphan(self.slots)?;
-            return Ok((Item { key, value: None }, None));
+            return Ok((Item::new(key, None), None));
         };
         let storage = match before {
             Some((_, storage)) if !self.wiped => storage,
@@ -62,7 +62,7 @@ impl Touched<'_> {
             storage.update(source, &slot_items(with, self.slots, N::PARALLEL)?, recorder)?
         };
         let value = Some(leaf::encode_account(&account, storage.hash()));
-        Ok((Item { key, value }, Some(storage)))
+        Ok((Item::new(key, value), Some(storage)))
     }
 }
 
@@ -92,11 +92,11 @@ pub fn by_account(delta: &StateDelta) -> Vec<Touched<'_>> {
 ///
 /// # Errors
 /// [`StateError::Corrupt`] for a key that is no slot, or a value that is not canonical.
-pub fn slot_items(
+pub fn slot_items<S: Stamp>(
     with: TrieHash,
     slots: &[Change],
     parallel: bool,
-) -> Result<Vec<Item>, StateError> {
+) -> Result<Vec<Item<S>>, StateError> {
     let item = |change: &Change| {
         let StateKey::Slot(_, slot) = &change.key else {
             return Err(StateError::corrupt("delta", format!("{} among slots", change.key)));
@@ -105,9 +105,9 @@ pub fn slot_items(
             leaf::encode_slot_value(value).ok_or_else(|| not_canonical(&change.key))
         };
         let value = change.next.as_ref().map(encode).transpose()?;
-        Ok(Item { key: with.hash(slot), value })
+        Ok(Item::new(with.hash(slot), value))
     };
-    let mut items: Vec<Item> = if !parallel || slots.len() < PARALLEL_HASHES {
+    let mut items: Vec<Item<S>> = if !parallel || slots.len() < PARALLEL_HASHES {
         slots.iter().map(item).collect::<Result<_, _>>()?
     } else {
         slots.par_iter().with_min_len(64).map(item).collect::<Result<_, _>>()?
@@ -120,7 +120,11 @@ pub(super) fn not_canonical(key: &StateKey) -> StateError {
     StateError::corrupt("delta", format!("the value of {key} is not canonically encoded"))
 }
 
-pub(crate) fn decode_account(address: &Address, value: &Value) -> Result<Account, StateError> {
+/// The account that `value` encodes.
+///
+/// # Errors
+/// [`StateError::Corrupt`] if it is not canonical.
+pub fn decode_account(address: &Address, value: &Value) -> Result<Account, StateError> {
     Account::decode(value).ok_or_else(|| not_canonical(&StateKey::Account(*address)))
 }
 

@@ -25,7 +25,7 @@ mod stamp;
 mod table;
 mod update;
 
-pub use node::{Branch, BranchLink, Children, Leaf, Link};
+pub use node::{Branch, BranchLink, Change, Children, Leaf, Link};
 pub use source::{InMemory, NodeSource, Recorder, Sequential, Unkept};
 pub use stamp::Stamp;
 pub use table::{Place, RowChange, RowRecorder, Rows};
@@ -42,11 +42,20 @@ use update::{Insert, Outcome, Placed, Update};
 
 /// One change of a batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Item {
+pub struct Item<S = ()> {
     /// The hashed key.
     pub key: B256,
     /// What the leaf shall hold; `None` removes the key if it is there.
     pub value: Option<Bytes>,
+    /// What leads to the rows that the value names.
+    pub stamp: S,
+}
+
+impl<S: Stamp> Item<S> {
+    /// A change whose value names no rows.
+    pub fn new(key: B256, value: Option<Bytes>) -> Self {
+        Self { key, value, stamp: S::default() }
+    }
 }
 
 /// A Merkle Patricia trie over 32-byte keys. Immutable; clones share all nodes.
@@ -128,6 +137,16 @@ impl<S: Stamp> Trie<S> {
         source: &impl NodeSource<Stamp = S>,
         key: &B256,
     ) -> Result<Option<Bytes>, StateError> {
+        let leaf = self.walk(source, key, |_, _| ())?;
+        Ok(leaf.map(|leaf| leaf.value().clone()))
+    }
+
+    /// The leaf of `key`.
+    pub fn leaf(
+        &self,
+        source: &impl NodeSource<Stamp = S>,
+        key: &B256,
+    ) -> Result<Option<Arc<Leaf<S>>>, StateError> {
         self.walk(source, key, |_, _| ())
     }
 
@@ -139,7 +158,7 @@ impl<S: Stamp> Trie<S> {
         source: &impl NodeSource<Stamp = S>,
         key: &B256,
         proof: &mut Vec<Bytes>,
-    ) -> Result<Option<Bytes>, StateError> {
+    ) -> Result<Option<Arc<Leaf<S>>>, StateError> {
         let mut add = |rlp: &[u8], depth: usize| {
             // The root stands for itself however short it is.
             if depth == 0 || rlp.len() >= 32 {
@@ -166,7 +185,7 @@ impl<S: Stamp> Trie<S> {
         source: &impl NodeSource<Stamp = S>,
         key: &B256,
         mut visit: impl FnMut(Visited<'_, S>, usize),
-    ) -> Result<Option<Bytes>, StateError> {
+    ) -> Result<Option<Arc<Leaf<S>>>, StateError> {
         let key_path = Nibbles::unpack_array(&key.0);
         let mut slot = Nibbles::new();
         let mut next = self.root.clone();
@@ -175,7 +194,7 @@ impl<S: Stamp> Trie<S> {
             visit(Visited::Link(&link), slot.len());
             match link {
                 Link::Leaf(leaf) => {
-                    return Ok((leaf.key() == key).then(|| leaf.value().clone()));
+                    return Ok((leaf.key() == key).then_some(leaf));
                 }
                 Link::Unresolved(_) => return Err(unresolvable(&slot)),
                 Link::Branch(link) => {
@@ -202,7 +221,7 @@ impl<S: Stamp> Trie<S> {
     pub fn update<R: Recorder<Stamp = S>>(
         &self,
         source: &impl NodeSource<Stamp = S>,
-        items: &[Item],
+        items: &[Item<S>],
         recorder: &mut R,
     ) -> Result<Self, StateError> {
         debug_assert!(items.is_sorted_by(|a, b| a.key < b.key), "a batch is sorted by key");
@@ -222,7 +241,7 @@ impl<S: Stamp> Trie<S> {
     pub fn build<R: Recorder<Stamp = S>>(
         with: TrieHash,
         source: &impl NodeSource<Stamp = S>,
-        items: &[Item],
+        items: &[Item<S>],
         recorder: &R,
         mut part: impl FnMut(R) -> Result<(), StateError>,
     ) -> Result<Self, StateError> {
@@ -268,7 +287,7 @@ impl<S: Stamp> Part<S> {
         with: TrieHash,
         source: &impl NodeSource<Stamp = S>,
         slot: &Nibbles,
-        items: &[Item],
+        items: &[Item<S>],
         recorder: &mut R,
     ) -> Option<Self> {
         debug_assert!(items.is_sorted_by(|a, b| a.key < b.key), "a batch is sorted by key");

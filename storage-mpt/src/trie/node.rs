@@ -74,24 +74,25 @@ pub enum Link<S = ()> {
     /// addressed by hash.
     Unresolved(RlpNode),
     /// A leaf. It knows its whole key, so it stays the same wherever it hangs.
-    Leaf(Arc<Leaf>),
+    Leaf(Arc<Leaf<S>>),
     /// A branch, possibly below an extension.
     Branch(BranchLink<S>),
 }
 
 /// A key with its value.
 #[derive(Debug)]
-pub struct Leaf {
+pub struct Leaf<S = ()> {
     key: B256,
     value: Bytes,
+    stamp: S,
     /// Reference at the depth (in nibbles) where it was last needed.
     reference: OnceLock<(usize, RlpNode)>,
 }
 
-impl Leaf {
+impl<S: Stamp> Leaf<S> {
     /// A leaf; `value` is what the leaf node holds as a string (RLP of an account, for one).
-    pub const fn new(key: B256, value: Bytes) -> Self {
-        Self { key, value, reference: OnceLock::new() }
+    pub const fn new(key: B256, value: Bytes, stamp: S) -> Self {
+        Self { key, value, stamp, reference: OnceLock::new() }
     }
 
     /// The whole key.
@@ -102,6 +103,11 @@ impl Leaf {
     /// The value.
     pub const fn value(&self) -> &Bytes {
         &self.value
+    }
+
+    /// What leads to the rows that the value names.
+    pub const fn stamp(&self) -> S {
+        self.stamp
     }
 
     pub(crate) fn path(&self) -> Nibbles {
@@ -220,6 +226,21 @@ impl<S: Stamp> Link<S> {
         }
     }
 
+    /// Whether rows say the same of both, at the same slot.
+    fn is_same(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Leaf(one), Self::Leaf(other)) => {
+                Arc::ptr_eq(one, other)
+                    || (one.key, &one.value, one.stamp) == (other.key, &other.value, other.stamp)
+            }
+            (Self::Branch(one), Self::Branch(other)) => {
+                (&one.reference, one.stamp, &one.path)
+                    == (&other.reference, other.stamp, &other.path)
+            }
+            _ => false,
+        }
+    }
+
     fn cached(&self) -> usize {
         match self {
             Self::Branch(BranchLink { node: Some(node), .. }) => node.cached,
@@ -241,6 +262,17 @@ pub struct Branch<S = ()> {
     pub(super) cached: usize,
     /// The row it was read from, if it was.
     pub(super) row: Option<Bytes>,
+    /// What that row is a change of, if it is one.
+    pub(super) change: Option<Change<S>>,
+}
+
+/// What the row of a branch says beside an older one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Change<S> {
+    /// Stamp of the older row, which is whole.
+    pub base: S,
+    /// Children that are not those of the older row: bit *n* is set for the one at nibble *n*.
+    pub children: u16,
 }
 
 impl<S: Stamp> Branch<S> {
@@ -258,7 +290,7 @@ impl<S: Stamp> Branch<S> {
     /// A branch whose reference is known.
     pub fn new(children: Children<S>, reference: RlpNode, stamp: S) -> Self {
         let cached = 1 + children.iter().flatten().map(Link::cached).sum::<usize>();
-        Self { children, reference, stamp, cached, row: None }
+        Self { children, reference, stamp, cached, row: None, change: None }
     }
 
     /// What hangs at each nibble.
@@ -276,9 +308,47 @@ impl<S: Stamp> Branch<S> {
         self.stamp
     }
 
+    /// What the row that it was read from is a change of, if it is one.
+    pub const fn change(&self) -> Option<Change<S>> {
+        self.change
+    }
+
+    /// What its reference must be, if it hangs at `path`: it is hashed again, with keccak-256, from the
+    /// references of its children.
+    pub fn rehashed(&self, path: &Nibbles) -> RlpNode {
+        let mut encoder = Encoder::new(TrieHash::Keccak256);
+        self.encode(path.len(), &mut encoder);
+        encoder.reference()
+    }
+
     /// Encodes the node at a branch path of length `depth`.
     pub(crate) fn encode(&self, depth: usize, encoder: &mut Encoder) {
         encode_branch(&self.children, depth, encoder);
+    }
+
+    /// The children that are others than those of `previous`, one bit each.
+    pub(super) fn changed(&self, previous: &Self) -> u16 {
+        let is_new = |(one, other): (&Option<Link<S>>, &Option<Link<S>>)| match (one, other) {
+            (Some(one), Some(other)) => !one.is_same(other),
+            (one, _) => one.is_some(),
+        };
+        let pairs = self.children.iter().zip(&previous.children);
+        (0..16).zip(pairs).map(|(n, pair)| u16::from(is_new(pair)) << n).sum()
+    }
+
+    /// The children that there are, one bit each.
+    pub(super) fn present(&self) -> u16 {
+        (0..16).zip(&self.children).map(|(n, child)| u16::from(child.is_some()) << n).sum()
+    }
+
+    /// The greatest stamp among its children.
+    pub(super) fn newest_child(&self) -> Option<S> {
+        let stamp = |child: &Link<S>| match child {
+            Link::Unresolved(_) => None,
+            Link::Leaf(leaf) => Some(leaf.stamp),
+            Link::Branch(link) => Some(link.stamp),
+        };
+        self.children.iter().flatten().filter_map(stamp).max()
     }
 
     /// Number of children that are branches.

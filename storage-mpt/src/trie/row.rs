@@ -2,7 +2,7 @@
 //!
 //! # Keys
 //!
-//! `trie || 0x00` is the row of a trie's root, `trie || 0x01 || path || stamp` the row of a branch,
+//! `trie || 0x00 || stamp` is the row of a trie's root, `trie || 0x01 || path || stamp` that of a branch,
 //! `path` with one byte (0x00 to 0x0f) a nibble. `trie` is the prefix of the trie's
 //! [place](super::Place): in `MptAccountNodes` it is empty, in `MptStorageNodes` the 20-byte address
 //! of the account. Keys of branches sort in depth-first order, so the last branches on the way to a
@@ -15,7 +15,7 @@
 //! | bytes | meaning |
 //! |---|---|
 //! | 1 | 0: the trie is one leaf; 1: it is a branch, possibly below an extension |
-//! | leaf: 32, rest | key, value |
+//! | leaf: 32, n, rest | key, stamp, value |
 //! | branch: 1, n, rest | number of nibbles of its path (0 without extension), the nibbles one byte each, reference, stamp |
 //!
 //! An empty trie has no row.
@@ -29,15 +29,28 @@
 //! | 2 | children that are branches |
 //! | 2 | children that are branches below an extension |
 //! | rest | for each child in the order of nibbles: |
-//! | leaf | the nibbles of the key below the child's slot, two a byte (if their number is odd, the first byte has one, in its low half); the length of the value (LEB128); the value |
+//! | leaf | the nibbles of the key below the child's slot, two a byte (if their number is odd, the first byte has one, in its low half); the length of the value (LEB128); the value; stamp of the leaf |
 //! | branch | if below an extension: number of nibbles of the extension in one byte, the nibbles one byte each; unless this branch is split: reference of the child (without extension); stamp of the child |
 //!
 //! A branch is *split* if its path has at most 4 nibbles and at least 8 children are branches; the
 //! references of these are then the heads of their own rows. There is one encoding for each branch.
+//!
+//! # Row of a branch that is a change of an older one
+//!
+//! Where paths have several rows, one may say only what is other than in an older one, which is whole:
+//!
+//! | bytes | meaning |
+//! |---|---|
+//! | 1 | 1; whole rows begin with a reference, which does not |
+//! | stamp | that of the older row of this path |
+//! | 2 | children that this row has: all others are those of the older row |
+//! | rest | as above, with those children alone |
+//!
+//! Rows of split branches are whole, and not changed by others.
 
 use super::{
     child_slot,
-    node::{Branch, BranchLink, Children, Leaf, Link},
+    node::{Branch, BranchLink, Change, Children, Leaf, Link},
     stamp::Stamp,
 };
 use alloy_primitives::{B256, Bytes};
@@ -59,8 +72,10 @@ pub fn is_split<S: Stamp>(path: &Nibbles, branch: &Branch<S>) -> bool {
 }
 
 /// Key of the row of a trie's root.
-pub fn root_key(trie: &[u8]) -> Vec<u8> {
-    [trie, &[0]].concat()
+pub fn root_key<S: Stamp>(trie: &[u8], stamp: S) -> Vec<u8> {
+    let mut key = [trie, &[0]].concat();
+    stamp.extend_key(&mut key);
+    key
 }
 
 /// Key of the row of the branch at `path`.
@@ -80,6 +95,7 @@ pub fn encode_root<S: Stamp>(root: Option<&Link<S>>) -> Option<Bytes> {
         Link::Leaf(leaf) => {
             out.push(0);
             out.extend_from_slice(leaf.key().as_slice());
+            leaf.stamp().put(&mut out);
             out.extend_from_slice(leaf.value());
         }
         Link::Branch(link) => {
@@ -100,7 +116,8 @@ pub fn decode_root<S: Stamp>(row: &Bytes) -> Option<Link<S>> {
     match rest.u8().ok()? {
         0 => {
             let key = rest.hash().ok()?;
-            Some(Link::Leaf(Arc::new(Leaf::new(key, row.slice_ref(rest.rest())))))
+            let stamp = S::take(&mut rest)?;
+            Some(Link::Leaf(Arc::new(Leaf::new(key, row.slice_ref(rest.rest()), stamp))))
         }
         1 => {
             let path = take_nibbles(&mut rest, &Nibbles::new())?;
@@ -118,8 +135,56 @@ pub fn encode<S: Stamp>(path: &Nibbles, branch: &Branch<S>) -> Bytes {
         return row.clone();
     }
     let split = is_split(path, branch);
+    let mut out = Vec::with_capacity(encoded_len(branch, path.len() + 1, split));
+    put_branch(&mut out, path, branch, split, u16::MAX);
+    out.into()
+}
+
+/// First byte of a row that is a change of another.
+const CHANGE: u8 = 1;
+
+/// The shorter one of the two rows that there can be for the branch at `path`, which was `previous`:
+/// the whole one, or a change of that which `previous` is on disk or is itself a change of.
+pub fn encode_next<S: Stamp>(
+    path: &Nibbles,
+    previous: Option<&Branch<S>>,
+    next: &Branch<S>,
+) -> (Bytes, Option<Change<S>>) {
+    let change = previous
+        // What was not read from a row is split.
+        .filter(|previous| previous.row.is_some() && S::HAS_VERSIONS)
+        .filter(|previous| !is_split(path, previous) && !is_split(path, next))
+        .map(|previous| {
+            let (base, before) = previous
+                .change
+                .map_or((previous.stamp, 0), |change| (change.base, change.children));
+            let children = (before | next.changed(previous)) & next.present();
+            Change { base, children }
+        });
+    let whole_len = encoded_len(next, path.len() + 1, false);
+    if let Some(change) = change {
+        let mut out = Vec::with_capacity(whole_len / 2);
+        out.push(CHANGE);
+        change.base.put(&mut out);
+        out.extend_from_slice(&change.children.to_be_bytes());
+        put_branch(&mut out, path, next, false, change.children);
+        // A change takes another read, and its older row stays.
+        if 2 * out.len() <= whole_len {
+            return (out.into(), Some(change));
+        }
+    }
+    (encode(path, next), None)
+}
+
+/// Appends the row of a branch, with those of its children that are among `shown`.
+fn put_branch<S: Stamp>(
+    out: &mut Vec<u8>,
+    path: &Nibbles,
+    branch: &Branch<S>,
+    split: bool,
+    shown: u16,
+) {
     let depth = path.len() + 1;
-    let mut out = Vec::with_capacity(encoded_len(branch, depth, split));
     out.extend_from_slice(&branch.reference);
     let mask = |is: fn(&Link<S>) -> bool| {
         let bit =
@@ -132,6 +197,9 @@ pub fn encode<S: Stamp>(path: &Nibbles, branch: &Branch<S>) -> Bytes {
         |child| matches!(child, Link::Branch(link) if link.has_extension()),
     ));
     for (nibble, child) in (0u8..).zip(&branch.children) {
+        if shown >> nibble & 1 == 0 {
+            continue;
+        }
         match child {
             None | Some(Link::Unresolved(_)) => {}
             Some(Link::Leaf(leaf)) => {
@@ -140,22 +208,22 @@ pub fn encode<S: Stamp>(path: &Nibbles, branch: &Branch<S>) -> Bytes {
                 if depth % 2 == 1 {
                     out[start] &= 0x0f;
                 }
-                put_varint(&mut out, leaf.value().len() as u64);
+                put_varint(out, leaf.value().len() as u64);
                 out.extend_from_slice(leaf.value());
+                leaf.stamp().put(out);
             }
             Some(Link::Branch(link)) => {
                 if link.has_extension() {
                     let slot = child_slot(path, nibble);
-                    put_nibbles(&mut out, &link.path(&slot).slice(depth..));
+                    put_nibbles(out, &link.path(&slot).slice(depth..));
                 }
                 if !split {
                     out.extend_from_slice(link.reference());
                 }
-                link.stamp().put(&mut out);
+                link.stamp().put(out);
             }
         }
     }
-    out.into()
 }
 
 /// Length of a row, or a little more.
@@ -164,7 +232,7 @@ fn encoded_len<S: Stamp>(branch: &Branch<S>, depth: usize, split: bool) -> usize
         Link::Unresolved(_) => 0,
         Link::Leaf(leaf) => {
             let len = leaf.value().len();
-            32 - depth / 2 + varint_len(len as u64) + len
+            32 - depth / 2 + varint_len(len as u64) + len + S::MAX_LEN
         }
         Link::Branch(link) => {
             let reference = if split { 0 } else { link.reference().len() };
@@ -186,35 +254,84 @@ pub fn decode<S: Stamp>(
     head: impl FnMut(&Nibbles, S) -> Result<RlpNode, StateError>,
 ) -> Result<Option<Branch<S>>, StateError> {
     let mut rest = WireReader::new(row);
-    let Some((reference, masks)) = take_head(&mut rest) else { return Ok(None) };
-    let [children, branches, extended] = masks;
-    let valid = children.count_ones() >= 2
-        && path.len() < 64
-        && branches & !children == 0
-        && extended & !branches == 0;
-    if !valid {
-        return Ok(None);
+    let Some((reference, masks)) = take_head(&mut rest, path) else { return Ok(None) };
+    let links = take_children(&mut rest, path, row, masks, u16::MAX, head)?;
+    let Some(links) = links.filter(|_| rest.is_empty()) else { return Ok(None) };
+    let mut branch = Branch::new(links, reference, stamp);
+    branch.row = Some(row.clone());
+    Ok(Some(branch))
+}
+
+/// What a row with this stamp is a change of; `Some(None)` if it is whole, `None` if it is malformed.
+pub fn change_of<S: Stamp>(stamp: S, row: &[u8]) -> Option<Option<Change<S>>> {
+    match (row.first(), S::HAS_VERSIONS) {
+        (Some(&CHANGE), true) => take_change(&mut WireReader::new(row), stamp).map(Some),
+        _ => Some(None),
     }
-    let Some(links) = take_children(&mut rest, path, row, masks, head)? else { return Ok(None) };
-    Ok(rest.is_empty().then(|| {
-        let mut branch = Branch::new(links, reference, stamp);
-        branch.row = Some(row.clone());
-        branch
-    }))
+}
+
+fn take_change<S: Stamp>(rest: &mut WireReader<'_>, stamp: S) -> Option<Change<S>> {
+    if rest.u8().ok()? != CHANGE {
+        return None;
+    }
+    let base = S::take(rest).filter(|base| *base < stamp)?;
+    Some(Change { base, children: rest.u16().ok()? })
+}
+
+/// The branch at `path` with this stamp whose row is a change of `base`, the whole row of which was
+/// read; `None` if the bytes are not canonical.
+pub fn decode_change<S: Stamp>(
+    path: &Nibbles,
+    stamp: S,
+    row: &Bytes,
+    base: &Branch<S>,
+) -> Option<Branch<S>> {
+    let mut rest = WireReader::new(row);
+    let change = take_change(&mut rest, stamp).filter(|change| change.base == base.stamp)?;
+    let (reference, masks) = take_head(&mut rest, path)?;
+    let [children, branches, extended] = masks;
+    if change.children & !children != 0 || is_split_by(path, masks) || is_split(path, base) {
+        return None;
+    }
+    let none = |_: &Nibbles, _| Err(StateError::corrupt("trie", "a change of a split branch"));
+    let mut links = take_children(&mut rest, path, row, masks, change.children, none).ok()??;
+    for (n, (link, older)) in links.iter_mut().zip(&base.children).enumerate() {
+        let has = |mask: u16| mask >> n & 1 == 1;
+        if has(children) && !has(change.children) {
+            let is_of_its_kind = match older.as_ref()? {
+                Link::Leaf(_) => !has(branches),
+                Link::Branch(link) => has(branches) && has(extended) == link.has_extension(),
+                Link::Unresolved(_) => false,
+            };
+            *link = older.clone().filter(|_| is_of_its_kind);
+            link.as_ref()?;
+        }
+    }
+    if !rest.is_empty() {
+        return None;
+    }
+    let mut branch = Branch::new(links, reference, stamp);
+    (branch.row, branch.change) = (Some(row.clone()), Some(change));
+    Some(branch)
+}
+
+fn is_split_by(path: &Nibbles, [_, branches, _]: [u16; 3]) -> bool {
+    path.len() <= SPLIT_DEPTH && branches.count_ones() as usize >= SPLIT_CHILDREN
 }
 
 fn take_children<S: Stamp>(
     rest: &mut WireReader<'_>,
     path: &Nibbles,
     row: &Bytes,
-    [children, branches, extended]: [u16; 3],
+    masks @ [children, branches, extended]: [u16; 3],
+    shown: u16,
     mut head: impl FnMut(&Nibbles, S) -> Result<RlpNode, StateError>,
 ) -> Result<Option<Children<S>>, StateError> {
-    let split = path.len() <= SPLIT_DEPTH && branches.count_ones() as usize >= SPLIT_CHILDREN;
+    let split = is_split_by(path, masks);
     let mut links = Children::default();
     for (nibble, child) in (0u8..).zip(&mut links) {
         let has = |mask: u16| mask >> nibble & 1 == 1;
-        if !has(children) {
+        if !has(children & shown) {
             continue;
         }
         let slot = child_slot(path, nibble);
@@ -244,9 +361,13 @@ fn take_children<S: Stamp>(
     Ok(Some(links))
 }
 
-/// The reference at the head of the row of a branch.
-pub fn head(row: &[u8]) -> Option<RlpNode> {
-    take_reference(&mut WireReader::new(row))
+/// The reference at the head of the row of a branch that has this stamp.
+pub fn head<S: Stamp>(stamp: S, row: &[u8]) -> Option<RlpNode> {
+    let mut rest = WireReader::new(row);
+    if S::HAS_VERSIONS && row.first() == Some(&CHANGE) {
+        take_change(&mut rest, stamp)?;
+    }
+    take_reference(&mut rest)
 }
 
 fn put_nibbles(out: &mut Vec<u8>, path: &Nibbles) {
@@ -263,11 +384,16 @@ fn take_reference(rest: &mut WireReader<'_>) -> Option<RlpNode> {
     RlpNode::from_raw(rest.take(len).ok()?)
 }
 
-/// Reference and masks of a branch.
-fn take_head(rest: &mut WireReader<'_>) -> Option<(RlpNode, [u16; 3])> {
+/// Reference and masks of the branch at `path`.
+fn take_head(rest: &mut WireReader<'_>, path: &Nibbles) -> Option<(RlpNode, [u16; 3])> {
     let reference = take_reference(rest)?;
     let mut mask = || rest.u16().ok();
-    Some((reference, [mask()?, mask()?, mask()?]))
+    let masks @ [children, branches, extended] = [mask()?, mask()?, mask()?];
+    let is_valid = children.count_ones() >= 2
+        && path.len() < 64
+        && branches & !children == 0
+        && extended & !branches == 0;
+    is_valid.then_some((reference, masks))
 }
 
 /// A number of nibbles, appended to `base`.
@@ -281,7 +407,7 @@ fn take_nibbles(rest: &mut WireReader<'_>, base: &Nibbles) -> Option<Nibbles> {
 }
 
 /// A leaf that hangs at `slot`. Its value shares the memory of `row`, of which `rest` is the end.
-fn take_leaf(rest: &mut WireReader<'_>, slot: &Nibbles, row: &Bytes) -> Option<Leaf> {
+fn take_leaf<S: Stamp>(rest: &mut WireReader<'_>, slot: &Nibbles, row: &Bytes) -> Option<Leaf<S>> {
     let depth = slot.len();
     let suffix = rest.take(32 - depth / 2).ok()?;
     let mut key = B256::ZERO;
@@ -297,7 +423,8 @@ fn take_leaf(rest: &mut WireReader<'_>, slot: &Nibbles, row: &Bytes) -> Option<L
         key[depth / 2..].copy_from_slice(suffix);
     }
     let length = usize::try_from(rest.varint().ok()?).ok()?;
-    Some(Leaf::new(key, row.slice_ref(rest.take(length).ok()?)))
+    let value = row.slice_ref(rest.take(length).ok()?);
+    Some(Leaf::new(key, value, S::take(rest)?))
 }
 
 #[cfg(test)]
@@ -318,7 +445,7 @@ mod tests {
 
         fn load(&self, path: &Nibbles, link: &BranchLink) -> Result<Arc<Branch>, StateError> {
             let row = |path: &Nibbles| &self.0[&branch_key(&[], path, ())];
-            let head = |path: &Nibbles, ()| Ok(head(row(path)).unwrap());
+            let head = |path: &Nibbles, ()| Ok(head((), row(path)).unwrap());
             let branch = decode(path, (), row(path), head)?.unwrap();
             assert_eq!(branch.reference(), link.reference());
             Ok(Arc::new(branch))
@@ -393,7 +520,8 @@ mod tests {
                     None => state.remove(key),
                 };
             }
-            let items: Vec<_> = items.into_iter().map(|(key, value)| Item { key, value }).collect();
+            let items: Vec<_> =
+                items.into_iter().map(|(key, value)| Item::new(key, value)).collect();
             let mut log = Log::default();
             let next = trie.update(&disk, &items, &mut log).unwrap();
             for (path, previous, row) in log.0 {
@@ -409,10 +537,8 @@ mod tests {
             assert_eq!(trie.hash(), next.hash());
             assert_eq!(trie.hash(), reference(&state), "round {round}");
             let mut fresh = Log::default();
-            let all: Vec<_> = state
-                .iter()
-                .map(|(key, value)| Item { key: *key, value: Some(value.clone()) })
-                .collect();
+            let all: Vec<_> =
+                state.iter().map(|(key, value)| Item::new(*key, Some(value.clone()))).collect();
             Trie::default().update(&disk, &all, &mut fresh).unwrap();
             let rows: BTreeMap<_, _> = fresh
                 .0
@@ -448,7 +574,7 @@ mod tests {
         let items: BTreeMap<_, _> =
             (0..300).map(|_| (odd_key(&mut random), Bytes::from_static(&[9]))).collect();
         let items: Vec<_> =
-            items.into_iter().map(|(key, value)| Item { key, value: Some(value) }).collect();
+            items.into_iter().map(|(key, value)| Item::new(key, Some(value))).collect();
         let mut log = Log::default();
         Trie::default().update(&Disk::default(), &items, &mut log).unwrap();
         for (path, _, row) in log.0 {
@@ -476,7 +602,7 @@ mod tests {
 
     #[test]
     fn the_length_of_a_value_in_a_longer_form_is_refused() {
-        let key = |byte| Item { key: B256::repeat_byte(byte), value: Some(vec![7].into()) };
+        let key = |byte| Item::new(B256::repeat_byte(byte), Some(vec![7].into()));
         let mut log = Log::default();
         Trie::default().update(&Disk::default(), &[key(0x11), key(0x22)], &mut log).unwrap();
         let row = log.0[0].2.clone().unwrap();
@@ -491,13 +617,13 @@ mod tests {
         let key = |bytes: &str| B256::from_slice(&hex::decode(bytes.repeat(32)).unwrap());
         let value = Some(Bytes::from_static(&[0x07]));
         let keys = [key("11"), key("12"), key("20")];
-        let items = keys.map(|key| Item { key, value: value.clone() });
+        let items = keys.map(|key| Item::new(key, value.clone()));
         let mut log = Log::default();
         let trie = Trie::default().update(&Disk::default(), &items, &mut log).unwrap();
         let rows: Vec<_> =
             log.0.iter().map(|(path, _, row)| (path.to_vec(), row.clone().unwrap())).collect();
-        let lower = log.0[0].2.as_ref().and_then(|row| head(row)).unwrap();
-        let upper = log.0[1].2.as_ref().and_then(|row| head(row)).unwrap();
+        let lower = log.0[0].2.as_ref().and_then(|row| head((), row)).unwrap();
+        let upper = log.0[1].2.as_ref().and_then(|row| head((), row)).unwrap();
         let leaf = |suffix: &str, rest: &str| format!("{suffix}{}01{}", rest, "07");
         assert_eq!(rows[0].0, [1]);
         assert_eq!(
@@ -522,6 +648,6 @@ mod tests {
         let root = encode_root(trie.root()).unwrap();
         assert_eq!(hex::encode(&root), format!("0100{}", hex::encode(&upper)));
         assert_eq!(branch_key(&[0xaa], &Nibbles::from_nibbles([1, 2]), ()), [0xaa, 1, 1, 2]);
-        assert_eq!(root_key(&[0xaa]), [0xaa, 0]);
+        assert_eq!(root_key(&[0xaa], ()), [0xaa, 0]);
     }
 }

@@ -120,7 +120,7 @@ pub trait Recorder: Send + Sync + Sized {
     /// Whether [`nodes`](Self::nodes) wants to know the nodes.
     const NODES: bool = false;
 
-    /// The stamp of the branches that are made.
+    /// The stamp of the branches that are made. That of a leaf is its item's.
     fn stamp(&self) -> Self::Stamp;
 
     /// An empty recorder for a part of the work that runs in parallel.

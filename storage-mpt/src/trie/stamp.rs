@@ -1,4 +1,4 @@
-//! What a link says of a branch's row beside its path.
+//! What a link says of a row beside its path.
 
 use retrie_state::wire::{WireReader, put_varint};
 use std::fmt;
@@ -8,9 +8,17 @@ use std::fmt;
 ///
 /// `()` is for tries that have one row a path, as [`Mpt`](crate::Mpt) has. `u64` is for tries that
 /// keep old versions of their rows: the block that wrote the row.
-pub trait Stamp: Copy + Eq + fmt::Debug + Send + Sync + 'static {
+///
+/// Leaves bear one too, for stores in which a value leads to rows elsewhere: in an account trie, to the
+/// row of the storage trie's root. The default is for those that lead nowhere.
+///
+/// Their order is that in which rows are written: no link is older than the row that it leads to.
+pub trait Stamp: Copy + Default + Ord + fmt::Debug + Send + Sync + 'static {
     /// Most bytes that [`put`](Self::put) appends.
     const MAX_LEN: usize;
+
+    /// Whether a path may have several rows, so that one can be given as a change of an older one.
+    const HAS_VERSIONS: bool;
 
     /// Appends it to the key of the branch's own row.
     fn extend_key(self, key: &mut Vec<u8>);
@@ -24,6 +32,7 @@ pub trait Stamp: Copy + Eq + fmt::Debug + Send + Sync + 'static {
 
 impl Stamp for () {
     const MAX_LEN: usize = 0;
+    const HAS_VERSIONS: bool = false;
 
     fn extend_key(self, _: &mut Vec<u8>) {}
 
@@ -38,6 +47,7 @@ impl Stamp for () {
 /// rows.
 impl Stamp for u64 {
     const MAX_LEN: usize = 10;
+    const HAS_VERSIONS: bool = true;
 
     fn extend_key(self, key: &mut Vec<u8>) {
         key.extend_from_slice(&self.to_be_bytes());

@@ -75,16 +75,16 @@ impl<'a, S: Stamp> Rows<'a, S> {
         Self { view, place, stamp: PhantomData }
     }
 
-    /// The trie that the row of the root names; the empty one without such a row.
+    /// The trie that the row of the root with this stamp names; `None` without such a row.
     ///
     /// # Errors
     /// [`StateError::Corrupt`] if the row is malformed.
-    pub fn trie(&self) -> Result<Trie<S>, StateError> {
-        let row = self.view.get(self.place.table, &row::root_key(self.place.prefix()))?;
-        let Some(row) = row else { return Ok(Trie::from_root(None)) };
+    pub fn trie(&self, stamp: S) -> Result<Option<Trie<S>>, StateError> {
+        let row = self.view.get(self.place.table, &row::root_key(self.place.prefix(), stamp))?;
+        let Some(row) = row else { return Ok(None) };
         let root = row::decode_root(&row);
         let root = root.ok_or_else(|| self.place.corrupt("malformed row of the root"))?;
-        Ok(Trie::from_root(Some(root)))
+        Ok(Some(Trie::from_root(Some(root))))
     }
 
     fn row(&self, path: &Nibbles, stamp: S) -> Result<Bytes, StateError> {
@@ -104,11 +104,23 @@ impl<S: Stamp> NodeSource for Rows<'_, S> {
 
     fn load(&self, path: &Nibbles, link: &BranchLink<S>) -> Result<Arc<Branch<S>>, StateError> {
         let head = |path: &Nibbles, stamp: S| {
-            row::head(&self.row(path, stamp)?).ok_or_else(|| self.malformed(path))
+            row::head(stamp, &self.row(path, stamp)?).ok_or_else(|| self.malformed(path))
         };
-        let row = self.row(path, link.stamp())?;
-        let branch =
-            row::decode(path, link.stamp(), &row, head)?.ok_or_else(|| self.malformed(path))?;
+        let (stamp, malformed) = (link.stamp(), || self.malformed(path));
+        let row = self.row(path, stamp)?;
+        let branch = match row::change_of(stamp, &row).ok_or_else(malformed)? {
+            None => row::decode(path, stamp, &row, head)?,
+            Some(change) => {
+                let base = self.row(path, change.base)?;
+                let base = row::decode(path, change.base, &base, head)?.ok_or_else(malformed)?;
+                row::decode_change(path, stamp, &row, &base)
+            }
+        };
+        let branch = branch.ok_or_else(malformed)?;
+        if branch.newest_child() > Some(branch.stamp()) {
+            let what = format_args!("the branch at {path:?} leads to a row newer than itself");
+            return Err(self.place.corrupt(what));
+        }
         if branch.reference() != link.reference() {
             let what = format_args!("the branch at {path:?} is not the one its parent names");
             return Err(self.place.corrupt(what));
@@ -156,7 +168,7 @@ impl<S: Stamp> RowRecorder<S> {
     pub fn root(&mut self, previous: &Trie<S>, next: &Trie<S>) {
         let (previous, next) = (row::encode_root(previous.root()), row::encode_root(next.root()));
         if previous != next {
-            let key = row::root_key(self.place.prefix());
+            let key = row::root_key(self.place.prefix(), self.stamp);
             self.rows.push(RowChange { key, previous, next });
         }
     }

@@ -33,7 +33,7 @@ pub(super) struct Placed<S> {
 }
 
 impl<S: Stamp> Placed<S> {
-    fn leaf(leaf: Arc<Leaf>) -> Self {
+    fn leaf(leaf: Arc<Leaf<S>>) -> Self {
         Self { path: leaf.path(), link: Link::Leaf(leaf) }
     }
 
@@ -69,22 +69,23 @@ impl<S: Stamp> Entry<S> for Placed<S> {
 
 /// An insertion.
 #[derive(Clone, Copy)]
-pub(super) struct Insert<'a> {
+pub(super) struct Insert<'a, S> {
     key: &'a B256,
     value: &'a Bytes,
+    stamp: S,
 }
 
-impl<'a> Insert<'a> {
-    pub(super) fn from_item(item: &'a Item) -> Option<Self> {
-        item.value.as_ref().map(|value| Self { key: &item.key, value })
+impl<'a, S: Stamp> Insert<'a, S> {
+    pub(super) fn from_item(item: &'a Item<S>) -> Option<Self> {
+        item.value.as_ref().map(|value| Self { key: &item.key, value, stamp: item.stamp })
     }
 
-    fn leaf(&self) -> Arc<Leaf> {
-        Arc::new(Leaf::new(*self.key, self.value.clone()))
+    fn leaf(&self) -> Arc<Leaf<S>> {
+        Arc::new(Leaf::new(*self.key, self.value.clone(), self.stamp))
     }
 }
 
-impl<S> Entry<S> for Insert<'_> {
+impl<S: Stamp> Entry<S> for Insert<'_, S> {
     fn path(&self) -> Nibbles {
         Nibbles::unpack_array(&self.key.0)
     }
@@ -134,7 +135,7 @@ impl<'a, N: NodeSource, R: Recorder<Stamp = N::Stamp>> Update<'a, N, R> {
         &mut self,
         link: Option<&Link<N::Stamp>>,
         slot: &Nibbles,
-        items: &[Item],
+        items: &[Item<N::Stamp>],
     ) -> Result<Outcome<N::Stamp>, StateError> {
         if items.is_empty() {
             return Ok(Outcome::Same);
@@ -156,15 +157,21 @@ impl<'a, N: NodeSource, R: Recorder<Stamp = N::Stamp>> Update<'a, N, R> {
         }
     }
 
-    fn leaf(&mut self, leaf: &Arc<Leaf>, slot: &Nibbles, items: &[Item]) -> Outcome<N::Stamp> {
+    fn leaf(
+        &mut self,
+        leaf: &Arc<Leaf<N::Stamp>>,
+        slot: &Nibbles,
+        items: &[Item<N::Stamp>],
+    ) -> Outcome<N::Stamp> {
         // The common case first: the value of one key changes, or the key goes.
-        if let [Item { key, value }] = items
+        if let [Item { key, value, stamp }] = items
             && key == leaf.key()
         {
             return match value {
-                Some(value) if value == leaf.value() => Outcome::Same,
+                Some(value) if value == leaf.value() && *stamp == leaf.stamp() => Outcome::Same,
                 Some(value) => {
-                    Outcome::New(Some(Link::Leaf(Arc::new(Leaf::new(*key, value.clone())))))
+                    let leaf = Leaf::new(*key, value.clone(), *stamp);
+                    Outcome::New(Some(Link::Leaf(Arc::new(leaf))))
                 }
                 None => Outcome::New(None),
             };
@@ -191,7 +198,7 @@ impl<'a, N: NodeSource, R: Recorder<Stamp = N::Stamp>> Update<'a, N, R> {
         &mut self,
         link: &BranchLink<N::Stamp>,
         slot: &Nibbles,
-        items: &[Item],
+        items: &[Item<N::Stamp>],
     ) -> Result<Outcome<N::Stamp>, StateError> {
         if !link.has_extension() {
             return Ok(match self.inside(link, slot, items)? {
@@ -201,11 +208,12 @@ impl<'a, N: NodeSource, R: Recorder<Stamp = N::Stamp>> Update<'a, N, R> {
         }
         let path = link.path(slot);
         // Items below the branch, and those that leave its extension on the one or the other side.
-        let head = |item: &Item| Nibbles::unpack_array(&item.key.0).slice(..path.len());
+        let head = |item: &Item<N::Stamp>| Nibbles::unpack_array(&item.key.0).slice(..path.len());
         let start = items.partition_point(|item| head(item) < path);
         let end = items.partition_point(|item| head(item) <= path);
-        let inserts =
-            |items: &[Item]| items.iter().filter_map(Insert::from_item).map(|i| i.leaf()).collect();
+        let inserts = |items: &[Item<N::Stamp>]| {
+            items.iter().filter_map(Insert::from_item).map(|i| i.leaf()).collect()
+        };
         let (before, after): (Vec<_>, Vec<_>) = (inserts(&items[..start]), inserts(&items[end..]));
 
         let inside =
@@ -232,15 +240,16 @@ impl<'a, N: NodeSource, R: Recorder<Stamp = N::Stamp>> Update<'a, N, R> {
         &mut self,
         link: &BranchLink<N::Stamp>,
         path: &Nibbles,
-        items: &[Item],
+        items: &[Item<N::Stamp>],
     ) -> Result<Option<Option<Placed<N::Stamp>>>, StateError> {
         let node = loaded(self.source, path, link)?;
-        let nibble_of = |item: &Item| Nibbles::unpack_array(&item.key.0).get_unchecked(path.len());
+        let nibble_of =
+            |item: &Item<N::Stamp>| Nibbles::unpack_array(&item.key.0).get_unchecked(path.len());
         if path.len() == 64 {
             return Err(StateError::corrupt("trie", format!("a branch at the full key {path:?}")));
         }
         let groups = items.chunk_by(|a, b| nibble_of(a) == nibble_of(b));
-        let child = |update: &mut Self, items: &[Item]| {
+        let child = |update: &mut Self, items: &[Item<N::Stamp>]| {
             let nibble = nibble_of(&items[0]);
             let link = node.children[nibble as usize].as_ref();
             Ok((nibble, update.slot(link, &child_slot(path, nibble), items)?))

@@ -1,6 +1,5 @@
 //! Backends from the command line: their flags, which storage crates describe, and how they are made.
 
-use alloy_primitives::B256;
 use clap::{Arg, ArgAction, ArgMatches, Command, builder::ValueParser, error::ErrorKind};
 use eyre::{OptionExt, bail, eyre};
 use retrie_backends::{
@@ -8,6 +7,7 @@ use retrie_backends::{
     with_ethereum_root, witness_openers,
 };
 use retrie_bench::cache::user_cache;
+use retrie_db::Metadata;
 use retrie_light_client::Verifier;
 use retrie_state::{AnyBackend, HashId};
 use std::{ffi::OsString, fmt::Write, path::Path, sync::Arc};
@@ -183,19 +183,20 @@ pub(crate) fn make(
     (backend.make)(&making).map_err(|error| advised(backend, error))
 }
 
-/// The backend of a datadir that was made by `name` with the hash function named `hash` under
-/// parameters of this digest.
+/// The backend that a datadir with this metadata was made by.
 pub(crate) fn backend_of(
-    name: &str,
-    hash: &str,
-    params: B256,
+    metadata: &Metadata,
     args: &BackendArgs,
     datadir: &Path,
 ) -> eyre::Result<Arc<dyn AnyBackend>> {
-    let backend = find(name)?;
+    let Metadata { backend, hash, params, layout, .. } = metadata;
+    let backend = find(backend)?;
     match backend.hashes.iter().find(|other| other.hash.name() == hash) {
         Some(other) => Ok((other.make)()),
-        None => make(backend, None, args.flags(), Purpose::Existing { datadir, params }),
+        None => {
+            let purpose = Purpose::Existing { datadir, params: *params, layout };
+            make(backend, None, args.flags(), purpose)
+        }
     }
 }
 

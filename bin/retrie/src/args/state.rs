@@ -72,9 +72,9 @@ impl StateArgs {
         datadir: &Path,
         db: OpenOptions,
     ) -> eyre::Result<ChainOptions> {
-        let stamp = self.params_of(datadir)?;
-        let purpose = match stamp {
-            Some(params) => Purpose::Existing { datadir, params },
+        let stamp = self.stamp_of(datadir)?;
+        let purpose = match &stamp {
+            Some((params, layout)) => Purpose::Existing { datadir, params: *params, layout },
             None => Purpose::New { chain: spec.name(), is_public: spec.is_public() },
         };
         check_names(&[&self.state_backend], self.hash)?;
@@ -104,9 +104,9 @@ impl StateArgs {
 }
 
 impl StateArgs {
-    /// Digest of the parameters that a datadir was made with, for backends that have a choice of
-    /// them; `None` if it does not exist yet.
-    fn params_of(&self, datadir: &Path) -> eyre::Result<Option<B256>> {
+    /// Digest of the parameters that a datadir was made with, and its layout, for backends that have
+    /// a choice of them; `None` if it does not exist yet.
+    fn stamp_of(&self, datadir: &Path) -> eyre::Result<Option<(B256, String)>> {
         let backend = find(&self.state_backend)?;
         if backend.flags.is_empty() {
             return Ok(None);
@@ -127,6 +127,6 @@ impl StateArgs {
             let found = metadata.backend;
             return Err(DbError::BackendMismatch { path, found, expected }.into());
         }
-        Ok(Some(metadata.params))
+        Ok(Some((metadata.params, metadata.layout)))
     }
 }

@@ -43,8 +43,7 @@ impl Existing {
         metadata: &Metadata,
         flags: &BackendArgs,
     ) -> eyre::Result<Arc<dyn AnyBackend>> {
-        let Metadata { backend, hash, params, .. } = metadata;
-        backend_of(backend, hash, *params, flags, &self.path)
+        backend_of(metadata, flags, &self.path)
     }
 }
 

@@ -61,7 +61,7 @@ pub(super) fn root(hashed: bool, json: &RawValue) -> Verdict {
 fn state_trie(changes: Vec<Change>) -> Result<B256, String> {
     let mut trie = Trie::default();
     for (key, value) in changes {
-        let item = Item { key: keccak256(key), value: value.map(Bytes::from) };
+        let item = Item::new(keccak256(key), value.map(Bytes::from));
         trie = trie.update(&InMemory, &[item], &mut ()).map_err(|error| error.to_string())?;
     }
     Ok(trie.hash())

@@ -39,6 +39,9 @@ pub struct Metadata {
     pub hash: String,
     /// Digest of the backend's parameters.
     pub params: B256,
+    /// How the backend's rows are laid out, if it has a choice of that.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub layout: String,
     /// What state roots in headers mean.
     pub state_root: StateRootMode,
 }
@@ -99,6 +102,7 @@ impl Metadata {
             backend_version: backend.version,
             hash: backend.hash.name().to_owned(),
             params: backend.params,
+            layout: backend.layout.to_owned(),
             state_root,
         }
     }
@@ -139,6 +143,7 @@ impl Metadata {
         for (what, found_value, expected_value) in [
             ("hash function", found.hash.clone(), expected.hash.clone()),
             ("parameters", found.params.to_string(), expected.params.to_string()),
+            ("layout", found.layout.clone(), expected.layout.clone()),
         ] {
             if found_value != expected_value {
                 return Err(DbError::BackendParameters {
@@ -245,7 +250,7 @@ mod tests {
     use retrie_state::HashId;
 
     fn mpt() -> Identity {
-        Identity { name: "mpt", version: 3, hash: HashId::Keccak256, params: B256::ZERO }
+        Identity::plain("mpt", 3, HashId::Keccak256)
     }
 
     fn expected() -> Metadata {
@@ -263,6 +268,11 @@ mod tests {
         );
         assert_eq!(serde_json::to_string(&expected()).unwrap(), json);
         assert_eq!(serde_json::from_str::<Metadata>(&json).unwrap(), expected());
+        // Backends with a choice of layouts stamp theirs.
+        let layout = Metadata { layout: "blocked".into(), ..expected() };
+        let json = json.replace(",\"state_root", ",\"layout\":\"blocked\",\"state_root");
+        assert_eq!(serde_json::to_string(&layout).unwrap(), json);
+        assert_eq!(serde_json::from_str::<Metadata>(&json).unwrap(), layout);
     }
 
     #[test]

@@ -87,6 +87,8 @@ pub enum Purpose<'a> {
         datadir: &'a Path,
         /// Digest of the parameters that its backend was made with.
         params: B256,
+        /// How its rows are laid out, as in its [`Identity`](crate::Identity).
+        layout: &'a str,
     },
 }
 

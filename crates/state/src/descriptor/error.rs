@@ -69,6 +69,19 @@ pub enum MakeError {
         /// Digest of its parameters.
         params: B256,
     },
+    /// The datadir was made with another layout of rows than the one asked for, or with one that
+    /// this program does not know.
+    #[error("datadir {} holds {backend} rows of layout `{found}`, not `{expected}`", datadir.display())]
+    OtherLayout {
+        /// The backend.
+        backend: &'static str,
+        /// The datadir.
+        datadir: PathBuf,
+        /// Its layout.
+        found: String,
+        /// The one asked for.
+        expected: String,
+    },
     /// What the backend itself says.
     #[error(transparent)]
     Backend(Box<dyn std::error::Error + Send + Sync>),

@@ -63,6 +63,16 @@ pub struct Identity {
     pub hash: HashId,
     /// Digest of its parameters (zero if it has none).
     pub params: B256,
+    /// How its rows are laid out, if it has a choice of that; empty if not. Stamped into the datadir,
+    /// but not into proofs, which do not depend on it.
+    pub layout: &'static str,
+}
+
+impl Identity {
+    /// One without parameters and with one layout.
+    pub const fn plain(name: &'static str, version: u32, hash: HashId) -> Self {
+        Self { name, version, hash, params: B256::ZERO, layout: "" }
+    }
 }
 
 /// A proof of the values of some keys, with all a verifier needs to choose how to check it.

@@ -23,8 +23,7 @@ use std::{
     },
 };
 
-static IDENTITY: Identity =
-    Identity { name: "mock-column", version: 1, hash: HashId::Keccak256, params: B256::ZERO };
+static IDENTITY: Identity = Identity::plain("mock-column", 1, HashId::Keccak256);
 
 /// The level in memory: state key and block (8, BE) to [`encode_row`].
 const MEMORY: Table = Table::new(0x01, "MockMemory");

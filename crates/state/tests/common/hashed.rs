@@ -9,8 +9,7 @@ use retrie_state::{
 };
 use std::path::Path;
 
-pub(crate) static IDENTITY: Identity =
-    Identity { name: "mock-hash", version: 1, hash: HashId::Keccak256, params: B256::ZERO };
+pub(crate) static IDENTITY: Identity = Identity::plain("mock-hash", 1, HashId::Keccak256);
 
 pub(crate) struct Hashed;
 
