@@ -34,6 +34,7 @@ families! {
     retrie_storage_raw,
     retrie_storage_lvmt,
     retrie_storage_cole,
+    retrie_storage_prefix,
 }
 
 #[cfg(feature = "std")]

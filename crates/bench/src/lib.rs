@@ -6,6 +6,7 @@
 //! * [`peers`]: stores that are not ours, to race against (feature `peers`).
 //! * [`cache`]: prepared states, kept on disk between runs.
 //! * [`memory`]: a cap on memory, for data that is larger.
+//! * [`locality`]: Merkle trees in flat files, counted and timed.
 //! * [`figures`]: rates, their spreads, and how two series compare.
 //! * [`report`], [`latency`]: the results, in the shape of `--json`, as a page, and compared.
 //! * [`paper`]: the papers' figures, and the experiments behind them.
@@ -16,6 +17,7 @@ pub mod clients;
 mod error;
 pub mod figures;
 pub mod latency;
+pub mod locality;
 pub mod memory;
 pub mod paper;
 pub mod peers;

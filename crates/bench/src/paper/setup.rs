@@ -15,6 +15,8 @@ pub enum Setup {
         cache_mb: Option<u64>,
         /// Proofs made and checked at the end.
         proofs: u64,
+        /// A cap on memory in MiB, page cache included. It does not shrink.
+        memory_limit_mb: Option<u64>,
     },
     /// `bench transfers`, `erc20` or `uniswap`: signed transactions in blocks.
     Chain {
@@ -74,6 +76,10 @@ pub enum Setup {
         from: u64,
         /// Last block.
         to: u64,
+        /// Random accounts beside those of the blocks, where it is not the usual number.
+        pad_accounts: Option<u64>,
+        /// A cap on memory in MiB, page cache included. It does not shrink.
+        memory_limit_mb: Option<u64>,
     },
     /// `bench sync`: a new peer fetches the state from others.
     Sync {
@@ -127,10 +133,10 @@ impl Setup {
         let size = |paper: u64| shrink(paper, scale, FLOOR);
         let height = |paper: u64| shrink(paper, scale, FEWEST_BLOCKS);
         match self {
-            Self::State { keys, pairs, commit_every, cache_mb, proofs } => {
-                let pairs = size(pairs);
+            Self::State { keys, pairs, commit_every, cache_mb, proofs, memory_limit_mb } => {
+                let (keys, pairs) = (keys.map(size), size(pairs));
                 let commit_every = commit_every.min((pairs / 10).max(1));
-                Self::State { keys: keys.map(size), pairs, commit_every, cache_mb, proofs }
+                Self::State { keys, pairs, commit_every, cache_mb, proofs, memory_limit_mb }
             }
             Self::Chain { workload, accounts, senders, txs, txs_per_block } => {
                 let (accounts, senders, txs) = (size(accounts), size(senders), size(txs));
@@ -152,8 +158,9 @@ impl Setup {
                 let memory_pairs = size(memory_pairs);
                 Self::Provenance { states, blocks, txs_per_block, ranges, memory_pairs }
             }
-            Self::Replay { from, to } => {
-                Self::Replay { from, to: from + height(to - from + 1) - 1 }
+            Self::Replay { from, to, pad_accounts, memory_limit_mb } => {
+                let to = from + height(to - from + 1) - 1;
+                Self::Replay { from, to, pad_accounts: pad_accounts.map(size), memory_limit_mb }
             }
             Self::Sync { elements, chunk, peers, byzantine } => {
                 Self::Sync { elements: size(elements), chunk, peers, byzantine }
@@ -189,11 +196,15 @@ mod tests {
 
     #[test]
     fn a_small_run_still_has_commits_and_its_queries_fit_into_the_chain() {
-        let (keys, cache_mb) = (None, None);
-        let state =
-            Setup::State { keys, pairs: 10_000_000, commit_every: 1000, cache_mb, proofs: 0 };
-        let small = Setup::State { keys, pairs: 1000, commit_every: 100, cache_mb, proofs: 0 };
-        assert_eq!(state.scaled(1e-4), small);
+        let state = |pairs, commit_every| Setup::State {
+            keys: None,
+            pairs,
+            commit_every,
+            cache_mb: None,
+            proofs: 0,
+            memory_limit_mb: Some(512),
+        };
+        assert_eq!(state(10_000_000, 1000).scaled(1e-4), state(1000, 100));
         let past = |blocks, memory_pairs| Setup::Provenance {
             states: 100,
             blocks,

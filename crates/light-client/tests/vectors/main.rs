@@ -7,6 +7,7 @@ mod chain;
 mod format;
 mod make;
 mod make_cole;
+mod make_duptree;
 mod make_lvmt;
 mod make_mpt;
 mod recorded;
@@ -16,13 +17,15 @@ use format::File;
 type Make = fn() -> File;
 
 /// What is made in a second or two.
-const MADE: [(&str, Make); 6] = [
+const MADE: [(&str, Make); 8] = [
     ("mpt.json", make_mpt::mpt),
     ("mpt-archive.json", make_mpt::archive),
     ("eip1186.json", make_mpt::eip1186),
     ("answers.json", make_mpt::answers),
     ("lvmt.json", make_lvmt::lvmt),
     ("cole.json", make_cole::cole),
+    ("prefix.json", make_mpt::prefix),
+    ("duptree.json", make_duptree::duptree),
 ];
 
 /// What takes more.

@@ -14,6 +14,7 @@ use retrie_light_client::{
 };
 use retrie_state::{Backend, decode_slot};
 use retrie_storage_mpt::{Mpt, MptArchive, TrieHash};
+use retrie_storage_prefix::prefix::Prefix;
 use serde_json::{Value as Json, json};
 use std::collections::BTreeMap;
 
@@ -102,6 +103,17 @@ impl Scene {
             make.proof(&name, &self.chain, number, &keys);
         }
     }
+}
+
+/// Proofs of the same nodes, under another name.
+pub(crate) fn prefix() -> File {
+    let mut make = Maker::new("Proofs of prefix, valid and forged.", Vec::new());
+    let scene = scene(Prefix::default(), 100);
+    scene.valid(&mut make, &[BLOCKS], "");
+    let (of, number, keys) = ("several keys", BLOCKS - 1, scene.some_keys());
+    make.proof(of, &scene.chain, number, &keys);
+    make.anyhow_forged(of, &scene.chain, number, &keys, 20);
+    make.file
 }
 
 pub(crate) fn mpt() -> File {

@@ -3,6 +3,7 @@ import { keccak_256 } from '@noble/hashes/sha3.js';
 import { type Hex, equal, fromHex, quantity, toHex } from './bytes.js';
 import type { ColeParams } from './cole/params.js';
 import { LATEST, type Version, verifyCole } from './cole/verify.js';
+import { verifyDupTree } from './duptree.js';
 import { Refused } from './errors.js';
 import type { LvmtParams } from './lvmt/params.js';
 import { verifyLvmt } from './lvmt/verify.js';
@@ -88,7 +89,10 @@ export interface VerifiedProvenance {
   trust: Trust;
 }
 
-/** Verifies proofs of `mpt` and `mpt-archive`, and of `lvmt` and `cole` under pinned parameters. */
+/**
+ * Verifies proofs of `mpt`, `mpt-archive`, `prefix` and `duptree`, and of `lvmt` and `cole` under pinned
+ * parameters.
+ */
 export class Verifier {
   private readonly lvmt: readonly LvmtParams[];
   private readonly cole: readonly ColeParams[];
@@ -217,6 +221,8 @@ export class Verifier {
       'mpt-archive': ['keccak256', 'blake2b-256'],
       lvmt: ['blake2b-256'],
       cole: ['blake2b-256'],
+      prefix: ['keccak256'],
+      duptree: ['blake2b-256'],
     };
     if (version !== 1 || !Object.hasOwn(known, backend) || !known[backend]!.includes(hash)) {
       throw new Refused(
@@ -240,6 +246,7 @@ export class Verifier {
       return { cole, verify };
     }
     if (digest !== ZERO) throw unknownParams(backend, digest);
+    if (backend === 'duptree') return { verify: verifyDupTree };
     return { verify: (...question) => verifyMpt(HASHES[hash]!, ...question) };
   }
 }

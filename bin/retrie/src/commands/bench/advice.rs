@@ -1,7 +1,8 @@
 //! What flags may be changed after an error of a measurement: the library's errors state facts alone.
 
 use retrie_bench::{
-    BenchError, Setting, cache::CacheError, chain::MakeChainError, state::TraceError,
+    BenchError, Setting, cache::CacheError, chain::MakeChainError, locality::LocalityError,
+    state::TraceError,
 };
 use std::error::Error;
 
@@ -13,6 +14,13 @@ pub(crate) fn of(error: &(dyn Error + 'static)) -> Option<String> {
         Some(BenchError::Cache(_)) => FOLDERS,
         Some(BenchError::MakeChain(MakeChainError::Contracts { .. })) => OWN_CONTRACTS,
         _ if error.is::<CacheError>() => FOLDERS,
+        _ if matches!(
+            error.downcast_ref(),
+            Some(LocalityError::InMemory { .. } | LocalityError::Io { .. })
+        ) =>
+        {
+            "--dir names another folder"
+        }
         _ => match (error.downcast_ref::<MakeChainError>(), error.downcast_ref::<TraceError>()) {
             (Some(MakeChainError::Contracts { .. }), _) => OWN_CONTRACTS,
             (_, Some(TraceError::NoData { .. })) => "only --keys real needs them",

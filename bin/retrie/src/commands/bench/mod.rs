@@ -4,6 +4,7 @@ pub(crate) mod advice;
 pub(crate) mod chain;
 pub(crate) mod compare;
 mod lanes;
+mod locality;
 pub(crate) mod make_chain;
 mod measured;
 pub(crate) mod page;
@@ -21,6 +22,9 @@ use std::sync::atomic::AtomicBool;
 pub(crate) enum Command {
     #[command(flatten)]
     Race(Box<Race>),
+    /// Count what Merkle paths touch in flat files, exactly, and time it (The Locality of Memory
+    /// Checking).
+    Locality(locality::Args),
     /// Run the experiments of a paper at a scale that fits the machine, beside its own figures.
     Paper(paper::Args),
     /// Make a chain from a seed: `genesis.json` and `chain.rlp`, for any client.
@@ -58,6 +62,7 @@ impl Command {
     pub(crate) fn run(self, stop: &AtomicBool) -> eyre::Result<()> {
         match self {
             Self::Race(race) => (*race).run(stop),
+            Self::Locality(args) => args.run(stop),
             Self::Paper(args) => args.run(stop),
             Self::MakeChain(args) => args.run(stop),
             Self::Compare(args) => args.run(),

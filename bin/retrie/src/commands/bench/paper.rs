@@ -175,12 +175,17 @@ fn is_here(name: &str) -> bool {
 
 /// What follows `retrie bench`; `None` if no command runs it yet.
 fn words(setup: &Setup) -> Option<Vec<String>> {
-    let mut words = vec![setup.workload().to_owned()];
+    let command = match setup {
+        // The blocks that papers have replayed are not at hand; those of the corpus are.
+        Setup::Replay { .. } => "state",
+        _ => setup.workload(),
+    };
+    let mut words = vec![command.to_owned()];
     let mut flag = |name: &str, value: &dyn ToString| {
         words.extend([format!("--{name}"), value.to_string()]);
     };
     match *setup {
-        Setup::State { keys, pairs, commit_every, cache_mb, proofs } => {
+        Setup::State { keys, pairs, commit_every, cache_mb, proofs, memory_limit_mb } => {
             flag("keys", &keys.map_or_else(|| "fresh".into(), |keys| keys.to_string()));
             flag("pairs", &pairs);
             flag("commit-every", &commit_every);
@@ -189,6 +194,9 @@ fn words(setup: &Setup) -> Option<Vec<String>> {
             }
             if proofs > 0 {
                 flag("proofs", &proofs);
+            }
+            if let Some(limit) = memory_limit_mb {
+                flag("memory-limit", &format!("{limit}MB"));
             }
         }
         Setup::Chain { accounts, senders, txs, txs_per_block, .. } => {
@@ -223,8 +231,15 @@ fn words(setup: &Setup) -> Option<Vec<String>> {
                 },
             );
         }
-        // The blocks that papers have replayed are not at hand; those of the corpus are.
-        Setup::Replay { .. } => return Some(["state", "--keys", "real"].map(Into::into).to_vec()),
+        Setup::Replay { pad_accounts, memory_limit_mb, .. } => {
+            flag("keys", &"real");
+            if let Some(accounts) = pad_accounts {
+                flag("pad-accounts", &accounts);
+            }
+            if let Some(limit) = memory_limit_mb {
+                flag("memory-limit", &format!("{limit}MB"));
+            }
+        }
         Setup::Provenance { states, blocks, txs_per_block, ranges, memory_pairs } => {
             flag("states", &states);
             flag("blocks", &blocks);
@@ -268,7 +283,7 @@ mod tests {
 
     #[test]
     fn backends_that_do_not_exist_yet_are_known_to() {
-        assert!(is_here("lvmt@0/64") && is_here("mpt-archive"));
-        assert!(!is_here("duptree") && !is_here("avlplus:chunk=64"));
+        assert!(is_here("lvmt@0/64") && is_here("duptree:layout=naive"));
+        assert!(!is_here("lmpt") && !is_here("avlplus:chunk=64"));
     }
 }

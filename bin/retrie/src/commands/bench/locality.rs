@@ -1,0 +1,296 @@
+//! `retrie bench locality`: Merkle trees in flat files, their locality counted exactly and timed.
+
+use crate::{
+    args::parse_count,
+    output::{Output, ReportArgs, command_line, grouped, say},
+};
+use eyre::{WrapErr, bail};
+use retrie_bench::{
+    locality::{
+        Layout, MAX_HEIGHT,
+        report::{Figures, LocalityReport, TreeFigures},
+        rows::rows,
+        sparse::{Arity, TrieCounts, random_trie},
+        timing::{Operation, Pages, Timed},
+    },
+    report::{BenchReport, BenchResult},
+};
+use std::{path::PathBuf, str::FromStr, sync::atomic::AtomicBool};
+
+/// Tries are made of 2^26 keys at most, which lie in memory.
+const HIGHEST_TRIE: u32 = 26;
+
+/// What the figures mean, below `--help`.
+const HELP: &str = "Counts are exact: over all leaves, or over the number of them that is named. \
+Regions are maximal runs of adjacent slots of 32 bytes, pages have 4096 bytes. Each count is held \
+against theory, and another one is an error. Layouts are measured one after the other, each with a \
+file of its own; times are those of the median batch. All layouts at height 24 take up to 3 GB, one \
+at a time.";
+
+/// Arguments of `retrie bench locality`.
+#[derive(Clone, Debug, clap::Args)]
+#[command(after_help = HELP)]
+pub(crate) struct Args {
+    /// Heights of the trees, which have 2^height leaves: `18-24`, or `18,20,24`.
+    #[arg(long, value_name = "HEIGHTS", default_value = "18-24")]
+    heights: Heights,
+    /// Layouts, separated by commas: naive, third, duptree, duptree-plus, duptree-plus-plus, blocked;
+    /// all by default.
+    #[arg(long, value_name = "LAYOUTS", value_delimiter = ',')]
+    layouts: Vec<Layout>,
+    /// Leaves that are read for the times, in ten batches; writes come in three batches of as many, up
+    /// to 10,000 (fewer where each changes very much). 0 counts only, and makes no files.
+    #[arg(long, value_name = "N", default_value = "20k", value_parser = parse_count)]
+    samples: u64,
+    /// Time batches also with none of the file's pages in the page cache at first.
+    #[arg(long)]
+    cold: bool,
+    /// Also write and read this many rows of MDBX, in order and at random (Table 1 of the paper).
+    #[arg(long, value_name = "N", default_value = "0", value_parser = parse_rows)]
+    rows: u32,
+    /// Folder for the files, which are gone afterwards; the system's for temporary files by default.
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+    /// Seed of leaves and keys.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    #[command(flatten)]
+    report: ReportArgs,
+}
+
+fn parse_rows(text: &str) -> Result<u32, String> {
+    let count = parse_count(text)?;
+    count.try_into().map_err(|_| format!("`{text}` rows are too many: {} are the most", u32::MAX))
+}
+
+/// Heights of trees, in the order given.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Heights(Vec<u32>);
+
+impl FromStr for Heights {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || format!("`{text}` is no list of heights such as 18-24 or 18,20,24");
+        let mut heights = Vec::new();
+        for part in text.split(',') {
+            let (low, high) = part.split_once('-').unwrap_or((part, part));
+            let number = |text: &str| text.trim().parse::<u32>().map_err(|_| wrong());
+            let (low, high) = (number(low)?, number(high)?);
+            if high > MAX_HEIGHT {
+                return Err(format!(
+                    "a tree of height {high} is too high: {MAX_HEIGHT} is the most"
+                ));
+            }
+            if low > high {
+                return Err(wrong());
+            }
+            heights.extend(low..=high);
+        }
+        Ok(Self(heights))
+    }
+}
+
+impl Args {
+    /// Runs the command.
+    pub(crate) fn run(self, stop: &AtomicBool) -> eyre::Result<()> {
+        if let Some((n, twice)) =
+            self.layouts.iter().enumerate().find(|(n, layout)| self.layouts[..*n].contains(layout))
+        {
+            bail!("--layouts names `{twice}` twice (place {})", n + 1);
+        }
+        let out = Output::open(&self.report)?;
+        let mut report = LocalityReport::new(BenchReport::new(command_line(), Vec::new()));
+        say!(out, "{}", report.bench.machine);
+        let ended = self.measure(&out, stop, &mut report);
+        // What was measured is not lost with what was not.
+        report.bench.complete = ended.is_ok();
+        out.report(&report)?;
+        ended
+    }
+
+    fn measure(
+        &self,
+        out: &Output,
+        stop: &AtomicBool,
+        report: &mut LocalityReport,
+    ) -> eyre::Result<()> {
+        let folder = self.dir.clone().unwrap_or_else(std::env::temp_dir);
+        let layouts = if self.layouts.is_empty() { &Layout::ALL[..] } else { &self.layouts };
+        let timed = Timed {
+            samples: self.samples,
+            cold: self.cold,
+            folder: folder.clone(),
+            seed: self.seed,
+        };
+        let timed = (self.samples > 0).then_some(&timed);
+        print_head(out)?;
+        for height in &self.heights.0 {
+            for layout in layouts {
+                let tree = TreeFigures::measure(*layout, *height, timed, stop);
+                let tree = tree.wrap_err_with(|| format!("layout {layout}, height {height}"))?;
+                print_tree(out, &tree)?;
+                report.add(tree);
+            }
+        }
+        print_trie_head(out)?;
+        for height in self.heights.0.iter().filter(|height| **height <= HIGHEST_TRIE) {
+            for arity in [Arity::Two, Arity::Sixteen] {
+                let trie = random_trie(arity, 1 << height, self.seed, stop)?;
+                print_trie(out, &trie)?;
+                report.tries.push(trie);
+            }
+        }
+        if self.rows > 0 {
+            report.rows = rows(&folder, self.rows, self.seed, stop)?;
+            say!(out, "\n{:<18} {:>9} {:>12}", "rows of MDBX", "us a row", "LevelDB's");
+            for row in &report.rows {
+                say!(
+                    out,
+                    "{:<18} {:>9.3} {:>12.3}",
+                    row.access.name(),
+                    row.mean_us,
+                    row.leveldb_us
+                );
+            }
+            say!(
+                out,
+                "{} rows of 116 bytes, 10,000 a commit, each durable; LevelDB's figures are those of \
+                 the paper, Table 1",
+                grouped(self.rows.into())
+            );
+        }
+        Ok(())
+    }
+}
+
+fn print_head(out: &Output) -> eyre::Result<()> {
+    say!(
+        out,
+        "\n{:>6} {:<17} {:>8} | {:>7} {:>4} {:>6} {:>5} | {:>9} {:>9} {:>9} | {:>19} | {:>19}",
+        "",
+        "",
+        "",
+        "read",
+        "",
+        "",
+        "",
+        "write",
+        "",
+        "",
+        "us a read",
+        "us a write"
+    );
+    say!(
+        out,
+        "{:>6} {:<17} {:>8} | {:>7} {:>4} {:>6} {:>5} | {:>9} {:>9} {:>9} | {:>9} {:>9} | {:>9} {:>9}",
+        "height",
+        "layout",
+        "MiB",
+        "regions",
+        "most",
+        "pages",
+        "slots",
+        "regions",
+        "pages",
+        "slots",
+        "cached",
+        "cold",
+        "cached",
+        "cold"
+    );
+    Ok(())
+}
+
+fn print_tree(out: &Output, tree: &TreeFigures) -> eyre::Result<()> {
+    let Figures { regions, pages, slots, .. } = &tree.read;
+    let written = &tree.write;
+    let micros = |operation, pages| match timing(&tree.results, operation, pages) {
+        Some(rate) if rate > 0.0 => format!("{:.2}", 1e6 / rate),
+        _ => "-".into(),
+    };
+    let some = match written.all {
+        true => String::new(),
+        false => format!("  (writes of {} leaves)", grouped(written.leaves)),
+    };
+    say!(
+        out,
+        "{:>6} {:<17} {:>8.1} | {:>7.3} {:>4} {:>6.3} {:>5.0} | {:>9.1} {:>9.1} {:>9.0} | {:>9} {:>9} | \
+         {:>9} {:>9}{some}",
+        tree.height,
+        tree.layout,
+        tree.bytes as f64 / f64::from(1 << 20),
+        regions.mean,
+        regions.max,
+        pages.mean,
+        slots.mean,
+        written.regions.mean,
+        written.pages.mean,
+        written.slots.mean,
+        micros(Operation::Read, Pages::Cached),
+        micros(Operation::Read, Pages::Cold),
+        micros(Operation::Write, Pages::Cached),
+        micros(Operation::Write, Pages::Cold),
+    );
+    Ok(())
+}
+
+/// Operations a second of one kind, if they were timed.
+fn timing(results: &[BenchResult], operation: Operation, pages: Pages) -> Option<f64> {
+    let is = |result: &&BenchResult, name: &str, value: &str| {
+        result.params.get(name).is_some_and(|param| param == value)
+    };
+    let found = results.iter().find(|result| {
+        is(result, "operation", operation.name()) && is(result, "pages", pages.name())
+    });
+    found.map(|result| result.ops_per_s)
+}
+
+fn print_trie_head(out: &Output) -> eyre::Result<()> {
+    say!(out, "\ntries of random keys, depth first; in brackets the worst leaf");
+    say!(
+        out,
+        "{:>6} {:>12} {:>7} {:>14} {:>14} {:>14} {:>12}",
+        "arity",
+        "keys",
+        "height",
+        "nodes",
+        "regions",
+        "pages",
+        "Delta(n, h)"
+    );
+    Ok(())
+}
+
+fn print_trie(out: &Output, trie: &TrieCounts) -> eyre::Result<()> {
+    let leaves = trie.leaves.max(1) as f64;
+    let of = |total: u64, max: u64| format!("{:.2} ({max})", total as f64 / leaves);
+    say!(
+        out,
+        "{:>6} {:>12} {:>7} {:>14} {:>14} {:>14} {:>12}",
+        trie.arity,
+        grouped(trie.leaves),
+        trie.height,
+        of(trie.path.total, trie.path.max),
+        of(trie.regions.total, trie.regions.max),
+        of(trie.pages.total, trie.pages.max),
+        trie.least_max_regions.map_or_else(|| "-".into(), |least| least.to_string()),
+    );
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn heights_are_a_range_or_a_list() {
+        let parsed = |text: &str| text.parse::<Heights>().map(|heights| heights.0);
+        assert_eq!(parsed("18-20"), Ok(vec![18, 19, 20]));
+        assert_eq!(parsed("0,7, 9-10"), Ok(vec![0, 7, 9, 10]));
+        for wrong in ["", "a", "5-", "-5", "9-8", "1,,2", "37", "0-4000000000"] {
+            assert!(parsed(wrong).is_err(), "{wrong}");
+        }
+        assert_eq!((parse_rows("1m"), parse_rows("5000m").is_err()), (Ok(1_000_000), true));
+    }
+}

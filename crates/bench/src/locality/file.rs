@@ -1,0 +1,380 @@
+//! A tree in a file on disk.
+
+use super::{LocalityError, Node, PAGE_BYTES, Place, Region, SLOT_BYTES, Tree};
+use std::{
+    fs::File,
+    io::{self, Write},
+    os::unix::fs::FileExt,
+    path::{Path, PathBuf},
+    sync::atomic::{AtomicBool, Ordering},
+    time::{Duration, Instant},
+};
+
+/// What is written, or read to warm the page cache, at once.
+const CHUNK: usize = 1 << 20;
+/// Bytes of a slot.
+const SLOT: usize = SLOT_BYTES as usize;
+
+/// The file of a tree. It has no name, and goes when it is dropped.
+#[derive(Debug)]
+pub(super) struct TreeFile {
+    tree: Tree,
+    file: File,
+    folder: PathBuf,
+}
+
+/// Accesses that are timed together.
+#[derive(Debug, Default)]
+pub(super) struct Batch {
+    leaves: Vec<u64>,
+    /// Those of all leaves, one after the other.
+    regions: Vec<Region>,
+    /// Where the regions of each leaf end.
+    ends: Vec<usize>,
+}
+
+impl Batch {
+    /// What `access` does at each of `leaves`.
+    pub(super) fn of(
+        tree: Tree,
+        access: fn(Tree, u64, &mut Vec<Region>),
+        leaves: impl Iterator<Item = u64>,
+    ) -> Self {
+        let (mut batch, mut regions) = (Self::default(), Vec::new());
+        for leaf in leaves {
+            access(tree, leaf, &mut regions);
+            batch.leaves.push(leaf);
+            batch.regions.extend(&regions);
+            batch.ends.push(batch.regions.len());
+        }
+        batch
+    }
+
+    fn bytes(&self) -> usize {
+        self.regions.iter().map(|region| region.bytes()).sum()
+    }
+
+    /// Each leaf with its regions.
+    fn leaves(&self) -> impl Iterator<Item = (u64, &[Region])> {
+        let mut rest = &self.regions[..];
+        let mut before = 0;
+        self.leaves.iter().zip(&self.ends).map(move |(leaf, end)| {
+            let (own, others) = rest.split_at(end - before);
+            (before, rest) = (*end, others);
+            (*leaf, own)
+        })
+    }
+}
+
+impl TreeFile {
+    /// Writes a whole tree, slot after slot, and syncs it.
+    pub(super) fn create(
+        folder: &Path,
+        tree: Tree,
+        stop: &AtomicBool,
+    ) -> Result<Self, LocalityError> {
+        let failed =
+            |source| LocalityError::Io { action: "making a file in", path: folder.into(), source };
+        let file = tempfile::tempfile_in(folder).map_err(failed)?;
+        let file = Self { tree, file, folder: folder.into() };
+        let mut writer = io::BufWriter::with_capacity(CHUNK, &file.file);
+        let mut slots = 0_u64;
+        tree.nodes(|node| {
+            slots += 1;
+            if slots.is_multiple_of(1 << 16) && stop.load(Ordering::Relaxed) {
+                return Err(LocalityError::Stopped);
+            }
+            let bytes = node.map_or([0; SLOT], content);
+            writer.write_all(&bytes).map_err(|source| file.failed("writing to", source))
+        })?;
+        writer.flush().map_err(|source| file.failed("writing to", source))?;
+        drop(writer);
+        file.file.sync_all().map_err(|source| file.failed("syncing", source))?;
+        // Pages that nobody asks for are not to be read.
+        file.advise(Advice::Random)?;
+        Ok(file)
+    }
+
+    /// Its length in bytes.
+    pub(super) fn bytes(&self) -> u64 {
+        self.tree.slots() * SLOT_BYTES
+    }
+
+    /// Brings all of it into the page cache, if it fits.
+    pub(super) fn warm(&self, stop: &AtomicBool) -> Result<(), LocalityError> {
+        let mut buffer = vec![0; CHUNK];
+        for offset in (0..self.bytes()).step_by(CHUNK) {
+            let len = (self.bytes() - offset).min(CHUNK as u64) as usize;
+            self.read_at(&mut buffer[..len], offset)?;
+            goes_on(stop)?;
+        }
+        Ok(())
+    }
+
+    /// Syncs it, and drops its pages from the page cache.
+    pub(super) fn chill(&self) -> Result<(), LocalityError> {
+        // Only what is on disk can be dropped.
+        self.file.sync_all().map_err(|source| self.failed("syncing", source))?;
+        self.advise(Advice::DontNeed)
+    }
+
+    /// Whether it lies in memory.
+    pub(super) fn is_in_memory(&self) -> Result<bool, LocalityError> {
+        is_tmpfs(&self.file).map_err(|source| self.failed("asking for the file system of", source))
+    }
+
+    /// Reads the regions of a batch, each at once, and checks afterwards that all paths were there.
+    pub(super) fn read(
+        &self,
+        batch: &Batch,
+        buffer: &mut Vec<u8>,
+        stop: &AtomicBool,
+    ) -> Result<Duration, LocalityError> {
+        let bytes = batch.bytes();
+        // Written, so that the clock does not have the system find memory for it.
+        buffer.clear();
+        buffer.resize(bytes, 0xff);
+        let start = Instant::now();
+        let mut rest = &mut buffer[..];
+        for region in &batch.regions {
+            let (into, others) = rest.split_at_mut(region.bytes());
+            self.read_at(into, region.offset())?;
+            goes_on(stop)?;
+            rest = others;
+        }
+        let elapsed = start.elapsed();
+        self.check(batch, buffer)?;
+        Ok(elapsed)
+    }
+
+    /// Writes the regions of a batch, each at once, then syncs the file. Beforehand, untimed, it reads
+    /// them: what is written differs from what was there, but holds the same nodes.
+    pub(super) fn write(
+        &self,
+        batch: &Batch,
+        is_cold: bool,
+        buffer: &mut Vec<u8>,
+        stop: &AtomicBool,
+    ) -> Result<Duration, LocalityError> {
+        self.read(batch, buffer, stop)?;
+        for slot in buffer.chunks_exact_mut(SLOT) {
+            let stamp = &mut slot[TAG..];
+            stamp.iter_mut().for_each(|byte| *byte = byte.wrapping_mul(5).wrapping_add(1));
+        }
+        if is_cold {
+            self.chill()?;
+        }
+        let start = Instant::now();
+        let mut rest = &buffer[..];
+        for region in &batch.regions {
+            let (bytes, others) = rest.split_at(region.bytes());
+            let written = self.file.write_all_at(bytes, region.offset());
+            written.map_err(|source| self.failed("writing to", source))?;
+            goes_on(stop)?;
+            rest = others;
+        }
+        self.file.sync_data().map_err(|source| self.failed("syncing", source))?;
+        Ok(start.elapsed())
+    }
+
+    /// Whether the slots of all paths hold the nodes that they should; `bytes` are those of all regions.
+    fn check(&self, batch: &Batch, bytes: &[u8]) -> Result<(), LocalityError> {
+        let mut rest = bytes;
+        for (leaf, regions) in batch.leaves() {
+            let (own, others) = rest.split_at(regions.iter().map(|region| region.bytes()).sum());
+            rest = others;
+            let mut wrong = None;
+            self.tree.path(leaf, |place| {
+                if found(regions, own, place.slot) != Some(&tag(place.node)) {
+                    wrong = Some(place);
+                }
+            });
+            if let Some(Place { node, slot }) = wrong {
+                return Err(LocalityError::WrongNode {
+                    layout: self.tree.layout().name(),
+                    height: self.tree.height(),
+                    slot,
+                    node_height: node.height,
+                    index: node.index,
+                });
+            }
+        }
+        Ok(())
+    }
+
+    fn read_at(&self, into: &mut [u8], offset: u64) -> Result<(), LocalityError> {
+        self.file.read_exact_at(into, offset).map_err(|source| self.failed("reading", source))
+    }
+
+    fn advise(&self, advice: Advice) -> Result<(), LocalityError> {
+        advise(&self.file, advice)
+            .map_err(|source| self.failed("advising the system about", source))
+    }
+
+    fn failed(&self, action: &'static str, source: io::Error) -> LocalityError {
+        let path =
+            self.folder.join(format!("({} of height {})", self.tree.layout(), self.tree.height()));
+        LocalityError::Io { action, path, source }
+    }
+}
+
+fn goes_on(stop: &AtomicBool) -> Result<(), LocalityError> {
+    if stop.load(Ordering::Relaxed) { Err(LocalityError::Stopped) } else { Ok(()) }
+}
+
+/// Bytes of a slot that name its node.
+const TAG: usize = 8;
+
+/// Height and place of a node; never all zero.
+fn tag(Node { height, index }: Node) -> [u8; TAG] {
+    (u64::from(height + 1) << 56 | index).to_be_bytes()
+}
+
+/// What stands in a slot: the node's name, then bytes that look like a hash.
+fn content(node: Node) -> [u8; SLOT] {
+    let tag = tag(node);
+    let mut bytes = [0; SLOT];
+    let mut word = u64::from_be_bytes(tag);
+    for part in bytes.chunks_exact_mut(8) {
+        part.copy_from_slice(&word.to_be_bytes());
+        // SplitMix64's multiplier: not a good mixer alone, and good enough to be no pattern.
+        word = (word ^ word >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    }
+    bytes
+}
+
+/// The name in `slot`, of the bytes of these regions.
+fn found<'b>(regions: &[Region], bytes: &'b [u8], slot: u64) -> Option<&'b [u8; TAG]> {
+    let mut before = 0;
+    for region in regions {
+        if (region.start..region.end).contains(&slot) {
+            let at = before + (slot - region.start) as usize * SLOT;
+            return bytes.get(at..)?.first_chunk();
+        }
+        before += region.bytes();
+    }
+    None
+}
+
+/// What the system is told about a file.
+#[derive(Clone, Copy, Debug)]
+enum Advice {
+    /// It is read here and there: no page is to be read ahead.
+    Random,
+    /// Its pages may leave the page cache.
+    DontNeed,
+}
+
+#[cfg(target_os = "linux")]
+fn advise(file: &File, advice: Advice) -> io::Result<()> {
+    let advice = match advice {
+        Advice::Random => rustix::fs::Advice::Random,
+        Advice::DontNeed => rustix::fs::Advice::DontNeed,
+    };
+    Ok(rustix::fs::fadvise(file, 0, None, advice)?)
+}
+
+#[cfg(not(target_os = "linux"))]
+fn advise(_: &File, advice: Advice) -> io::Result<()> {
+    match advice {
+        Advice::Random => Ok(()),
+        Advice::DontNeed => Err(io::ErrorKind::Unsupported.into()),
+    }
+}
+
+#[cfg(target_os = "linux")]
+fn is_tmpfs(file: &File) -> io::Result<bool> {
+    /// `TMPFS_MAGIC` of Linux (linux/magic.h).
+    const MAGIC: i64 = 0x0102_1994;
+    Ok(rustix::fs::fstatfs(file)?.f_type as i64 == MAGIC)
+}
+
+#[cfg(not(target_os = "linux"))]
+const fn is_tmpfs(_: &File) -> io::Result<bool> {
+    Ok(false)
+}
+
+const _: () = assert!(PAGE_BYTES.is_multiple_of(SLOT_BYTES), "a slot lies in one page");
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::locality::Layout;
+
+    static GO: AtomicBool = AtomicBool::new(false);
+
+    fn made(layout: Layout, height: u32) -> TreeFile {
+        TreeFile::create(&std::env::temp_dir(), Tree::new(layout, height).unwrap(), &GO).unwrap()
+    }
+
+    #[test]
+    fn files_of_all_layouts_are_read_and_written_and_still_hold_their_nodes() {
+        let mut buffer = Vec::new();
+        for layout in Layout::ALL {
+            let file = made(layout, 7);
+            assert_eq!(file.file.metadata().unwrap().len(), file.bytes(), "{layout}");
+            let all = || 0..file.tree.leaves();
+            let reads = Batch::of(file.tree, Tree::read, all());
+            file.read(&reads, &mut buffer, &GO).unwrap();
+            let before = buffer.clone();
+            let writes = Batch::of(file.tree, Tree::write, all().take(3));
+            file.write(&writes, false, &mut buffer, &GO).unwrap();
+            file.read(&reads, &mut buffer, &GO).unwrap();
+            assert_ne!(before, buffer, "{layout}: nothing was written");
+        }
+    }
+
+    #[test]
+    fn a_node_in_a_wrong_slot_is_found() {
+        let file = made(Layout::Third, 5);
+        let batch = Batch::of(file.tree, Tree::read, 0..32);
+        let mut slot = None;
+        file.tree.path(9, |place| {
+            if place.node.height == 2 {
+                slot = Some(place.slot);
+            }
+        });
+        let slot = slot.unwrap();
+        file.file.write_all_at(&content(Node { height: 2, index: 3 }), slot * SLOT_BYTES).unwrap();
+        match file.read(&batch, &mut Vec::new(), &GO) {
+            Err(LocalityError::WrongNode { slot: found, node_height: 2, index: 2, .. }) => {
+                assert_eq!(found, slot);
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn a_chilled_file_is_not_in_the_page_cache_and_a_warm_one_is() {
+        use rustix::io::{Errno, ReadWriteFlags, preadv2};
+        let file = made(Layout::Naive, 14);
+        if file.is_in_memory().unwrap() {
+            return;
+        }
+        let mut buffer = [0; SLOT];
+        // Fails if it would have to wait for the disk.
+        let mut at_once = |slot: u64| {
+            let mut into = [io::IoSliceMut::new(&mut buffer)];
+            preadv2(&file.file, &mut into, slot * SLOT_BYTES, ReadWriteFlags::NOWAIT)
+        };
+        file.chill().unwrap();
+        match at_once(20_000) {
+            // Some file systems cannot tell.
+            Err(Errno::OPNOTSUPP) => return,
+            found => assert_eq!(found, Err(Errno::AGAIN), "its page was still there"),
+        }
+        file.warm(&GO).unwrap();
+        assert_eq!(at_once(20_000), Ok(SLOT));
+    }
+
+    #[test]
+    fn stopping_ends_it_and_a_missing_folder_is_named() {
+        let stop = AtomicBool::new(true);
+        let tree = Tree::new(Layout::Naive, 17).unwrap();
+        let stopped = TreeFile::create(&std::env::temp_dir(), tree, &stop);
+        assert!(matches!(stopped, Err(LocalityError::Stopped)));
+        let error = TreeFile::create(Path::new("/no/such/folder"), tree, &GO).unwrap_err();
+        assert!(error.to_string().contains("/no/such/folder"), "{error}");
+    }
+}

@@ -1,0 +1,57 @@
+//! DupTree++ with P = 32: layers from the top, in each a record for every place at its bottom.
+//!
+//! A record holds the nodes on the path from its place upwards, as far as the layer goes, without the
+//! root of the subtree, which the layer above holds. So a path is one record of each layer, and the
+//! root of the whole tree stands nowhere.
+
+use super::{Arrange, EachSlot, LocalityError, Node, Region, layers};
+
+pub(super) struct Records;
+
+/// Layers of a tree with the slot that each begins at.
+fn placed(height: u32) -> impl Iterator<Item = (u32, u32, u64)> {
+    let mut next = 0;
+    layers(height).map(move |(low, top)| {
+        let start = next;
+        next += u64::from(top - low) << (height - low);
+        (low, top, start)
+    })
+}
+
+impl Arrange for Records {
+    fn slots(&self, height: u32) -> u64 {
+        layers(height).map(|(low, top)| u64::from(top - low) << (height - low)).sum()
+    }
+
+    fn path(&self, height: u32, leaf: u64, start: u64, each: &mut dyn FnMut(u32, u64)) {
+        for (low, top, layer) in placed(height) {
+            let record = start + layer + (leaf >> low) * u64::from(top - low);
+            for (at, slot) in (low..top).zip(record..) {
+                each(at, slot);
+            }
+        }
+    }
+
+    /// In each layer a changed node is shown by all records below it: by their ends.
+    fn write(&self, height: u32, leaf: u64, start: u64, out: &mut Vec<Region>) {
+        for (low, top, layer) in placed(height) {
+            let (own, width) = (leaf >> low, u64::from(top - low));
+            let below_highest = 1 << (top - low - 1);
+            let first = own & !(below_highest - 1);
+            for record in first..first + below_highest {
+                let at = start + layer + record * width;
+                let private = (record ^ own).checked_ilog2().map_or(0, |bit| u64::from(bit) + 1);
+                out.push(Region { start: at + private, end: at + width });
+            }
+        }
+    }
+
+    fn nodes(&self, height: u32, _: u64, each: EachSlot<'_>) -> Result<(), LocalityError> {
+        for (low, top) in layers(height) {
+            for record in 0..1_u64 << (height - low) {
+                (low..top).try_for_each(|at| each(Some(Node::above(record << low, at))))?;
+            }
+        }
+        Ok(())
+    }
+}

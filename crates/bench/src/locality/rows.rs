@@ -1,0 +1,249 @@
+//! Rows of MDBX, in order and at random: what the paper's Table 1 says of LevelDB.
+//!
+//! Keys have 16 bytes and values 100, as in LevelDB's own benchmark. Rows are written into an empty
+//! table, 10,000 a commit, each commit durable; what was written in order is then read. The page cache
+//! has whatever it has: all of it, if memory has room.
+
+use super::LocalityError;
+use crate::random::Random;
+use alloy_primitives::Bytes;
+use retrie_db::{Db, OpenOptions};
+use retrie_state::{Direction, KeyRange, KvRead, KvStore, Table};
+use serde::Serialize;
+use std::{
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+/// Rows of a commit.
+const PER_COMMIT: usize = 10_000;
+/// Rows of a range read.
+const PER_SCAN: usize = 1000;
+/// Bytes of a value.
+const VALUE: usize = 100;
+const TABLE: Table = Table::new(1, "Rows");
+
+/// How rows are come by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum RowAccess {
+    /// One by one, by keys in random order.
+    RandomRead,
+    /// As ranges of rising keys.
+    SequentialRead,
+    /// Keys in random order.
+    RandomWrite,
+    /// Rising keys.
+    SequentialWrite,
+}
+
+/// What rows cost.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct RowTimes {
+    /// How they were come by.
+    pub access: RowAccess,
+    /// Number of rows.
+    pub rows: u64,
+    /// Time for all.
+    pub seconds: f64,
+    /// Microseconds of a row on average, commits included.
+    pub mean_us: f64,
+    /// What the paper has for LevelDB, on another machine.
+    pub leveldb_us: f64,
+}
+
+impl RowTimes {
+    fn new(access: RowAccess, rows: u64, time: Duration) -> Self {
+        let seconds = time.as_secs_f64();
+        Self {
+            access,
+            rows,
+            seconds,
+            mean_us: seconds * 1e6 / rows.max(1) as f64,
+            leveldb_us: access.leveldb(),
+        }
+    }
+}
+
+impl RowAccess {
+    /// Its name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::RandomRead => "random read",
+            Self::SequentialRead => "sequential read",
+            Self::RandomWrite => "random write",
+            Self::SequentialWrite => "sequential write",
+        }
+    }
+
+    /// Table 1 of the paper, in microseconds.
+    const fn leveldb(self) -> f64 {
+        match self {
+            Self::RandomRead => 16.677,
+            Self::SequentialRead => 0.476,
+            Self::RandomWrite => 2.460,
+            Self::SequentialWrite => 1.765,
+        }
+    }
+}
+
+/// Writes and reads so many rows, in databases of their own below `folder`.
+///
+/// # Errors
+/// If the database fails, or gives other rows than were written; [`LocalityError::Stopped`].
+pub fn rows(
+    folder: &Path,
+    count: u32,
+    seed: u64,
+    stop: &AtomicBool,
+) -> Result<Vec<RowTimes>, LocalityError> {
+    let in_order: Vec<u32> = (0..count).collect();
+    let mut shuffled = in_order.clone();
+    let mut random = Random::new(seed);
+    // Fisher and Yates.
+    for end in (1..shuffled.len()).rev() {
+        shuffled.swap(end, random.below(end as u64 + 1) as usize);
+    }
+    let (ordered, sequential_write) = write(folder, &in_order, stop)?;
+    let (_, random_write) = write(folder, &shuffled, stop)?;
+    let snapshot = ordered.store.snapshot().of("opening a snapshot")?;
+    let random_read = read(&*snapshot, &shuffled, stop)?;
+    let sequential_read = scan(&*snapshot, count, stop)?;
+    let of = |access, time| RowTimes::new(access, count.into(), time);
+    Ok(vec![
+        of(RowAccess::RandomRead, random_read),
+        of(RowAccess::SequentialRead, sequential_read),
+        of(RowAccess::RandomWrite, random_write),
+        of(RowAccess::SequentialWrite, sequential_write),
+    ])
+}
+
+/// A database that goes with its folder.
+struct Scratch {
+    store: Arc<dyn KvStore>,
+    _folder: tempfile::TempDir,
+}
+
+fn write(
+    folder: &Path,
+    rows: &[u32],
+    stop: &AtomicBool,
+) -> Result<(Scratch, Duration), LocalityError> {
+    let dir = tempfile::Builder::new().prefix("retrie-rows-").tempdir_in(folder);
+    let failed =
+        |source| LocalityError::Io { action: "making a folder in", path: folder.into(), source };
+    let dir = dir.map_err(failed)?;
+    let options = OpenOptions { state_tables: vec![TABLE], ..OpenOptions::default() };
+    let db = Db::create(dir.path(), &options).of("making a database")?;
+    let store = db.state_store();
+    let start = Instant::now();
+    for chunk in rows.chunks(PER_COMMIT) {
+        goes_on(stop)?;
+        let mut txn = store.begin_write().of("opening a write transaction")?;
+        for row in chunk {
+            txn.put(TABLE, &key(*row), &value(*row)).of("writing a row")?;
+        }
+        txn.commit().of("committing")?;
+    }
+    let elapsed = start.elapsed();
+    Ok((Scratch { store, _folder: dir }, elapsed))
+}
+
+fn read(from: &dyn KvRead, rows: &[u32], stop: &AtomicBool) -> Result<Duration, LocalityError> {
+    let start = Instant::now();
+    for chunk in rows.chunks(PER_SCAN) {
+        goes_on(stop)?;
+        for row in chunk {
+            let found = from.get(TABLE, &key(*row)).of("reading a row")?;
+            check(*row, found.as_ref())?;
+        }
+    }
+    Ok(start.elapsed())
+}
+
+fn scan(from: &dyn KvRead, count: u32, stop: &AtomicBool) -> Result<Duration, LocalityError> {
+    let start = Instant::now();
+    for first in (0..count).step_by(PER_SCAN) {
+        goes_on(stop)?;
+        let end = first.saturating_add(PER_SCAN as u32).min(count);
+        let keys = (key(first), key(end));
+        let range = KeyRange { start: &keys.0, end: Some(&keys.1) };
+        let found = from.scan(TABLE, range, Direction::Forward, PER_SCAN).of("reading a range")?;
+        for (at, row) in (first..end).enumerate() {
+            let found = found.get(at).filter(|found| found.0[..] == key(row));
+            check(row, found.map(|found| &found.1))?;
+        }
+    }
+    Ok(start.elapsed())
+}
+
+/// Only the number is looked at, so that checking is next to nothing beside reading.
+fn check(row: u32, found: Option<&Bytes>) -> Result<(), LocalityError> {
+    let is_right = found.is_some_and(|v| v.len() == VALUE && v.starts_with(&row.to_be_bytes()));
+    if is_right { Ok(()) } else { Err(LocalityError::WrongRow { row: row.into() }) }
+}
+
+fn key(row: u32) -> [u8; 16] {
+    u128::from(row).to_be_bytes()
+}
+
+fn value(row: u32) -> [u8; VALUE] {
+    let mut value = [row as u8 | 1; VALUE];
+    value[..4].copy_from_slice(&row.to_be_bytes());
+    value
+}
+
+fn goes_on(stop: &AtomicBool) -> Result<(), LocalityError> {
+    if stop.load(Ordering::Relaxed) { Err(LocalityError::Stopped) } else { Ok(()) }
+}
+
+/// Says what was attempted.
+trait Of<T> {
+    fn of(self, action: &'static str) -> Result<T, LocalityError>;
+}
+
+impl<T, E: std::error::Error + Send + Sync + 'static> Of<T> for Result<T, E> {
+    fn of(self, action: &'static str) -> Result<T, LocalityError> {
+        self.map_err(|source| LocalityError::Rows { action, source: source.into() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_read_as_written_whatever_their_number() {
+        let folder = tempfile::tempdir().unwrap();
+        let stop = AtomicBool::new(false);
+        for count in [1, 1000, 1001] {
+            let times = rows(folder.path(), count, 1, &stop).unwrap();
+            assert_eq!(times.len(), 4);
+            assert!(
+                times.iter().all(|t| t.mean_us > 0.0 && t.rows == u64::from(count)),
+                "{times:?}"
+            );
+        }
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "databases were left");
+        stop.store(true, Ordering::Relaxed);
+        assert!(matches!(rows(folder.path(), 9, 1, &stop), Err(LocalityError::Stopped)));
+    }
+
+    #[test]
+    fn other_rows_are_found_out() {
+        let folder = tempfile::tempdir().unwrap();
+        let stop = AtomicBool::new(false);
+        let (scratch, _) = write(folder.path(), &[0, 1, 3], &stop).unwrap();
+        let snapshot = scratch.store.snapshot().unwrap();
+        assert!(read(&*snapshot, &[3, 0], &stop).is_ok() && scan(&*snapshot, 2, &stop).is_ok());
+        let read = read(&*snapshot, &[2], &stop);
+        assert!(matches!(read, Err(LocalityError::WrongRow { row: 2 })));
+        let scanned = scan(&*snapshot, 4, &stop);
+        assert!(matches!(scanned, Err(LocalityError::WrongRow { row: 2 })));
+        assert!(check(7, Some(&Bytes::from_static(&[0, 0, 0, 7]))).is_err(), "a short value");
+    }
+}

@@ -1,0 +1,142 @@
+//! The backend: the tree over the framework's key-value view.
+
+use super::{
+    apply,
+    cache::{CACHED_BYTES, DupTreeCache, MAX_CACHED_SUBTREES},
+    check,
+    descriptor::{NAME, VERSION},
+    keys::KEYS,
+    layout::Layout,
+    load, prove,
+    subtree::NODES,
+    verify,
+};
+use crate::duptree::hash;
+use alloy_primitives::{B256, Bytes};
+use retrie_state::{
+    Applied, ApplyContext, Backend, BackendStats, BulkSink, Capabilities, Direction, HashId,
+    Identity, KeyRange, NodeRead, NodeWrite, ProofError, StateDelta, StateError, StateKey, Table,
+    Value, flat,
+};
+use std::path::Path;
+
+/// DupTree++ over indexed leaves.
+#[derive(Debug)]
+pub struct DupTree {
+    identity: Identity,
+    layout: Layout,
+    max_cached: usize,
+}
+
+impl DupTree {
+    /// The backend, with its nodes laid out in this way.
+    pub const fn new(layout: Layout) -> Self {
+        Self::with_cache(layout, MAX_CACHED_SUBTREES)
+    }
+
+    /// The same with at most so many subtrees in memory.
+    pub const fn with_cache(layout: Layout, max_cached: usize) -> Self {
+        let plain = Identity::plain(NAME, VERSION, HashId::Blake2b256);
+        let identity = Identity { layout: layout.name(), ..plain };
+        Self { identity, layout, max_cached }
+    }
+}
+
+impl Backend for DupTree {
+    type Cache = DupTreeCache;
+
+    fn identity(&self) -> &Identity {
+        &self.identity
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            proofs: true,
+            absence_proofs: true,
+            state_determined_root: false,
+            ethereum_root: false,
+        }
+    }
+
+    fn tables(&self) -> Vec<Table> {
+        vec![flat::TABLE, KEYS, NODES]
+    }
+
+    fn empty_root(&self) -> B256 {
+        let empty = DupTreeCache::empty();
+        hash::root(empty.shape.height(), &empty.top)
+    }
+
+    fn open(&self, view: &dyn NodeRead, _: Option<&Path>) -> Result<DupTreeCache, StateError> {
+        DupTreeCache::open(view)
+    }
+
+    fn cache_bytes(&self) -> u64 {
+        self.max_cached as u64 * CACHED_BYTES
+    }
+
+    fn apply(
+        &self,
+        context: &ApplyContext<'_>,
+        view: &mut dyn NodeWrite,
+        parent: &DupTreeCache,
+        delta: &StateDelta,
+    ) -> Result<Applied<DupTreeCache>, StateError> {
+        let cache =
+            apply::apply(self.layout, view, parent, context.number, delta, self.max_cached)?;
+        debug_assert!(cache.count() <= self.max_cached);
+        Ok(Applied { root: cache.root(), cache })
+    }
+
+    fn bulk_load(
+        &self,
+        _: u64,
+        entries: &mut dyn Iterator<Item = Result<(StateKey, Value), StateError>>,
+        sink: &mut dyn BulkSink,
+    ) -> Result<B256, StateError> {
+        let meta = load::load(self.layout, entries, sink)?;
+        Ok(hash::root(meta.shape.height(), &meta.top))
+    }
+
+    fn prove(
+        &self,
+        view: &dyn NodeRead,
+        cache: &DupTreeCache,
+        keys: &[StateKey],
+    ) -> Result<Bytes, StateError> {
+        Ok(prove::prove(self.layout, view, cache, keys)?.encode().into())
+    }
+
+    fn verify(
+        &self,
+        root: B256,
+        keys: &[StateKey],
+        proof: &[u8],
+    ) -> Result<Vec<Option<Value>>, ProofError> {
+        verify(root, keys, proof)
+    }
+
+    fn stats(&self, view: &dyn NodeRead, _: &DupTreeCache) -> Result<BackendStats, StateError> {
+        let count = |table: Table| {
+            let rows = view.scan(table, KeyRange::ALL, Direction::Forward)?;
+            rows.map(|row| row.map(|_| 1u64)).sum::<Result<u64, StateError>>()
+        };
+        let (live_keys, keys, nodes) = (count(flat::TABLE)?, count(KEYS)?, count(NODES)?);
+        Ok(BackendStats {
+            tables: vec![(flat::TABLE.name, live_keys), (KEYS.name, keys), (NODES.name, nodes)],
+            live_keys,
+            dead_keys: keys.saturating_sub(live_keys),
+        })
+    }
+
+    fn check(
+        &self,
+        view: &dyn NodeRead,
+        _: &DupTreeCache,
+        root: B256,
+        _: Option<&dyn NodeRead>,
+        report: &mut dyn FnMut(StateError),
+    ) -> Result<(), StateError> {
+        check::check(self.layout, view, DupTreeCache::empty(), root, report)
+    }
+}

@@ -1,0 +1,93 @@
+//! The key table: every key that has a leaf, in key order, with the number of the leaf. Neighbours
+//! in it are the links between leaves.
+
+use super::leaf::{Leaf, Place};
+use alloy_primitives::{Bytes, hex};
+use retrie_state::{
+    Direction, KeyRange, NodeRead, Row, StateError, StateKey, Table, Value, flat,
+    wire::{WireReader, put_varint},
+};
+
+/// Encoded state key to number of its leaf (LEB128), from 1 on.
+pub const KEYS: Table = Table::new(0x50, "DupTreeKeys");
+
+/// The row of a key whose leaf has this number.
+pub(crate) fn row(number: u64) -> Bytes {
+    let mut row = Vec::with_capacity(5);
+    put_varint(&mut row, number);
+    row.into()
+}
+
+/// Key and number of a row.
+///
+/// # Errors
+/// [`StateError::Corrupt`], naming the row.
+pub(crate) fn decode((key, row): &Row) -> Result<(StateKey, u64), StateError> {
+    let key = StateKey::decode(key).ok_or_else(|| {
+        StateError::corrupt(KEYS.name, format!("row {} is not a state key", hex::encode(key)))
+    })?;
+    Ok((key, decode_number(&key, row)?))
+}
+
+fn decode_number(key: &StateKey, row: &[u8]) -> Result<u64, StateError> {
+    let mut reader = WireReader::new(row);
+    match reader.varint() {
+        Ok(number) if number > 0 && reader.is_empty() => Ok(number),
+        _ => Err(StateError::corrupt(KEYS.name, format!("{key}: its row is not a leaf's number"))),
+    }
+}
+
+/// The number of a key's leaf, if it has one.
+pub(crate) fn number(view: &dyn NodeRead, key: &StateKey) -> Result<Option<u64>, StateError> {
+    let row = view.get(KEYS, &key.encode())?;
+    row.map(|row| decode_number(key, &row)).transpose()
+}
+
+/// The last key before `key`, with the number of its leaf; the sentinel's is 0.
+pub(crate) fn before(
+    view: &dyn NodeRead,
+    key: &StateKey,
+) -> Result<(Option<StateKey>, u64), StateError> {
+    let end = key.encode();
+    let range = KeyRange::new(&[], &end);
+    let row = view.scan(KEYS, range, Direction::Backward)?.next().transpose()?;
+    let Some(row) = row else { return Ok((None, 0)) };
+    let (key, number) = decode(&row)?;
+    Ok((Some(key), number))
+}
+
+/// The first key after `key`, or of all.
+pub(crate) fn after(
+    view: &dyn NodeRead,
+    key: Option<&StateKey>,
+) -> Result<Option<StateKey>, StateError> {
+    let mut start = Vec::new();
+    if let Some(key) = key {
+        start.extend_from_slice(&key.encode());
+        start.push(0);
+    }
+    let row = view.scan(KEYS, KeyRange::from(&start), Direction::Forward)?.next().transpose()?;
+    Ok(row.map(|row| decode(&row)).transpose()?.map(|(key, _)| key))
+}
+
+/// The value of a key; the sentinel has none.
+pub(crate) fn value(
+    view: &dyn NodeRead,
+    key: Option<&StateKey>,
+) -> Result<Option<Value>, StateError> {
+    key.map_or(Ok(None), |key| flat::get(view, key))
+}
+
+/// The leaf that speaks for `key`, and its number.
+pub(crate) fn covering(view: &dyn NodeRead, key: &StateKey) -> Result<(u64, Leaf), StateError> {
+    let (own, number) = match number(view, key)? {
+        Some(number) => (Some(*key), number),
+        None => before(view, key)?,
+    };
+    let (value, next) = (value(view, own.as_ref())?, after(view, own.as_ref())?);
+    let leaf = Leaf { key: own, value, next };
+    if leaf.place(key) == Place::Elsewhere {
+        return Err(StateError::corrupt(KEYS.name, format!("no leaf speaks for {key}")));
+    }
+    Ok((number, leaf))
+}

@@ -1,0 +1,89 @@
+//! DupTree++ ("The Locality of Memory Checking", sections 4.1 and 5.1): a dense binary Merkle tree
+//! cut into subtrees of 32 leaves, so that a path lies in few rows. The paper has an array; this is
+//! a map, which also proves absence.
+//!
+//! # Vocabulary
+//!
+//! * **Leaf**: a key, its value or none, and the next key in key order. It speaks for its key, and
+//!   for the gap up to the next one. A key keeps its leaf for ever, deleted or not.
+//! * **Number** of a leaf: its place from the left. New keys take the next numbers, in delta order.
+//! * **Sentinel**: leaf 0, for the gap before the first key.
+//! * **Level**: 0 for leaves, 1 for their parents, up to the **height**, where the **top** is.
+//! * **Subtree**: 32 nodes of a level, its **bottoms**, and what is above them for five levels. It
+//!   belongs to **layer** L if its bottoms are of level 5 L.
+//! * **Empty** node: one without leaves below. Numbers leave no gaps, so these are all on the
+//!   right.
+//! * **Layout**: which rows hold a subtree. Roots and proofs are the same in all of them.
+//!
+//! # How a block goes through
+//!
+//! ```text
+//!  delta -> flat state (values by key)
+//!    '----> key table: new keys take numbers
+//!             '-> leaves to hash: keys that changed, and those before new ones
+//!                   '-> layer 0 -> layer 1 -> .. -> top -> root
+//!                       each subtree loaded, hashed and written once
+//! ```
+//!
+//! # Assumptions
+//!
+//! BLAKE2b-256 is collision resistant. Deltas list every key once, in order.
+//!
+//! # Rooms
+//!
+//! | module | what |
+//! |---|---|
+//! | `leaf`, `hash` | leaves and hashes: what the root is made of |
+//! | `proof`, `verify` | bytes of proofs, and checking them: pure, `no_std` |
+//! | `shape` | how many nodes there are, and where |
+//! | `subtree` | a subtree in memory, hashed along with others |
+//! | `layout` | its rows, in three ways |
+//! | `keys`, `meta` | the key table, and the row that says how large the tree is |
+//! | `cache` | upper subtrees in memory, shared between blocks |
+//! | `apply`, `load`, `prove`, `check` | what the backend does with all these |
+//! | `backend`, `descriptor` | the contract |
+
+mod descriptor;
+mod hash;
+mod leaf;
+mod proof;
+mod verify;
+
+#[cfg(feature = "std")]
+pub use descriptor::DESCRIPTOR;
+pub use descriptor::FORMAT;
+pub use verify::verify;
+
+#[cfg(feature = "std")]
+mod apply;
+#[cfg(feature = "std")]
+mod backend;
+#[cfg(feature = "std")]
+mod cache;
+#[cfg(feature = "std")]
+mod check;
+#[cfg(feature = "std")]
+mod keys;
+#[cfg(feature = "std")]
+mod layout;
+#[cfg(feature = "std")]
+mod load;
+#[cfg(feature = "std")]
+mod meta;
+#[cfg(feature = "std")]
+mod prove;
+#[cfg(feature = "std")]
+mod shape;
+#[cfg(feature = "std")]
+mod subtree;
+
+#[cfg(feature = "std")]
+pub use backend::DupTree;
+#[cfg(feature = "std")]
+pub use cache::{DupTreeCache, MAX_CACHED_SUBTREES};
+#[cfg(feature = "std")]
+pub use keys::KEYS;
+#[cfg(feature = "std")]
+pub use layout::{Layout, UnknownLayout};
+#[cfg(feature = "std")]
+pub use subtree::NODES;

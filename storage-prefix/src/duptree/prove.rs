@@ -1,0 +1,83 @@
+//! Proofs of some keys.
+
+use super::{
+    cache::DupTreeCache,
+    keys::{self, KEYS},
+    layout::Layout,
+    proof::Proof,
+    shape::{LEVELS, Place, WIDTH},
+    subtree::{Nodes, Subtree, level_of},
+};
+use alloy_primitives::B256;
+use rayon::prelude::*;
+use retrie_state::{NodeRead, StateError, StateKey};
+use std::{collections::BTreeMap, sync::Arc};
+
+/// Keys, or subtrees, that one thread takes at a time.
+const CHUNK: usize = 16;
+
+/// The proof of `keys` in the state that `view` and `cache` show.
+pub(crate) fn prove(
+    layout: Layout,
+    view: &dyn NodeRead,
+    cache: &DupTreeCache,
+    keys: &[StateKey],
+) -> Result<Proof, StateError> {
+    let leaves = keys
+        .par_iter()
+        .with_min_len(CHUNK)
+        .map(|key| keys::covering(view, key))
+        .collect::<Result<BTreeMap<_, _>, _>>()?;
+    if let Some((number, _)) = leaves.range(cache.shape.leaves..).next() {
+        let what = format!("a key has leaf {number} of {}", cache.shape.leaves);
+        return Err(StateError::corrupt(KEYS.name, what));
+    }
+    let height = cache.shape.height();
+    let mut numbers: Vec<u64> = leaves.keys().copied().collect();
+    let leaves = leaves.into_iter().collect();
+    if numbers.is_empty() {
+        return Ok(Proof { height, leaves, hashes: vec![cache.top] });
+    }
+    let mut hashes = Vec::new();
+    for layer in 0..cache.shape.layers() {
+        let groups: Vec<&[u64]> = numbers.chunk_by(|a, b| a / WIDTH == b / WIDTH).collect();
+        let found = groups
+            .par_iter()
+            .with_min_len(CHUNK)
+            .map(|group| siblings(layout, view, cache, layer, group))
+            .collect::<Result<Vec<_>, _>>()?;
+        for level in 0..LEVELS.min(height - layer * LEVELS) {
+            let of_level = found.iter().flatten().filter(|(at, _)| *at == level);
+            hashes.extend(of_level.map(|(_, hash)| *hash));
+        }
+        numbers = groups.iter().filter_map(|group| Some(group.first()? / WIDTH)).collect();
+    }
+    Ok(Proof { height, leaves, hashes })
+}
+
+/// The siblings, by level above the bottoms, of the paths from bottoms of one subtree that have
+/// these numbers.
+fn siblings(
+    layout: Layout,
+    view: &dyn NodeRead,
+    cache: &DupTreeCache,
+    layer: u8,
+    numbers: &[u64],
+) -> Result<Vec<(u8, B256)>, StateError> {
+    let index = numbers.first().map_or(0, |first| first / WIDTH);
+    let place = Place { layer, index };
+    let paths = Nodes::paths(numbers.iter().fold(0, |set, number| set | 1 << (number % WIDTH)));
+    let found = |subtree: &Subtree| {
+        let siblings = paths.siblings().iter();
+        siblings.map(|node| Ok((level_of(node), *subtree.need(node)?))).collect()
+    };
+    match cache.subtree(place).map(Arc::as_ref) {
+        Some(subtree) if subtree.knows(paths.siblings()) => found(subtree),
+        cached => {
+            let new = || Subtree::new(place.level(), cache.shape.filled(place));
+            let mut subtree = cached.cloned().unwrap_or_else(new);
+            layout.load_siblings(view, place, paths, &mut subtree)?;
+            found(&subtree)
+        }
+    }
+}

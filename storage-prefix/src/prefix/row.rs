@@ -1,0 +1,367 @@
+//! The rows beside those of the tries: blocks, what they superseded, and keys that are gone.
+//!
+//! | table | key | row |
+//! |---|---|---|
+//! | [`ACCOUNT_NODES`] | path and version | a branch of the account trie ([`trie::row`]) |
+//! | [`STORAGE_NODES`] | address, path and version | root or branch of a storage trie |
+//! | [`BLOCKS`] | number (8, BE) | state root, root of the account trie ([`trie::row::encode_root`]; nothing if it is empty) |
+//! | [`SUPERSEDED`] | number (8, BE), part (4, BE) | a [`List`] |
+//! | [`GONE`] | state key | the last block that deleted it (8, BE) |
+//!
+//! [`trie::row`]: retrie_storage_mpt::trie::row
+//! [`trie::row::encode_root`]: retrie_storage_mpt::trie::row::encode_root
+
+use alloy_primitives::{Address, B256, Bytes};
+use alloy_trie::Nibbles;
+use retrie_state::{
+    KeyRange, NodeRead, StateError, StateKey, Table,
+    wire::{WireReader, put_varint},
+};
+use retrie_storage_mpt::{
+    Trie, TrieHash,
+    trie::{Link, Place, row},
+};
+
+/// Branches of the account trie, every version.
+pub const ACCOUNT_NODES: Table = Table::new(0x30, "PrefixAccountNodes");
+/// Roots and branches of storage tries, every version.
+pub const STORAGE_NODES: Table = Table::new(0x31, "PrefixStorageNodes");
+/// The state of each block that is kept.
+pub const BLOCKS: Table = Table::new(0x32, "PrefixBlocks");
+/// What no state from a block on needs any more, by that block.
+pub const SUPERSEDED: Table = Table::new(0x33, "PrefixSuperseded");
+/// Keys without a value that had one in a block that is kept.
+pub const GONE: Table = Table::new(0x34, "PrefixGone");
+
+/// Where the rows of a trie are: that of the storage of `trie`, or the account trie.
+pub(super) fn place(trie: Option<Address>) -> Place {
+    match trie {
+        None => Place::new(ACCOUNT_NODES, &[]),
+        Some(address) => Place::new(STORAGE_NODES, address.as_slice()),
+    }
+}
+
+/// The key of a block's row.
+pub(super) const fn block_key(number: u64) -> [u8; 8] {
+    number.to_be_bytes()
+}
+
+/// The number in the key of a block's row, or at its head.
+pub(super) fn block_number(table: Table, key: &[u8]) -> Result<u64, StateError> {
+    let number = key.first_chunk().map(|number| u64::from_be_bytes(*number));
+    number.ok_or_else(|| StateError::corrupt(table.name, "a key is not a block number"))
+}
+
+/// The row of a block whose account trie this is.
+pub(super) fn encode_block(accounts: &Trie<u64>) -> Bytes {
+    let root = row::encode_root(accounts.root()).unwrap_or_default();
+    [accounts.hash().as_slice(), &root].concat().into()
+}
+
+/// The state root and the account trie of block `number`.
+pub(super) fn decode_block(number: u64, stored: &Bytes) -> Result<(B256, Trie<u64>), StateError> {
+    let corrupt =
+        |what: &str| StateError::corrupt(BLOCKS.name, format!("the row of block {number} {what}"));
+    let malformed = || corrupt("is malformed");
+    if stored.len() < 32 {
+        return Err(malformed());
+    }
+    let (hash, root) = (B256::from_slice(&stored[..32]), stored.slice(32..));
+    if root.is_empty() {
+        let empty = Trie::empty(TrieHash::Keccak256);
+        return if empty.hash() == hash { Ok((hash, empty)) } else { Err(malformed()) };
+    }
+    let link: Link<u64> = row::decode_root(&root).ok_or_else(malformed)?;
+    let stamp = match &link {
+        Link::Branch(link) => link.stamp(),
+        Link::Leaf(leaf) => leaf.stamp(),
+        Link::Unresolved(_) => return Err(malformed()),
+    };
+    if stamp > number {
+        return Err(corrupt("leads to a row newer than itself"));
+    }
+    let trie = Trie::from_root(Some(link));
+    if trie.hash() == hash { Ok((hash, trie)) } else { Err(corrupt("has not its state root")) }
+}
+
+/// The block that deleted `key` last, if its value was in a block that is kept.
+pub(super) fn gone_at(view: &dyn NodeRead, key: &StateKey) -> Result<Option<u64>, StateError> {
+    let Some(stored) = view.get(GONE, &key.encode())? else { return Ok(None) };
+    let number = stored[..].try_into().map(u64::from_be_bytes);
+    number.map(Some).map_err(|_| StateError::corrupt(GONE.name, format!("malformed row of {key}")))
+}
+
+/// Something that a block left behind: no state from it on needs it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Superseded {
+    /// The row of a branch, by trie, path and version.
+    Branch(Option<Address>, Nibbles, u64),
+    /// The row of the root of a storage trie.
+    Root(Address, u64),
+    /// A key without a value.
+    Key(StateKey),
+}
+
+impl Superseded {
+    /// Table and key of its row, before any layout.
+    pub(super) fn row_key(&self) -> (Table, Vec<u8>) {
+        match self {
+            Self::Branch(trie, path, version) => {
+                let place = place(*trie);
+                (place.table(), row::branch_key(place.prefix(), path, *version))
+            }
+            Self::Root(address, version) => {
+                (STORAGE_NODES, row::root_key(address.as_slice(), *version))
+            }
+            Self::Key(key) => (GONE, key.encode().to_vec()),
+        }
+    }
+
+    const fn trie(&self) -> Option<Address> {
+        match self {
+            Self::Branch(trie, ..) => *trie,
+            Self::Root(address, _) => Some(*address),
+            Self::Key(_) => None,
+        }
+    }
+}
+
+/// Bytes of a list after which the next one begins, so that one is a page on disk and little work.
+const LIST_BYTES: usize = 3_900;
+
+const BRANCH: u8 = 0;
+const ROOT: u8 = 1;
+const KEY: u8 = 2;
+const ADDRESS: u8 = 3;
+
+/// What a block superseded, in lists of about a page.
+///
+/// A list is a sequence of entries, which begin with a byte: 3 and an address: the entries that follow
+/// are of its storage trie (those before the first are of the account trie); 0, nibbles shared with
+/// the path of the entry before, nibbles beyond these and their number, age: a branch; 1, age: the
+/// root of the storage trie; 2, length, state key: a key that is gone. The age is the block's number
+/// less the row's version. Numbers are LEB128, nibbles a byte each.
+#[derive(Debug, Default)]
+pub(super) struct Lists {
+    block: u64,
+    done: Vec<Bytes>,
+    open: Vec<u8>,
+    trie: Option<Address>,
+    path: Nibbles,
+}
+
+impl Lists {
+    /// No list yet of block `block`.
+    pub(super) fn of(block: u64) -> Self {
+        Self { block, ..Self::default() }
+    }
+
+    /// Adds an entry.
+    pub(super) fn add(&mut self, entry: &Superseded) {
+        if self.open.len() >= LIST_BYTES {
+            self.close();
+        }
+        if let (Some(address), true) = (entry.trie(), entry.trie() != self.trie) {
+            self.open.push(ADDRESS);
+            self.open.extend_from_slice(address.as_slice());
+            (self.trie, self.path) = (Some(address), Nibbles::new());
+        }
+        let block = self.block;
+        let age = |version: u64| block.saturating_sub(version);
+        match entry {
+            Superseded::Branch(_, path, version) => {
+                let shared = path.common_prefix_length(&self.path);
+                self.open.extend([BRANCH, shared as u8, (path.len() - shared) as u8]);
+                self.open.extend(path.slice(shared..).iter());
+                put_varint(&mut self.open, age(*version));
+                self.path = *path;
+            }
+            Superseded::Root(_, version) => {
+                self.open.push(ROOT);
+                put_varint(&mut self.open, age(*version));
+            }
+            Superseded::Key(key) => {
+                let key = key.encode();
+                self.open.extend([KEY, key.len() as u8]);
+                self.open.extend_from_slice(&key);
+            }
+        }
+    }
+
+    fn close(&mut self) {
+        if !self.open.is_empty() {
+            self.done.push(std::mem::take(&mut self.open).into());
+        }
+        (self.trie, self.path) = (None, Nibbles::new());
+    }
+
+    /// The lists with their keys.
+    pub(super) fn finish(mut self) -> impl Iterator<Item = ([u8; 12], Bytes)> {
+        self.close();
+        let block = self.block;
+        (0u32..).zip(self.done).map(move |(part, list)| (list_key(block, part), list))
+    }
+}
+
+fn list_key(block: u64, part: u32) -> [u8; 12] {
+    let mut key = [0; 12];
+    key[..8].copy_from_slice(&block.to_be_bytes());
+    key[8..].copy_from_slice(&part.to_be_bytes());
+    key
+}
+
+/// The entries of a list that block `block` left.
+pub(super) fn decode_list(block: u64, list: &[u8]) -> Result<Vec<Superseded>, StateError> {
+    let malformed =
+        || StateError::corrupt(SUPERSEDED.name, format!("a list of block {block} is malformed"));
+    let (mut rest, mut entries) = (WireReader::new(list), Vec::new());
+    let (mut trie, mut path) = (None, Nibbles::new());
+    while !rest.is_empty() {
+        entries.extend(entry(&mut rest, block, &mut trie, &mut path).ok_or_else(malformed)?);
+    }
+    Ok(entries)
+}
+
+/// The next entry: `Some(None)` is an address, which is then `trie`; `None` if it is malformed.
+fn entry(
+    rest: &mut WireReader<'_>,
+    block: u64,
+    trie: &mut Option<Address>,
+    path: &mut Nibbles,
+) -> Option<Option<Superseded>> {
+    let version = |rest: &mut WireReader<'_>| block.checked_sub(rest.varint().ok()?);
+    Some(Some(match rest.u8().ok()? {
+        ADDRESS => {
+            *trie = Some(Address::from_slice(rest.take(20).ok()?));
+            *path = Nibbles::new();
+            return Some(None);
+        }
+        BRANCH => {
+            let (shared, more) = (usize::from(rest.u8().ok()?), usize::from(rest.u8().ok()?));
+            let nibbles = rest.take(more).ok()?;
+            let is_path = shared <= path.len()
+                && shared + more < 64
+                && nibbles.iter().all(|nibble| *nibble <= 0x0f);
+            if !is_path {
+                return None;
+            }
+            *path = path.slice(..shared).join(&Nibbles::from_nibbles_unchecked(nibbles));
+            Superseded::Branch(*trie, *path, version(rest)?)
+        }
+        ROOT => Superseded::Root((*trie)?, version(rest)?),
+        KEY => {
+            let len = usize::from(rest.u8().ok()?);
+            Superseded::Key(StateKey::decode(rest.take(len).ok()?)?)
+        }
+        _ => return None,
+    }))
+}
+
+/// The range of the lists of blocks up to `last`.
+pub(super) fn lists_up_to(last: u64, end: &mut [u8; 8]) -> KeyRange<'_> {
+    *end = last.saturating_add(1).to_be_bytes();
+    KeyRange::new(&[], &end[..])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entries() -> Vec<Superseded> {
+        let path = |nibbles: &[u8]| Nibbles::from_nibbles(nibbles);
+        let (one, two) = (Address::repeat_byte(1), Address::repeat_byte(2));
+        vec![
+            Superseded::Branch(None, path(&[1, 2, 3]), 7),
+            Superseded::Branch(None, path(&[1, 2]), 300),
+            Superseded::Branch(None, path(&[]), 299),
+            Superseded::Branch(Some(one), path(&[1, 2]), 0),
+            Superseded::Root(one, 12),
+            Superseded::Root(two, 13),
+            Superseded::Key(StateKey::Account(one)),
+            Superseded::Key(StateKey::Slot(two, B256::repeat_byte(9))),
+        ]
+    }
+
+    fn read(lists: Lists) -> Vec<Superseded> {
+        let block = lists.block;
+        let lists = lists.finish().flat_map(|(_, list)| decode_list(block, &list).unwrap());
+        lists.collect()
+    }
+
+    #[test]
+    fn lists_say_what_was_added() {
+        let mut lists = Lists::of(300);
+        entries().iter().for_each(|entry| lists.add(entry));
+        assert_eq!(read(lists), entries());
+        assert_eq!(Lists::of(300).finish().count(), 0);
+    }
+
+    #[test]
+    fn many_entries_make_many_lists_each_readable_by_itself() {
+        let of = |n: u16| {
+            let nibbles: Vec<u8> = n.to_be_bytes().iter().flat_map(|b| [b >> 4, b & 15]).collect();
+            Superseded::Branch(
+                Some(Address::repeat_byte((n >> 10) as u8)),
+                Nibbles::from_nibbles(nibbles),
+                5,
+            )
+        };
+        let all: Vec<_> = (0..5_000).map(of).collect();
+        let mut lists = Lists::of(9);
+        all.iter().for_each(|entry| lists.add(entry));
+        let parts: Vec<_> = lists.finish().collect();
+        assert!(parts.len() > 5 && parts.is_sorted_by(|a, b| a.0 < b.0));
+        assert!(parts.iter().all(|(_, list)| list.len() < LIST_BYTES + 100));
+        let found: Vec<_> =
+            parts.iter().flat_map(|(_, list)| decode_list(9, list).unwrap()).collect();
+        assert!(found == all);
+    }
+
+    #[test]
+    fn damaged_lists_are_refused() {
+        let mut lists = Lists::of(300);
+        entries().iter().for_each(|entry| lists.add(entry));
+        let (_, list) = lists.finish().next().unwrap();
+        for len in 0..list.len() {
+            // At the end of an entry a list is whole.
+            if let Ok(read) = decode_list(300, &list[..len]) {
+                assert_eq!(read, entries()[..read.len()]);
+            }
+        }
+        for wrong in
+            [&[4][..], &[ROOT, 0], &[BRANCH, 1, 0, 0], &[BRANCH, 0, 1, 16, 0], &[BRANCH, 0, 64]]
+        {
+            assert!(decode_list(300, wrong).is_err(), "{wrong:?}");
+        }
+        // Older than any block.
+        assert!(decode_list(5, &[BRANCH, 0, 0, 6]).is_err());
+        assert!(decode_list(5, &[BRANCH, 0, 0, 0x85, 0]).is_err(), "a number has one form");
+    }
+
+    #[test]
+    fn rows_of_blocks_are_checked() {
+        let empty = Trie::<u64>::empty(TrieHash::Keccak256);
+        let row = encode_block(&empty);
+        assert_eq!(row.len(), 32);
+        assert!(decode_block(3, &row).unwrap().1.is_empty());
+        let link = Link::Leaf(std::sync::Arc::new(retrie_storage_mpt::trie::Leaf::new(
+            B256::repeat_byte(4),
+            vec![1, 2].into(),
+            5,
+        )));
+        let trie = Trie::from_root(Some(link));
+        let row = encode_block(&trie);
+        assert_eq!(decode_block(5, &row).unwrap().0, trie.hash());
+        let newer = decode_block(4, &row).unwrap_err().to_string();
+        assert!(newer.contains("block 4 leads to a row newer"), "{newer}");
+        for at in 0..row.len() {
+            let mut damaged = row.to_vec();
+            damaged[at] ^= 1;
+            if let Ok((_, read)) = decode_block(5, &damaged.into()) {
+                // The stamp of a leaf is no part of the hash.
+                assert_eq!((read.hash(), at), (trie.hash(), 65));
+            }
+        }
+        assert!(decode_block(5, &row.slice(..31)).is_err());
+    }
+}

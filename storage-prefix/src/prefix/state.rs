@@ -1,0 +1,205 @@
+//! The tries of one block, new or old, and reading them.
+
+use super::{
+    layout::{LaidOut, Layout},
+    row::place,
+};
+use alloy_primitives::{Address, B256};
+use alloy_trie::{Nibbles, nodes::RlpNode};
+use retrie_state::{Account, NodeRead, StateError, StateKey, Value};
+use retrie_storage_mpt::{
+    Trie, TrieHash,
+    ethereum::{self, Upper},
+    leaf,
+    trie::{Branch, BranchLink, Link, NodeSource, Rows},
+};
+use std::sync::Arc;
+
+/// The state of one block.
+#[derive(Clone, Debug)]
+pub struct State {
+    /// Number of the block.
+    pub(super) block: u64,
+    /// Whether it is older than the view that it is read from: then values come from the tries.
+    pub(super) is_old: bool,
+    pub(super) tries: Upper<u64>,
+}
+
+impl State {
+    /// It, on rows of this layout in `view`.
+    pub(super) const fn on<'a>(&'a self, view: &'a dyn NodeRead, layout: Layout) -> Tries<'a> {
+        Tries { state: self, view, layout }
+    }
+}
+
+/// The rows of a trie, wherever the layout has put them.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Source<'a> {
+    view: View<'a>,
+    trie: Option<Address>,
+}
+
+#[derive(Clone, Copy)]
+struct View<'a>(&'a dyn NodeRead, Layout);
+
+impl std::fmt::Debug for View<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("View").field(&self.1).finish()
+    }
+}
+
+impl<'a> Source<'a> {
+    pub(super) const fn new(view: &'a dyn NodeRead, layout: Layout, trie: Option<Address>) -> Self {
+        Self { view: View(view, layout), trie }
+    }
+
+    fn with<T>(&self, read: impl FnOnce(Rows<'_, u64>) -> T) -> T {
+        let View(view, layout) = self.view;
+        if layout.is_plain() {
+            read(Rows::new(view, place(self.trie)))
+        } else {
+            read(Rows::new(&LaidOut::new(view, layout), place(self.trie)))
+        }
+    }
+
+    /// The storage trie whose root's row has this version, and which has this root.
+    pub(super) fn storage(&self, root: B256, version: u64) -> Result<Trie<u64>, StateError> {
+        let corrupt = |what: &str| {
+            let of = self.trie.unwrap_or_default();
+            let what = format!("{what} the root of the storage of {of} in version {version}");
+            StateError::corrupt(place(self.trie).table().name, what)
+        };
+        let trie = self.with(|rows| rows.trie(version))?.ok_or_else(|| corrupt("no row for"))?;
+        if trie.hash() == root { Ok(trie) } else { Err(corrupt("another hash has")) }
+    }
+}
+
+impl NodeSource for Source<'_> {
+    type Stamp = u64;
+
+    fn load(&self, path: &Nibbles, link: &BranchLink<u64>) -> Result<Arc<Branch<u64>>, StateError> {
+        self.with(|rows| rows.load(path, link))
+    }
+
+    fn resolve(&self, path: &Nibbles, reference: &RlpNode) -> Result<Link<u64>, StateError> {
+        self.with(|rows| rows.resolve(path, reference))
+    }
+
+    fn keep(&self, path: &Nibbles, branch: &Branch<u64>) -> bool {
+        self.with(|rows| rows.keep(path, branch))
+    }
+}
+
+/// An account as its leaf has it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Found {
+    pub(super) account: Account,
+    pub(super) storage_root: B256,
+    /// Version of the row of its storage trie's root; 0 if that is empty.
+    pub(super) version: u64,
+}
+
+/// The tries of one block, for reading.
+#[derive(Clone, Copy)]
+pub(super) struct Tries<'a> {
+    pub(super) state: &'a State,
+    view: &'a dyn NodeRead,
+    layout: Layout,
+}
+
+impl<'a> Tries<'a> {
+    pub(super) const fn source(&self, trie: Option<Address>) -> Source<'a> {
+        Source::new(self.view, self.layout, trie)
+    }
+
+    /// The account at `address`.
+    pub(super) fn account(&self, address: &Address) -> Result<Option<Found>, StateError> {
+        let key = TrieHash::Keccak256.hash(address);
+        let leaf = self.state.tries.accounts().leaf(&self.source(None), &key)?;
+        let Some(leaf) = leaf else { return Ok(None) };
+        let decoded = leaf::decode_account(leaf.value());
+        let (account, storage_root) = decoded.ok_or_else(|| {
+            let what = format!("the leaf of account {address} is malformed");
+            StateError::corrupt("account trie", what)
+        })?;
+        Ok(Some(Found { account, storage_root, version: leaf.stamp() }))
+    }
+
+    /// The storage trie of an account.
+    pub(super) fn storage_of(
+        &self,
+        address: &Address,
+        root: B256,
+        version: u64,
+    ) -> Result<Trie<u64>, StateError> {
+        let empty = Trie::empty(TrieHash::Keccak256);
+        if root == empty.hash() {
+            return Ok(empty);
+        }
+        if let Some(trie) = self.state.tries.storage(address) {
+            return Ok(trie.clone());
+        }
+        self.source(Some(*address)).storage(root, version)
+    }
+}
+
+impl<'a> ethereum::Tries for Tries<'a> {
+    type Stamp = u64;
+    type Source = Source<'a>;
+
+    fn hash(&self) -> TrieHash {
+        TrieHash::Keccak256
+    }
+
+    fn accounts(&self) -> (Trie<u64>, Source<'a>) {
+        (self.state.tries.accounts().clone(), self.source(None))
+    }
+
+    fn storage(
+        &self,
+        address: &Address,
+        root: B256,
+        version: u64,
+    ) -> Result<(Trie<u64>, Source<'a>), StateError> {
+        Ok((self.storage_of(address, root, version)?, self.source(Some(*address))))
+    }
+}
+
+/// Reads many keys of one state from its tries; those of one account in a row cost one way to it.
+pub(super) struct Reader<'a> {
+    tries: Tries<'a>,
+    last: Option<(Address, Option<Found>, Option<Trie<u64>>)>,
+}
+
+impl<'a> Reader<'a> {
+    pub(super) const fn new(tries: Tries<'a>) -> Self {
+        Self { tries, last: None }
+    }
+
+    /// The value of `key`.
+    pub(super) fn get(&mut self, key: &StateKey) -> Result<Option<Value>, StateError> {
+        let address = key.address();
+        let last = match &mut self.last {
+            Some(last) if last.0 == *address => last,
+            last => last.insert((*address, self.tries.account(address)?, None)),
+        };
+        let Some(found) = last.1 else { return Ok(None) };
+        let StateKey::Slot(_, slot) = key else { return Ok(Some(found.account.encode())) };
+        let storage = match &mut last.2 {
+            Some(storage) => storage,
+            none => {
+                let Found { storage_root, version, .. } = found;
+                none.insert(self.tries.storage_of(address, storage_root, version)?)
+            }
+        };
+        let source = self.tries.source(Some(*address));
+        let leaf = storage.leaf(&source, &TrieHash::Keccak256.hash(slot))?;
+        let value = leaf.map(|leaf| {
+            leaf::decode_slot_value(leaf.value()).ok_or_else(|| {
+                let what = format!("the leaf of slot {slot} of {address} is malformed");
+                StateError::corrupt("storage trie", what)
+            })
+        });
+        value.transpose()
+    }
+}

@@ -1,0 +1,389 @@
+//! A view in memory, stores of each layout, and a model of the tree by its definition: it shares
+//! nothing with the crate but BLAKE2b.
+#![allow(dead_code, missing_docs, unreachable_pub)]
+
+use alloy_primitives::{Address, B256, Bytes, U256};
+use rand::{Rng, rngs::StdRng};
+use retrie_state::{
+    ApplyContext, Backend, BulkSink, DeltaBuilder, Direction, Jobs, KeyRange, NodeRead, NodeWrite,
+    Rows, StateDelta, StateError, StateKey, Table, Value, blake2b,
+};
+use retrie_storage_prefix::duptree::{DupTree, DupTreeCache, Layout};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
+};
+
+/// Rows in memory. It insists on right previous values, and counts reads and writes of a table.
+#[derive(Debug, Default)]
+pub struct View {
+    pub tables: BTreeMap<Table, BTreeMap<Vec<u8>, Bytes>>,
+    /// Rows that `get` was asked for, by table id.
+    pub gets: [AtomicU64; 3],
+    pub scans: [AtomicU64; 3],
+    pub writes: [u64; 3],
+    /// Whether previous values may be wrong, as those of damaged rows are.
+    pub lenient: bool,
+}
+
+impl Clone for View {
+    fn clone(&self) -> Self {
+        Self { tables: self.tables.clone(), ..Self::default() }
+    }
+}
+
+fn counter(table: Table) -> usize {
+    match table.id {
+        0x50 => 1,
+        0x51 => 2,
+        _ => 0,
+    }
+}
+
+impl View {
+    fn set(&mut self, table: Table, key: &[u8], value: Option<Bytes>) -> Option<Bytes> {
+        self.writes[counter(table)] += 1;
+        let rows = self.tables.entry(table).or_default();
+        match value {
+            Some(value) => rows.insert(key.to_vec(), value),
+            None => rows.remove(key),
+        }
+    }
+
+    /// Without the tables that are empty.
+    pub fn filled(&self) -> BTreeMap<Table, BTreeMap<Vec<u8>, Bytes>> {
+        self.tables.clone().into_iter().filter(|(_, rows)| !rows.is_empty()).collect()
+    }
+}
+
+impl NodeRead for View {
+    fn get(&self, table: Table, key: &[u8]) -> Result<Option<Bytes>, StateError> {
+        self.gets[counter(table)].fetch_add(1, Relaxed);
+        Ok(self.tables.get(&table).and_then(|rows| rows.get(key).cloned()))
+    }
+
+    fn scan<'a>(
+        &'a self,
+        table: Table,
+        range: KeyRange<'_>,
+        direction: Direction,
+    ) -> Result<Rows<'a>, StateError> {
+        self.scans[counter(table)].fetch_add(1, Relaxed);
+        let Some(rows) = self.tables.get(&table) else { return Ok(Box::new(std::iter::empty())) };
+        let start = range.start.to_vec();
+        let rows = match range.end {
+            Some(end) => rows.range(start..end.to_vec()),
+            None => rows.range(start..),
+        };
+        let row = |(key, value): (&Vec<u8>, &Bytes)| Ok((key.clone().into(), value.clone()));
+        Ok(match direction {
+            Direction::Forward => Box::new(rows.map(row)),
+            Direction::Backward => Box::new(rows.rev().map(row)),
+        })
+    }
+}
+
+impl NodeWrite for View {
+    fn put(&mut self, table: Table, key: &[u8], value: Bytes) -> Result<(), StateError> {
+        self.set(table, key, Some(value));
+        Ok(())
+    }
+
+    fn delete(&mut self, table: Table, key: &[u8]) -> Result<(), StateError> {
+        self.set(table, key, None);
+        Ok(())
+    }
+
+    fn replace(
+        &mut self,
+        table: Table,
+        key: &[u8],
+        previous: Option<Bytes>,
+        next: Option<Bytes>,
+    ) -> Result<(), StateError> {
+        let stored = self.set(table, key, next);
+        let is_right = self.lenient || stored == previous;
+        assert!(is_right, "previous value of {} {key:02x?}", table.name);
+        Ok(())
+    }
+
+    fn publish_file(&mut self, _: &str) -> Result<(), StateError> {
+        unreachable!("no files")
+    }
+
+    fn retire_file(&mut self, _: &str) -> Result<(), StateError> {
+        unreachable!("no files")
+    }
+
+    fn as_read(&self) -> &dyn NodeRead {
+        self
+    }
+}
+
+impl BulkSink for View {
+    fn put(&mut self, table: Table, key: &[u8], value: &[u8]) -> Result<(), StateError> {
+        let rows = self.tables.entry(table).or_default();
+        assert!(rows.last_key_value().is_none_or(|(last, _)| &last[..] < key), "out of order");
+        rows.insert(key.to_vec(), Bytes::copy_from_slice(value));
+        Ok(())
+    }
+
+    fn put_unordered(&mut self, table: Table, key: &[u8], value: &[u8]) -> Result<(), StateError> {
+        let stored = self.set(table, key, Some(Bytes::copy_from_slice(value)));
+        assert_eq!(stored, None, "a row comes twice: {key:02x?}");
+        Ok(())
+    }
+}
+
+pub type Values = BTreeMap<StateKey, Value>;
+
+/// The tree by its definition.
+#[derive(Clone, Debug, Default)]
+pub struct Model {
+    /// Keys by number of their leaf, from 1 on.
+    pub keys: Vec<StateKey>,
+    pub values: Values,
+}
+
+/// A leaf, or what passes for one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Shown {
+    pub number: u64,
+    /// `None`: the first.
+    pub key: Option<Vec<u8>>,
+    pub value: Option<Vec<u8>>,
+    /// `None`: the last.
+    pub next: Option<Vec<u8>>,
+}
+
+pub fn hash(parts: &[&[u8]]) -> B256 {
+    blake2b::hash(parts)
+}
+
+pub fn varint(mut number: u64) -> Vec<u8> {
+    let mut out = Vec::new();
+    loop {
+        let byte = (number % 128) as u8;
+        number /= 128;
+        if number == 0 {
+            out.push(byte);
+            return out;
+        }
+        out.push(byte + 128);
+    }
+}
+
+impl Shown {
+    /// The bytes that are hashed.
+    pub fn bytes(&self) -> Vec<u8> {
+        let key = |key: &Option<Vec<u8>>| key.clone().unwrap_or_else(|| vec![2]);
+        let value = match &self.value {
+            None => vec![0],
+            Some(value) => [varint(value.len() as u64 + 1), value.clone()].concat(),
+        };
+        [key(&self.key), value, key(&self.next)].concat()
+    }
+}
+
+/// A proof in parts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Parts {
+    pub height: u8,
+    pub leaves: Vec<Shown>,
+    pub hashes: Vec<B256>,
+}
+
+impl Parts {
+    pub fn bytes(&self) -> Vec<u8> {
+        let mut out = vec![self.height];
+        out.extend(varint(self.leaves.len() as u64));
+        for leaf in &self.leaves {
+            out.extend(varint(leaf.number));
+            out.extend(leaf.bytes());
+        }
+        out.extend(self.hashes.iter().flatten());
+        out
+    }
+}
+
+impl Model {
+    pub fn apply(&mut self, delta: &StateDelta) {
+        for change in delta.changes() {
+            match &change.next {
+                Some(value) => {
+                    if !self.keys.contains(&change.key) {
+                        self.keys.push(change.key);
+                    }
+                    self.values.insert(change.key, value.clone());
+                }
+                None => drop(self.values.remove(&change.key)),
+            }
+        }
+    }
+
+    pub fn leaves(&self) -> u64 {
+        self.keys.len() as u64 + 1
+    }
+
+    pub fn height(&self) -> u8 {
+        (0..64).find(|height| 1 << height >= self.leaves()).unwrap()
+    }
+
+    /// The leaf of this number.
+    pub fn leaf(&self, number: u64) -> Shown {
+        let key = number.checked_sub(1).map(|at| self.keys[at as usize]);
+        let next = self.keys.iter().filter(|other| key.is_none_or(|key| **other > key)).min();
+        let bytes = |key: StateKey| key.encode().to_vec();
+        let value = key.and_then(|key| self.values.get(&key)).map(|value| value.to_vec());
+        Shown { number, key: key.map(bytes), value, next: next.copied().map(bytes) }
+    }
+
+    pub fn node(&self, leaves: &[B256], level: u8, index: u64) -> B256 {
+        if level == 0 {
+            return leaves.get(index as usize).copied().unwrap_or_else(|| hash(&[&[2]]));
+        }
+        if index << level >= leaves.len() as u64 {
+            let below = self.node(leaves, level - 1, u64::MAX >> 1 >> (level - 1));
+            return hash(&[&[1], &below[..], &below[..]]);
+        }
+        let [left, right] = [0, 1].map(|side| self.node(leaves, level - 1, 2 * index + side));
+        hash(&[&[1], &left[..], &right[..]])
+    }
+
+    /// Hashes of all leaves.
+    pub fn hashes(&self) -> Vec<B256> {
+        let mut sorted: Vec<_> = self.keys.iter().collect();
+        sorted.sort_unstable();
+        (0..self.leaves())
+            .map(|number| {
+                let key = number.checked_sub(1).map(|at| self.keys[at as usize]);
+                let next = sorted.partition_point(|other| key.is_some_and(|key| **other <= key));
+                let shown = Shown {
+                    number,
+                    key: key.map(|key| key.encode().to_vec()),
+                    value: key.and_then(|key| self.values.get(&key)).map(|value| value.to_vec()),
+                    next: sorted.get(next).map(|key| key.encode().to_vec()),
+                };
+                hash(&[&[0], &shown.bytes()])
+            })
+            .collect()
+    }
+
+    pub fn root(&self) -> B256 {
+        let height = self.height();
+        let top = self.node(&self.hashes(), height, 0);
+        hash(&[&[3, height], &top[..]])
+    }
+
+    /// The one proof of `keys`.
+    pub fn proof(&self, keys: &[StateKey]) -> Parts {
+        let numbers: BTreeSet<u64> = keys
+            .iter()
+            .map(|key| {
+                let before = self.keys.iter().enumerate().filter(|(_, other)| *other <= key);
+                before.max_by_key(|(_, other)| **other).map_or(0, |(at, _)| at as u64 + 1)
+            })
+            .collect();
+        let (height, leaves) = (self.height(), self.hashes());
+        let mut hashes = Vec::new();
+        if numbers.is_empty() {
+            hashes.push(self.node(&leaves, height, 0));
+        }
+        for level in 0..height {
+            let known: BTreeSet<u64> = numbers.iter().map(|number| number >> level).collect();
+            for index in &known {
+                if !known.contains(&(index ^ 1)) {
+                    hashes.push(self.node(&leaves, level, index ^ 1));
+                }
+            }
+        }
+        let leaves = numbers.into_iter().map(|number| self.leaf(number)).collect();
+        Parts { height, leaves, hashes }
+    }
+}
+
+/// A backend with its state.
+pub struct Store {
+    pub layout: Layout,
+    pub backend: DupTree,
+    pub view: View,
+    pub cache: DupTreeCache,
+    pub root: B256,
+    pub number: u64,
+}
+
+impl Store {
+    pub fn new(layout: Layout) -> Self {
+        Self::of(layout, DupTree::new(layout))
+    }
+
+    pub fn of(layout: Layout, backend: DupTree) -> Self {
+        let view = View::default();
+        let cache = backend.open(&view, None).unwrap();
+        let root = backend.empty_root();
+        Self { layout, backend, view, cache, root, number: 0 }
+    }
+
+    pub fn apply(&mut self, delta: &StateDelta) -> Result<(), StateError> {
+        let jobs = Jobs::new(None);
+        let context = ApplyContext { number: self.number, parent_root: self.root, jobs: &jobs };
+        let applied = self.backend.apply(&context, &mut self.view, &self.cache, delta)?;
+        (self.root, self.cache) = (applied.root, applied.cache);
+        self.number += 1;
+        Ok(())
+    }
+
+    pub fn reopen(&mut self) {
+        self.cache = self.backend.open(&self.view, None).unwrap();
+    }
+
+    pub fn prove(&self, keys: &[StateKey]) -> Bytes {
+        self.backend.prove(&self.view, &self.cache, keys).unwrap()
+    }
+
+    /// What its check finds wrong.
+    pub fn faults(&self) -> Vec<String> {
+        let mut faults = Vec::new();
+        let report = &mut |fault: StateError| faults.push(fault.to_string());
+        let done = self.backend.check(&self.view, &self.cache, self.root, None, report);
+        faults.extend(done.err().map(|error| error.to_string()));
+        faults
+    }
+}
+
+/// Accounts and slots, of which some differ in their last byte alone.
+pub fn key(n: u64) -> StateKey {
+    match n % 4 {
+        0 => StateKey::Account(Address::left_padding_from(&n.to_be_bytes())),
+        1 => StateKey::Account(Address::from_word(hash(&[&n.to_be_bytes()]))),
+        _ => StateKey::Slot(Address::repeat_byte((n % 3) as u8), B256::from(U256::from(n / 3))),
+    }
+}
+
+pub fn value(random: &mut StdRng) -> Value {
+    let len = random.random_range(0..80);
+    (0..len).map(|_| random.random::<u8>()).collect()
+}
+
+/// The delta that sets (or deletes) these keys.
+pub fn delta(
+    before: &Values,
+    changes: impl IntoIterator<Item = (StateKey, Option<Value>)>,
+) -> StateDelta {
+    let mut builder = DeltaBuilder::new();
+    for (key, next) in changes {
+        builder.change(key, before.get(&key).cloned(), next);
+    }
+    builder.build()
+}
+
+/// Some of the first `keys` keys, set or deleted.
+pub fn random_delta(random: &mut StdRng, before: &Values, keys: u64, changes: usize) -> StateDelta {
+    let changes: Vec<_> = (0..changes)
+        .map(|_| {
+            let key = key(random.random_range(0..keys));
+            (key, random.random_ratio(3, 4).then(|| value(random)))
+        })
+        .collect();
+    delta(before, changes)
+}
