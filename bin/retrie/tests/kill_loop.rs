@@ -271,7 +271,7 @@ fn killed_imports_of_real_blocks_end_as_if_nothing_had_happened() {
         let paths = mainnet_blocks(&mainnet).into_iter().take(count);
         files.extend(paths.map(|path| path.into_os_string().into_string().unwrap()));
         let chain = vec!["--chain".to_owned(), "mainnet".to_owned()];
-        Loop::new(seed, backend, chain, files).run(kills(3));
+        Loop::new(seed, backend, chain, files).run(kills(2));
     }
 }
 
