@@ -231,11 +231,11 @@ impl Check<'_> {
         let mark = self.mark(entry);
         if block <= self.first {
             // It goes when there is room in a commit.
-            self.reached.entry(mark).or_insert(Reached {
-                last: 0,
-                is_listed: true,
-                is_followed: true,
-            });
+            let going = Reached { last: 0, is_listed: true, is_followed: true };
+            if self.reached.insert(mark, going).is_some() {
+                let why = "and the state of a block that is kept has it, or another list";
+                self.fault(SUPERSEDED, format!("block {block} lists {entry:?}, {why}"));
+            }
             return Ok(());
         }
         let fault = match self.reached.get_mut(&mark) {

@@ -5,7 +5,7 @@
 //! | [`ACCOUNT_NODES`] | path and version | a branch of the account trie ([`trie::row`]) |
 //! | [`STORAGE_NODES`] | address, path and version | root or branch of a storage trie |
 //! | [`BLOCKS`] | number (8, BE) | state root, root of the account trie ([`trie::row::encode_root`]; nothing if it is empty) |
-//! | [`SUPERSEDED`] | number (8, BE), part (4, BE) | a [`List`] |
+//! | [`SUPERSEDED`] | number (8, BE), part (4, BE) | a list ([`Lists`]) |
 //! | [`GONE`] | state key | the last block that deleted it (8, BE) |
 //!
 //! [`trie::row`]: retrie_storage_mpt::trie::row

@@ -70,6 +70,15 @@ impl<'a> Source<'a> {
             StateError::corrupt(place(self.trie).table().name, what)
         };
         let trie = self.with(|rows| rows.trie(version))?.ok_or_else(|| corrupt("no row for"))?;
+        let newest = match trie.root() {
+            Some(Link::Branch(link)) => link.stamp(),
+            // It names no rows.
+            Some(Link::Leaf(leaf)) if leaf.stamp() != 0 => u64::MAX,
+            _ => 0,
+        };
+        if newest > version {
+            return Err(corrupt("a row newer than itself is named by"));
+        }
         if trie.hash() == root { Ok(trie) } else { Err(corrupt("another hash has")) }
     }
 }

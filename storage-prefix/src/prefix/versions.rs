@@ -46,7 +46,12 @@ impl Versions {
     /// Keys and rows that were added, in no order.
     pub(super) fn into_added(self, layout: Layout) -> impl Iterator<Item = (Vec<u8>, Bytes)> {
         let (place, block) = (place(self.trie), self.block);
-        let root = self.root.1.map(|row| (row::root_key(place.prefix(), block), row, 1));
+        // The one that a branch as root is, and none for a leaf.
+        let links = |row: &Bytes| usize::from(row.first() == Some(&1));
+        let root = self.root.1.map(|row| {
+            let links = links(&row);
+            (row::root_key(place.prefix(), block), row, links)
+        });
         let branches = self.added.into_iter().map(move |(path, row, links)| {
             (row::branch_key(place.prefix(), &path, block), row, links)
         });
