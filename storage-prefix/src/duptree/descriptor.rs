@@ -77,7 +77,7 @@ mod backend {
             "DupTree++: a dense binary tree over indexed leaves",
             make,
             || Arc::new(DupTree::new(Layout::default())),
-            ["#b8336a", "#e88ab0"],
+            ["#8f6b12", "#c9a653"],
         )
     };
 

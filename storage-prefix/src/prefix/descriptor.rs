@@ -84,7 +84,7 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
         "Ethereum's trie, all versions, nodes by path",
         make,
         || Arc::new(Prefix::default()),
-        ["#b8860b", "#e5b94b"],
+        ["#b87f00", "#f2bb45"],
     )
 };
 

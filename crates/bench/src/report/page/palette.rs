@@ -14,10 +14,8 @@ pub(super) struct Colour {
 }
 
 /// Colours of what is no backend of ours, or not yet. Backends bring their own.
-const NAMED: [(&str, &str, &str); 9] = [
+const NAMED: [(&str, &str, &str); 7] = [
     ("lmpt", "#c26a9b", "#e39cc3"),
-    ("prefix", "#b87f00", "#f2bb45"),
-    ("duptree", "#8f6b12", "#c9a653"),
     ("bavl", "#5b3fa0", "#a48be0"),
     ("avlplus", "#8f7bbd", "#c9bdea"),
     ("nomt", "#2b2b2b", "#e6e2da"),
