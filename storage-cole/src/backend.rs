@@ -116,11 +116,13 @@ impl Backend for Cole {
         _: &dyn NodeRead,
         state: &State,
         address: &Address,
+        limit: usize,
     ) -> Result<Vec<(B256, Value)>, StateError> {
         let start = StateKey::Slot(*address, B256::ZERO);
         let mut keys = Keys::new(&state.levels, start, state.as_of)?;
         let mut slots = Vec::new();
-        while let Some((StateKey::Slot(of, slot), _, value)) = keys.next_key()?
+        while slots.len() < limit
+            && let Some((StateKey::Slot(of, slot), _, value)) = keys.next_key()?
             && of == *address
         {
             slots.extend(value.map(|value| (slot, value)));
@@ -206,6 +208,7 @@ impl Backend for Cole {
         view: &dyn NodeRead,
         state: &State,
         root: B256,
+        _: bool,
         _: Option<&dyn NodeRead>,
         report: &mut dyn FnMut(StateError),
     ) -> Result<(), StateError> {

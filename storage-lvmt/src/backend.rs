@@ -183,10 +183,12 @@ impl Backend for Lvmt {
         view: &dyn NodeRead,
         _: &State,
         address: &Address,
+        limit: usize,
     ) -> Result<Vec<(B256, Value)>, StateError> {
         let start = StateKey::Slot(*address, B256::ZERO).encode();
         let end = prefix_end(&start[..21]);
         self.entries_in(view, KeyRange { start: &start[..21], end: end.as_deref() })?
+            .take(limit)
             .map(|entry| match entry? {
                 (StateKey::Slot(_, slot), value) => Ok((slot, value)),
                 (key, _) => Err(corrupt(KEYS, format!("{key} among slots"))),
@@ -248,6 +250,7 @@ impl Backend for Lvmt {
         view: &dyn NodeRead,
         state: &State,
         root: B256,
+        _: bool,
         _: Option<&dyn NodeRead>,
         report: &mut dyn FnMut(StateError),
     ) -> Result<(), StateError> {

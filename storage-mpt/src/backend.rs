@@ -337,6 +337,7 @@ impl Backend for Mpt {
         view: &dyn NodeRead,
         _: &MptCache,
         _: B256,
+        _: bool,
         rebuilt: Option<&dyn NodeRead>,
         report: &mut dyn FnMut(StateError),
     ) -> Result<(), StateError> {

@@ -35,7 +35,10 @@ fn check_state(archive: &MptArchive, view: &View, root: &B256, model: &Model) {
 fn faults(store: &Store<MptArchive>) -> Vec<String> {
     let (rebuilt, mut faults) = (store.bulk_loaded().0, Vec::new());
     let mut report = |fault: StateError| faults.push(fault.to_string());
-    store.mpt.check(&store.view, &store.cache, store.root, Some(&rebuilt), &mut report).unwrap();
+    store
+        .mpt
+        .check(&store.view, &store.cache, store.root, true, Some(&rebuilt), &mut report)
+        .unwrap();
     faults
 }
 

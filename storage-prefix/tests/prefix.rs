@@ -72,7 +72,7 @@ fn history(
 fn faults(store: &Store<Prefix>) -> Vec<String> {
     let mut faults = Vec::new();
     let mut report = |fault: StateError| faults.push(fault.to_string());
-    store.mpt.check(&store.view, &store.cache, store.root, None, &mut report).unwrap();
+    store.mpt.check(&store.view, &store.cache, store.root, true, None, &mut report).unwrap();
     faults
 }
 
@@ -90,7 +90,7 @@ fn check_past(store: &Store<Prefix>, number: u64, past: &Past) {
     }
     for key in asked {
         assert_eq!(mpt.read(view, &state, key).unwrap().as_ref(), model.get(key), "{key}");
-        let slots = mpt.slots_of(view, &state, key.address()).unwrap();
+        let slots = mpt.slots_of(view, &state, key.address(), usize::MAX).unwrap();
         let expected = slots_of(model, *key.address());
         let keys = slots.iter().map(|(slot, _)| StateKey::Slot(*key.address(), *slot));
         assert!(keys.eq(expected.iter().copied()));
@@ -288,7 +288,8 @@ fn damaged_rows_are_errors_and_never_other_values() {
             }
         }
         let mut found = 0;
-        let check = damaged.mpt.check(&damaged.view, &cache, store.root, None, &mut |_| found += 1);
+        let check =
+            damaged.mpt.check(&damaged.view, &cache, store.root, true, None, &mut |_| found += 1);
         assert!(check.is_err() || found > 0, "{}: damage at {key:02x?} is not found", table.name);
         noticed += 1;
     }

@@ -314,8 +314,9 @@ impl Backend for Layers {
         view: &dyn NodeRead,
         cache: &Tries,
         address: &Address,
+        limit: usize,
     ) -> Result<Vec<(B256, Value)>, StateError> {
-        Ok(slots_of(&cache.merged(view)?, address))
+        Ok(slots_of(&cache.merged(view)?, address, limit))
     }
 
     fn entries(

@@ -291,10 +291,12 @@ impl Backend for MptArchive {
         view: &dyn NodeRead,
         root: &B256,
         address: &Address,
+        limit: usize,
     ) -> Result<Vec<(B256, Value)>, StateError> {
         let start = StateKey::Slot(*address, B256::ZERO).encode();
         let end = prefix_end(&start[..21]);
         self.present(view, root, KeyRange { start: &start[..21], end: end.as_deref() })?
+            .take(limit)
             .map(|entry| match entry? {
                 (StateKey::Slot(_, slot), value) => Ok((slot, value)),
                 (key, _) => Err(StateError::corrupt(KEYS.name, format!("{key} among slots"))),
@@ -363,6 +365,7 @@ impl Backend for MptArchive {
         view: &dyn NodeRead,
         root: &B256,
         _: B256,
+        _: bool,
         rebuilt: Option<&dyn NodeRead>,
         report: &mut dyn FnMut(StateError),
     ) -> Result<(), StateError> {

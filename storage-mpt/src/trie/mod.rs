@@ -19,6 +19,7 @@
 //! Tables and prefixes are the store's own: a [`Place`] names them. The bytes of rows are in [`row`].
 
 mod node;
+mod packed;
 pub mod row;
 mod source;
 mod stamp;

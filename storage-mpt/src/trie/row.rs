@@ -35,9 +35,13 @@
 //! A branch is *split* if its path has at most 4 nibbles and at least 8 children are branches; the
 //! references of these are then the heads of their own rows. There is one encoding for each branch.
 //!
-//! # Row of a branch that is a change of an older one
+//! # Where paths have several rows
 //!
-//! Where paths have several rows, one may say only what is other than in an older one, which is whole:
+//! The length of a leaf's value is followed in the same number, times 4, by what is left out of the
+//! value: 1, at its end, the RLP of the hash of no code; 2 the RLP of the root of an empty storage, at
+//! its end or before the hash of the code. So plain accounts are short. What can be left out, is.
+//!
+//! A row may be a change of an older one, which is whole, and say only what is other than there:
 //!
 //! | bytes | meaning |
 //! |---|---|
@@ -51,6 +55,7 @@
 use super::{
     child_slot,
     node::{Branch, BranchLink, Change, Children, Leaf, Link},
+    packed::{self, Packed},
     stamp::Stamp,
 };
 use alloy_primitives::{B256, Bytes};
@@ -208,8 +213,12 @@ fn put_branch<S: Stamp>(
                 if depth % 2 == 1 {
                     out[start] &= 0x0f;
                 }
-                put_varint(out, leaf.value().len() as u64);
-                out.extend_from_slice(leaf.value());
+                if S::HAS_VERSIONS {
+                    Packed::of(leaf.value()).put(out);
+                } else {
+                    put_varint(out, leaf.value().len() as u64);
+                    out.extend_from_slice(leaf.value());
+                }
                 leaf.stamp().put(out);
             }
             Some(Link::Branch(link)) => {
@@ -231,8 +240,13 @@ fn encoded_len<S: Stamp>(branch: &Branch<S>, depth: usize, split: bool) -> usize
     let child = |child: &Link<S>| match child {
         Link::Unresolved(_) => 0,
         Link::Leaf(leaf) => {
-            let len = leaf.value().len();
-            32 - depth / 2 + varint_len(len as u64) + len + S::MAX_LEN
+            let value = if S::HAS_VERSIONS {
+                Packed::of(leaf.value()).len()
+            } else {
+                let len = leaf.value().len();
+                varint_len(len as u64) + len
+            };
+            32 - depth / 2 + value + S::MAX_LEN
         }
         Link::Branch(link) => {
             let reference = if split { 0 } else { link.reference().len() };
@@ -406,7 +420,8 @@ fn take_nibbles(rest: &mut WireReader<'_>, base: &Nibbles) -> Option<Nibbles> {
     Some(base.join(&Nibbles::from_nibbles_unchecked(nibbles)))
 }
 
-/// A leaf that hangs at `slot`. Its value shares the memory of `row`, of which `rest` is the end.
+/// A leaf that hangs at `slot`. Its value shares the memory of `row`, of which `rest` is the end, unless
+/// it was packed.
 fn take_leaf<S: Stamp>(rest: &mut WireReader<'_>, slot: &Nibbles, row: &Bytes) -> Option<Leaf<S>> {
     let depth = slot.len();
     let suffix = rest.take(32 - depth / 2).ok()?;
@@ -422,8 +437,12 @@ fn take_leaf<S: Stamp>(rest: &mut WireReader<'_>, slot: &Nibbles, row: &Bytes) -
     } else {
         key[depth / 2..].copy_from_slice(suffix);
     }
-    let length = usize::try_from(rest.varint().ok()?).ok()?;
-    let value = row.slice_ref(rest.take(length).ok()?);
+    let value = if S::HAS_VERSIONS {
+        packed::take(rest, row)?
+    } else {
+        let length = usize::try_from(rest.varint().ok()?).ok()?;
+        row.slice_ref(rest.take(length).ok()?)
+    };
     Some(Leaf::new(key, value, S::take(rest)?))
 }
 

@@ -134,6 +134,7 @@ impl Backend for DupTree {
         view: &dyn NodeRead,
         _: &DupTreeCache,
         root: B256,
+        _: bool,
         _: Option<&dyn NodeRead>,
         report: &mut dyn FnMut(StateError),
     ) -> Result<(), StateError> {

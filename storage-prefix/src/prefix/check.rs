@@ -3,12 +3,13 @@
 //! Every row of a trie must be reached from the state of a block that is kept, by the version that is
 //! named there; what its branch hashes to, its parent must name; and every row must either belong to
 //! the tip or be on exactly one list of superseded rows, that of the first block that does without it.
+//! Below the tip all but the block's own trie is the tip's, and has been checked there.
 
 use super::{
     Prefix,
     row::{
-        ACCOUNT_NODES, BLOCKS, GONE, STORAGE_NODES, SUPERSEDED, Superseded, block_number,
-        decode_block, decode_list, gone_at, place,
+        ACCOUNT_NODES, BLOCKS, FORGOTTEN, Forgotten, GONE, STORAGE_NODES, SUPERSEDED, Superseded,
+        block_number, decode_block, decode_list, gone_at, place,
     },
     state::{Source, State},
 };
@@ -20,18 +21,22 @@ use retrie_storage_mpt::{
     trie::{Leaf, Link, NodeSource},
 };
 
-/// Checks all rows of `view`, whose state has this root.
+/// Checks all rows of `view`, whose state has this root; below the tip those of its state.
 pub(super) fn check(
     backend: &Prefix,
     view: &dyn NodeRead,
     state: &State,
     root: B256,
+    is_tip: bool,
     report: &mut dyn FnMut(StateError),
 ) -> Result<(), StateError> {
     let first = backend.kept(view)?.map_or(0, |kept| *kept.start());
     let (with_storage, reached) = (with_storage(view)?, HashMap::default());
     let mut check = Check { backend, view, report, first, with_storage, reached };
-    check.blocks(state, root)?;
+    check.blocks(state, root, is_tip)?;
+    if !is_tip {
+        return Ok(());
+    }
     check.lists()?;
     check.rows(state.block)?;
     check.gone(state.block)
@@ -67,9 +72,11 @@ impl Check<'_> {
         (self.report)(StateError::corrupt(table.name, what));
     }
 
-    /// The states of all blocks, the newest first, so that each row is met first where it is used last.
-    fn blocks(&mut self, state: &State, root: B256) -> Result<(), StateError> {
+    /// The states of all blocks, the newest first, so that each row is met first where it is used last;
+    /// or of the newest alone.
+    fn blocks(&mut self, state: &State, root: B256, all: bool) -> Result<(), StateError> {
         let mut above = None;
+        let forgotten = u64::from_be_bytes(Forgotten::read(self.view)?.blocks);
         for stored in self.view.scan(BLOCKS, KeyRange::ALL, Direction::Backward)? {
             let (key, stored) = stored?;
             let number = block_number(BLOCKS, &key)?;
@@ -94,7 +101,14 @@ impl Check<'_> {
                     self.trie(number, None, &accounts);
                 }
             }
+            if number < forgotten {
+                let what = format!("block {number} comes before {forgotten}, where blocks begin");
+                self.fault(FORGOTTEN, what);
+            }
             above = Some(number);
+            if !all {
+                break;
+            }
         }
         if above.is_none() && root != TrieHash::Keccak256.empty_root() {
             self.fault(BLOCKS, format!("no block has a row, not even that of the root {root}"));
@@ -202,9 +216,14 @@ impl Check<'_> {
 
     /// The lists of superseded rows.
     fn lists(&mut self) -> Result<(), StateError> {
+        let forgotten = Forgotten::read(self.view)?.lists;
         for stored in self.view.scan(SUPERSEDED, KeyRange::ALL, Direction::Forward)? {
             let (key, list) = stored?;
             let block = block_number(SUPERSEDED, &key)?;
+            if key[..] < forgotten[..] {
+                let what = format!("the list {key} of block {block} comes before all lists");
+                self.fault(FORGOTTEN, what);
+            }
             let entries = match decode_list(block, &list) {
                 Ok(entries) => entries,
                 Err(error) => {

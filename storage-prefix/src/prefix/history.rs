@@ -1,8 +1,8 @@
 //! Old states: which are kept, how they are opened, and how their keys are listed.
 
 use super::{
-    Prefix,
-    row::{BLOCKS, GONE, block_key, block_number, decode_block},
+    Prefix, prune,
+    row::{BLOCKS, Forgotten, GONE, block_key, block_number, decode_block},
     state::{Reader, State},
 };
 use alloy_primitives::B256;
@@ -12,11 +12,10 @@ use std::{iter::Peekable, ops::RangeInclusive, sync::Arc};
 
 impl History<State> for Prefix {
     fn kept(&self, view: &dyn NodeRead) -> Result<Option<RangeInclusive<u64>>, StateError> {
-        let end = |direction| {
-            let row = view.scan(BLOCKS, KeyRange::ALL, direction)?.next().transpose()?;
-            row.map(|(key, _)| block_number(BLOCKS, &key)).transpose()
-        };
-        Ok(end(Direction::Forward)?.zip(end(Direction::Backward)?).map(|(a, b)| a..=b))
+        let first = prune::first_kept(view, &Forgotten::read(view)?)?;
+        let last = view.scan(BLOCKS, KeyRange::ALL, Direction::Backward)?.next().transpose()?;
+        let last = last.map(|(key, _)| block_number(BLOCKS, &key)).transpose()?;
+        Ok(first.zip(last).map(|(first, last)| first..=last))
     }
 
     fn prunes(&self) -> bool {

@@ -40,7 +40,7 @@ mod versions;
 
 pub use descriptor::DESCRIPTOR;
 pub use layout::{Layout, Order};
-pub use row::{ACCOUNT_NODES, BLOCKS, GONE, STORAGE_NODES, SUPERSEDED};
+pub use row::{ACCOUNT_NODES, BLOCKS, FORGOTTEN, GONE, STORAGE_NODES, SUPERSEDED};
 pub use state::State;
 
 use alloy_primitives::{Address, B256, Bytes};
@@ -230,7 +230,7 @@ impl Backend for Prefix {
     }
 
     fn tables(&self) -> Vec<Table> {
-        vec![flat::TABLE, ACCOUNT_NODES, STORAGE_NODES, BLOCKS, SUPERSEDED, GONE]
+        vec![flat::TABLE, ACCOUNT_NODES, STORAGE_NODES, BLOCKS, SUPERSEDED, GONE, FORGOTTEN]
     }
 
     fn empty_root(&self) -> B256 {
@@ -318,14 +318,16 @@ impl Backend for Prefix {
         view: &dyn NodeRead,
         state: &State,
         address: &Address,
+        limit: usize,
     ) -> Result<Vec<(B256, Value)>, StateError> {
         if !state.is_old {
-            return flat::slots_of(view, address);
+            return flat::slots_of(view, address, limit);
         }
         let start = StateKey::Slot(*address, B256::ZERO).encode();
         let end = prefix_end(&start[..21]);
         let range = KeyRange { start: &start[..21], end: end.as_deref() };
         history::entries(view, self.reader(view, state), range)?
+            .take(limit)
             .map(|entry| match entry? {
                 (StateKey::Slot(_, slot), value) => Ok((slot, value)),
                 (key, _) => Err(StateError::corrupt(GONE.name, format!("{key} among slots"))),
@@ -398,10 +400,11 @@ impl Backend for Prefix {
         view: &dyn NodeRead,
         state: &State,
         root: B256,
+        is_tip: bool,
         _: Option<&dyn NodeRead>,
         report: &mut dyn FnMut(StateError),
     ) -> Result<(), StateError> {
-        check::check(self, view, state, root, report)
+        check::check(self, view, state, root, is_tip, report)
     }
 
     fn history(&self) -> Option<&dyn History<State>> {

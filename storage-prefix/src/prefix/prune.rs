@@ -3,43 +3,47 @@
 use super::{
     layout::Layout,
     row::{
-        BLOCKS, GONE, SUPERSEDED, Superseded, block_key, block_number, decode_list, gone_at,
-        lists_up_to,
+        BLOCKS, Forgotten, GONE, SUPERSEDED, Superseded, block_key, block_number, decode_list,
+        gone_at, list_key,
     },
 };
-use retrie_state::{Direction, KeyRange, NodeWrite, StateError};
+use retrie_state::{Direction, KeyRange, NodeRead, NodeWrite, StateError};
 
-/// Forgets states before block `first_kept`, and rows that none of the others needs: about `budget`
-/// rows.
+/// Number of the first block whose state is kept, if any is.
+pub(super) fn first_kept(
+    view: &dyn NodeRead,
+    forgotten: &Forgotten,
+) -> Result<Option<u64>, StateError> {
+    let range = KeyRange::from(&forgotten.blocks);
+    let first = view.scan(BLOCKS, range, Direction::Forward)?.next().transpose()?;
+    first.map(|(key, _)| block_number(BLOCKS, &key)).transpose()
+}
+
+/// Forgets states before block `wanted`, and rows that none of the others needs: about `budget` rows.
 pub(super) fn forget(
     view: &mut dyn NodeWrite,
     layout: Layout,
-    first_kept: u64,
+    wanted: u64,
     budget: usize,
 ) -> Result<(), StateError> {
-    let mut left = budget;
+    let before = Forgotten::read(view.as_read())?;
+    let (mut forgotten, mut left) = (before, budget);
     // States first, so that none is opened whose rows are going.
-    let end = block_key(first_kept);
-    let old: Vec<_> = view
-        .as_read()
-        .scan(BLOCKS, KeyRange::new(&[], &end), Direction::Forward)?
-        .take(left)
-        .collect::<Result<_, _>>()?;
-    for (key, _) in &old {
-        view.delete(BLOCKS, key)?;
+    let end = block_key(wanted);
+    if forgotten.blocks < end {
+        let old: Vec<_> = view
+            .as_read()
+            .scan(BLOCKS, KeyRange::new(&forgotten.blocks, &end), Direction::Forward)?
+            .take(left)
+            .collect::<Result<_, _>>()?;
+        for (key, _) in &old {
+            view.delete(BLOCKS, key)?;
+        }
+        left -= old.len();
     }
-    left -= old.len();
-    let first = view.as_read().scan(BLOCKS, KeyRange::ALL, Direction::Forward)?.next();
-    let Some((first, _)) = first.transpose()? else { return Ok(()) };
-    let first = block_number(BLOCKS, &first)?;
-    while left > 0 {
-        let mut end = [0; 8];
-        let range = lists_up_to(first, &mut end);
-        let list = view.as_read().scan(SUPERSEDED, range, Direction::Forward)?.next();
-        let Some((key, list)) = list.transpose()? else { return Ok(()) };
-        let block = block_number(SUPERSEDED, &key)?;
-        let entries = decode_list(block, &list)?;
-        left = left.saturating_sub(entries.len() + 1);
+    let Some(first) = first_kept(view.as_read(), &forgotten)? else { return Ok(()) };
+    forgotten.blocks = block_key(first);
+    for (block, key, entries) in due(view.as_read(), &forgotten, first, left)? {
         for entry in &entries {
             // It may have been deleted again since, and then belongs to a later list.
             if let Superseded::Key(key) = entry
@@ -52,6 +56,40 @@ pub(super) fn forget(
             view.delete(table, &key)?;
         }
         view.delete(SUPERSEDED, &key)?;
+        forgotten.lists = key;
     }
-    Ok(())
+    if forgotten != before { forgotten.write(view) } else { Ok(()) }
+}
+
+/// A list with its block and key.
+type List = (u64, [u8; 12], Vec<Superseded>);
+
+/// Lists of blocks up to `first`, as many as hold about `budget` entries.
+fn due(
+    view: &dyn NodeRead,
+    forgotten: &Forgotten,
+    first: u64,
+    budget: usize,
+) -> Result<Vec<List>, StateError> {
+    let (mut lists, mut left) = (Vec::new(), budget);
+    let end = list_key(first.saturating_add(1), 0);
+    if left == 0 || forgotten.lists >= end {
+        return Ok(lists);
+    }
+    for stored in
+        view.scan(SUPERSEDED, KeyRange::new(&forgotten.lists, &end), Direction::Forward)?
+    {
+        let (key, list) = stored?;
+        let block = block_number(SUPERSEDED, &key)?;
+        let key = key[..].try_into().map_err(|_| {
+            StateError::corrupt(SUPERSEDED.name, format!("the key {key} names no list"))
+        })?;
+        let entries = decode_list(block, &list)?;
+        left = left.saturating_sub(entries.len() + 1);
+        lists.push((block, key, entries));
+        if left == 0 {
+            break;
+        }
+    }
+    Ok(lists)
 }

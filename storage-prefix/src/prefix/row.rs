@@ -7,6 +7,7 @@
 //! | [`BLOCKS`] | number (8, BE) | state root, root of the account trie ([`trie::row::encode_root`]; nothing if it is empty) |
 //! | [`SUPERSEDED`] | number (8, BE), part (4, BE) | a list ([`Lists`]) |
 //! | [`GONE`] | state key | the last block that deleted it (8, BE) |
+//! | [`FORGOTTEN`] | one byte, 0 | the first block whose state is kept (8, BE), where lists begin ([`list_key`]) |
 //!
 //! [`trie::row`]: retrie_storage_mpt::trie::row
 //! [`trie::row::encode_root`]: retrie_storage_mpt::trie::row::encode_root
@@ -14,7 +15,7 @@
 use alloy_primitives::{Address, B256, Bytes};
 use alloy_trie::Nibbles;
 use retrie_state::{
-    KeyRange, NodeRead, StateError, StateKey, Table,
+    NodeRead, NodeWrite, StateError, StateKey, Table,
     wire::{WireReader, put_varint},
 };
 use retrie_storage_mpt::{
@@ -32,6 +33,8 @@ pub const BLOCKS: Table = Table::new(0x32, "PrefixBlocks");
 pub const SUPERSEDED: Table = Table::new(0x33, "PrefixSuperseded");
 /// Keys without a value that had one in a block that is kept.
 pub const GONE: Table = Table::new(0x34, "PrefixGone");
+/// How far forgetting has come, in one row; none if it has not begun.
+pub const FORGOTTEN: Table = Table::new(0x35, "PrefixForgotten");
 
 /// Where the rows of a trie are: that of the storage of `trie`, or the account trie.
 pub(super) fn place(trie: Option<Address>) -> Place {
@@ -82,6 +85,33 @@ pub(super) fn decode_block(number: u64, stored: &Bytes) -> Result<(B256, Trie<u6
     }
     let trie = Trie::from_root(Some(link));
     if trie.hash() == hash { Ok((hash, trie)) } else { Err(corrupt("has not its state root")) }
+}
+
+/// How far forgetting has come: where blocks and lists begin. Whoever looks for the first of them begins
+/// there, and does not walk over all that has been deleted before.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Forgotten {
+    /// There are no states of blocks before this one.
+    pub(super) blocks: [u8; 8],
+    /// There are no lists before this key.
+    pub(super) lists: [u8; 12],
+}
+
+const FORGOTTEN_KEY: &[u8] = &[0];
+
+impl Forgotten {
+    pub(super) fn read(view: &dyn NodeRead) -> Result<Self, StateError> {
+        let Some(row) = view.get(FORGOTTEN, FORGOTTEN_KEY)? else { return Ok(Self::default()) };
+        let parts = row.split_first_chunk().and_then(|(blocks, lists)| {
+            Some(Self { blocks: *blocks, lists: lists.try_into().ok()? })
+        });
+        parts.ok_or_else(|| StateError::corrupt(FORGOTTEN.name, "its row is malformed"))
+    }
+
+    pub(super) fn write(&self, view: &mut dyn NodeWrite) -> Result<(), StateError> {
+        let row = [&self.blocks[..], &self.lists].concat();
+        view.put(FORGOTTEN, FORGOTTEN_KEY, row.into())
+    }
 }
 
 /// The block that deleted `key` last, if its value was in a block that is kept.
@@ -203,7 +233,8 @@ impl Lists {
     }
 }
 
-fn list_key(block: u64, part: u32) -> [u8; 12] {
+/// The key of a list of `block`.
+pub(super) fn list_key(block: u64, part: u32) -> [u8; 12] {
     let mut key = [0; 12];
     key[..8].copy_from_slice(&block.to_be_bytes());
     key[8..].copy_from_slice(&part.to_be_bytes());
@@ -255,12 +286,6 @@ fn entry(
         }
         _ => return None,
     }))
-}
-
-/// The range of the lists of blocks up to `last`.
-pub(super) fn lists_up_to(last: u64, end: &mut [u8; 8]) -> KeyRange<'_> {
-    *end = last.saturating_add(1).to_be_bytes();
-    KeyRange::new(&[], &end[..])
 }
 
 #[cfg(test)]

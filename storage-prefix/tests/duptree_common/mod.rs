@@ -345,7 +345,7 @@ impl Store {
     pub fn faults(&self) -> Vec<String> {
         let mut faults = Vec::new();
         let report = &mut |fault: StateError| faults.push(fault.to_string());
-        let done = self.backend.check(&self.view, &self.cache, self.root, None, report);
+        let done = self.backend.check(&self.view, &self.cache, self.root, true, None, report);
         faults.extend(done.err().map(|error| error.to_string()));
         faults
     }

@@ -54,6 +54,7 @@ pub trait AnyBackend: Send + Sync + 'static {
         view: &dyn NodeRead,
         cache: &AnyCache,
         address: &Address,
+        limit: usize,
     ) -> Result<Vec<(B256, Value)>, StateError>;
     fn entries(
         &self,
@@ -86,6 +87,7 @@ pub trait AnyBackend: Send + Sync + 'static {
         view: &dyn NodeRead,
         cache: &AnyCache,
         root: B256,
+        is_tip: bool,
         rebuilt: Option<&dyn NodeRead>,
         report: &mut dyn FnMut(StateError),
     ) -> Result<(), StateError>;
@@ -181,8 +183,9 @@ impl<B: Backend> AnyBackend for B {
         view: &dyn NodeRead,
         cache: &AnyCache,
         address: &Address,
+        limit: usize,
     ) -> Result<Vec<(B256, Value)>, StateError> {
-        Backend::slots_of(self, view, of(&**cache)?, address)
+        Backend::slots_of(self, view, of(&**cache)?, address, limit)
     }
 
     fn entries(
@@ -231,10 +234,11 @@ impl<B: Backend> AnyBackend for B {
         view: &dyn NodeRead,
         cache: &AnyCache,
         root: B256,
+        is_tip: bool,
         rebuilt: Option<&dyn NodeRead>,
         report: &mut dyn FnMut(StateError),
     ) -> Result<(), StateError> {
-        Backend::check(self, view, of(&**cache)?, root, rebuilt, report)
+        Backend::check(self, view, of(&**cache)?, root, is_tip, rebuilt, report)
     }
 
     fn history(&self) -> Option<Box<dyn History<Erased> + '_>> {

@@ -20,8 +20,8 @@ pub trait History<C: ?Sized>: Send + Sync {
     /// empty state.
     fn kept(&self, view: &dyn NodeRead) -> Result<Option<RangeInclusive<u64>>, StateError>;
 
-    /// Whether old blocks are forgotten, so that [`kept`](Self::kept) may begin above the first
-    /// block there was.
+    /// Whether old blocks are forgotten as new ones come, so that the first one that is
+    /// [`kept`](Self::kept) moves. If it says no now, some may still have been forgotten before.
     fn prunes(&self) -> bool {
         false
     }

@@ -30,13 +30,18 @@ pub fn put(sink: &mut dyn BulkSink, key: &StateKey, value: &Value) -> Result<(),
     sink.put(TABLE, &key.encode(), value)
 }
 
-/// All slots of `address` that are set, in slot order.
-pub fn slots_of(view: &dyn NodeRead, address: &Address) -> Result<Vec<(B256, Value)>, StateError> {
+/// Up to `limit` slots of `address` that are set, in slot order.
+pub fn slots_of(
+    view: &dyn NodeRead,
+    address: &Address,
+    limit: usize,
+) -> Result<Vec<(B256, Value)>, StateError> {
     let mut start = vec![1u8];
     start.extend_from_slice(address.as_slice());
     let end = prefix_end(&start);
     let range = KeyRange { start: &start, end: end.as_deref() };
     view.scan(TABLE, range, Direction::Forward)?
+        .take(limit)
         .map(|row| match decode(row?)? {
             (StateKey::Slot(_, slot), value) => Ok((slot, value)),
             (key, _) => Err(StateError::corrupt(TABLE.name, format!("{key} among slots"))),

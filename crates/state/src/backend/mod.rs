@@ -180,15 +180,17 @@ pub trait Backend: Send + Sync + 'static {
         flat::get(view, key)
     }
 
-    /// All slots of `address` that are set, in slot order.
+    /// The slots of `address` that are set, in slot order, at most `limit`. It reads no more than it
+    /// needs: who asks whether an account has storage at all asks for one.
     fn slots_of(
         &self,
         view: &dyn NodeRead,
         cache: &Self::Cache,
         address: &Address,
+        limit: usize,
     ) -> Result<Vec<(B256, Value)>, StateError> {
         let _ = cache;
-        flat::slots_of(view, address)
+        flat::slots_of(view, address, limit)
     }
 
     /// All entries in key order from `start` on, at most `limit`. Serves migration and
@@ -247,16 +249,18 @@ pub trait Backend: Send + Sync + 'static {
     /// state, and, where they follow from the values, against those of `rebuilt`: the same state,
     /// loaded from nothing but its values (given if the root is
     /// [state-determined](Capabilities::state_determined_root); that the root fits the values has
-    /// then been checked). What is wrong goes to `report`; an error ends the check.
+    /// then been checked). Below the tip (`is_tip` is false) what this state shares with all others need not be
+    /// checked again. What is wrong goes to `report`; an error ends the check.
     fn check(
         &self,
         view: &dyn NodeRead,
         cache: &Self::Cache,
         root: B256,
+        is_tip: bool,
         rebuilt: Option<&dyn NodeRead>,
         report: &mut dyn FnMut(StateError),
     ) -> Result<(), StateError> {
-        let _ = (view, cache, root, rebuilt, report);
+        let _ = (view, cache, root, is_tip, rebuilt, report);
         Ok(())
     }
 

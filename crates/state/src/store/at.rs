@@ -214,13 +214,7 @@ impl StateReader for StateAt {
     }
 
     fn slots_of(&self, address: &Address) -> Result<Vec<(B256, Value)>, StateError> {
-        let slots = self.durable.backend.slots_of(&self.view, &self.cache, address)?;
-        let (Kind::FlatHistory, Some(block)) = (self.kind, self.block) else { return Ok(slots) };
-        let mut before = flat_history::slots_before(&self.view, address, block.number, usize::MAX)?;
-        for (slot, value) in slots {
-            before.entry(slot).or_insert(Some(value));
-        }
-        Ok(before.into_iter().filter_map(|(slot, value)| Some((slot, value?))).collect())
+        self.some_slots(address, usize::MAX)
     }
 
     fn some_slots(
@@ -228,37 +222,18 @@ impl StateReader for StateAt {
         address: &Address,
         limit: usize,
     ) -> Result<Vec<(B256, Value)>, StateError> {
-        let (Kind::FlatHistory, Some(block)) = (self.kind, self.block) else {
-            return self.first_slots(address, limit);
-        };
+        let now = |limit| self.durable.backend.slots_of(&self.view, &self.cache, address, limit);
+        let (Kind::FlatHistory, Some(block)) = (self.kind, self.block) else { return now(limit) };
         let mut slots = flat_history::slots_before(&self.view, address, block.number, limit)?;
         let set = slots.values().flatten().count();
         if set < limit {
             // Of these, some may have been set later, and be among the changed ones.
-            for (slot, value) in self.first_slots(address, limit.saturating_add(slots.len()))? {
+            for (slot, value) in now(limit.saturating_add(slots.len()))? {
                 slots.entry(slot).or_insert(Some(value));
             }
         }
         let set = slots.into_iter().filter_map(|(slot, value)| Some((slot, value?)));
         Ok(set.take(limit).collect())
-    }
-}
-
-impl StateAt {
-    /// The first slots of `address` that are set, by the backend.
-    fn first_slots(
-        &self,
-        address: &Address,
-        limit: usize,
-    ) -> Result<Vec<(B256, Value)>, StateError> {
-        let first = StateKey::Slot(*address, B256::ZERO);
-        let backend = &self.durable.backend;
-        let entries = backend.entries(&self.view, &self.cache, Some(&first), limit)?;
-        let slots = entries.into_iter().map_while(|(key, value)| match key {
-            StateKey::Slot(of, slot) if of == *address => Some((slot, value)),
-            _ => None,
-        });
-        Ok(slots.collect())
     }
 }
 

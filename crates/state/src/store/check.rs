@@ -3,7 +3,7 @@
 
 use super::{At, StateAt, StateStore, StoreOptions};
 use crate::{
-    Account, AnyBackend, BlockRef, KeyRange, KvStore, StateError, StateKey, StateReader,
+    Account, AnyBackend, BlockRef, KeyRange, KvStore, NodeRead, StateError, StateKey, StateReader,
     StoreError, Value, decode_slot,
     durable::{
         flat_history::{self, CHANGED_KEYS, CHANGES},
@@ -145,11 +145,15 @@ impl StateStore {
                 return Ok(0);
             }
         };
+        let rows = |rebuilt: Option<&dyn NodeRead>, sink: &mut dyn StateCheckSink| {
+            let mut report = |fault| sink.fault(fault);
+            backend.check(&state.view, &state.cache, root, is_tip, rebuilt, &mut report)
+        };
         let mut walk = Walk::new(&state, block, is_tip, sink);
         if !self.rebuilds() {
             while walk.next_entry()?.is_some() {}
             let entries = walk.read;
-            backend.check(&state.view, &state.cache, root, None, &mut |fault| sink.fault(fault))?;
+            rows(None, sink)?;
             return Ok(entries);
         }
         let rebuilt = Rebuilt::new(backend, scratch).map_err(Stop::Scratch)?;
@@ -164,8 +168,7 @@ impl StateStore {
             ));
         }
         let view = rebuilt.store.at(At::Tip).map_err(Stop::Scratch)?.view;
-        backend
-            .check(&state.view, &state.cache, root, Some(&view), &mut |fault| sink.fault(fault))?;
+        rows(Some(&view), sink)?;
         Ok(entries)
     }
 

@@ -284,6 +284,11 @@ pub(super) fn check_reader(reader: &impl StateReader, block: &Block, flavour: Fl
             slots.iter().map(|(slot, value)| (*slot, value)).eq(expected),
             "slots of {address}"
         );
+        for few in [1, 2] {
+            let some = reader.some_slots(&address, few).expect("some slots");
+            assert_eq!(some.len(), few.min(slots.len()), "{few} slots of {address}");
+            assert!(some.iter().all(|slot| slots.contains(slot)), "{few} slots of {address}");
+        }
         if flavour == Flavour::Ethereum {
             let account = reader.account(&address).expect("canonical account");
             let key = StateKey::Account(address);

@@ -550,8 +550,9 @@ impl Backend for Column {
         _: &dyn NodeRead,
         cache: &Levels,
         address: &Address,
+        limit: usize,
     ) -> Result<Vec<(B256, Value)>, StateError> {
-        Ok(slots_of(&cache.merged(), address))
+        Ok(slots_of(&cache.merged(), address, limit))
     }
 
     fn entries(

@@ -84,13 +84,13 @@ pub(crate) fn decode_row(row: &[u8]) -> Option<Option<Value>> {
     }
 }
 
-/// The slots of `address` in a merged state.
-pub(crate) fn slots_of(entries: &Level, address: &Address) -> Vec<(B256, Value)> {
+/// The first `limit` slots of `address` in a merged state.
+pub(crate) fn slots_of(entries: &Level, address: &Address, limit: usize) -> Vec<(B256, Value)> {
     let slots = entries.iter().filter_map(|(key, value)| match key {
         StateKey::Slot(a, slot) if a == address => Some((*slot, value.clone()?)),
         _ => None,
     });
-    slots.collect()
+    slots.take(limit).collect()
 }
 
 /// Entries from `start` on.
