@@ -89,9 +89,12 @@ impl<'a, S: Stamp> Rows<'a, S> {
 
     fn row(&self, path: &Nibbles, stamp: S) -> Result<Bytes, StateError> {
         let key = row::branch_key(self.place.prefix(), path, stamp);
-        self.view
-            .get(self.place.table, &key)?
-            .ok_or_else(|| self.place.corrupt(format_args!("no row for the branch at {path:?}")))
+        self.view.get(self.place.table, &key)?.ok_or_else(|| match S::HAS_VERSIONS {
+            true => self
+                .place
+                .corrupt(format_args!("no row for the branch at {path:?} in version {stamp:?}")),
+            false => self.place.corrupt(format_args!("no row for the branch at {path:?}")),
+        })
     }
 
     fn malformed(&self, path: &Nibbles) -> StateError {

@@ -81,6 +81,15 @@ pub enum Setup {
         /// A cap on memory in MiB, page cache included. It does not shrink.
         memory_limit_mb: Option<u64>,
     },
+    /// `bench locality`: Merkle trees in flat files, counted and timed, and rows of MDBX.
+    Locality {
+        /// Lowest and highest tree.
+        heights: (u32, u32),
+        /// Leaves that are read for the times; none for counts alone.
+        samples: u64,
+        /// Rows of MDBX.
+        rows: u64,
+    },
     /// `bench sync`: a new peer fetches the state from others.
     Sync {
         /// Elements of the state.
@@ -120,13 +129,15 @@ impl Setup {
             Self::KvStore { .. } => "kvstore",
             Self::Provenance { .. } => "provenance",
             Self::Replay { .. } => "replay",
+            Self::Locality { .. } => "locality",
             Self::Sync { .. } => "sync",
         }
     }
 
     /// The same at `scale` of its size. Sizes of states and lengths of runs are multiplied, rounded to
     /// two digits, and kept above a floor (1,000 keys, accounts, pairs, transactions or elements; 20
-    /// blocks), but never made larger than the paper's own. What shapes the work stays: pairs a commit
+    /// blocks), but never made larger than the paper's own. Trees are lower by as many levels as they have
+    /// fewer leaves. What shapes the work stays: pairs a commit
     /// (as long as there are ten commits), transactions a block, ranges, chunks, peers.
     #[must_use]
     pub fn scaled(self, scale: f64) -> Self {
@@ -161,6 +172,13 @@ impl Setup {
             Self::Replay { from, to, pad_accounts, memory_limit_mb } => {
                 let to = from + height(to - from + 1) - 1;
                 Self::Replay { from, to, pad_accounts: pad_accounts.map(size), memory_limit_mb }
+            }
+            Self::Locality { heights: (low, high), samples, rows } => {
+                // A tree of half the leaves is lower by one.
+                let lower =
+                    |height: u32| height.saturating_sub(-scale.log2().min(0.0) as u32).max(1);
+                let heights = (lower(low), lower(high));
+                Self::Locality { heights, samples: size(samples), rows: size(rows) }
             }
             Self::Sync { elements, chunk, peers, byzantine } => {
                 Self::Sync { elements: size(elements), chunk, peers, byzantine }

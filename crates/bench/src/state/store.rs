@@ -74,7 +74,11 @@ impl Entrant for BackendEntrant {
         // What a node keeps for proofs differs, though the state is the same.
         let shard = self.backend.proof_shards().map(|shards| shards.shard().replace('/', "of"));
         let shard = shard.map_or_else(String::new, |shard| format!("-shard-{shard}"));
-        format!("{name}-v{version}-{hash}-{params}{shard}-s{SCHEMA_VERSION}")
+        let layout = match identity.layout {
+            "" => String::new(),
+            layout => format!("-{}", layout.replace([',', '='], "-")),
+        };
+        format!("{name}-v{version}-{hash}-{params}{layout}{shard}-s{SCHEMA_VERSION}")
     }
 
     fn fixed_bytes(&self) -> u64 {
@@ -256,5 +260,34 @@ impl Contender for BackendContender {
     fn ethereum_root(&self) -> Option<B256> {
         let has_it = self.store.backend().capabilities().ethereum_root;
         self.store.tip().filter(|_| has_it).map(|tip| tip.root)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use retrie_backends::{Flags, Lane, lane};
+    use retrie_state::descriptor::{Making, Purpose};
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn loaded_states_are_kept_apart_by_whatever_their_rows_depend_on() {
+        let names = [
+            "prefix",
+            "prefix:order=hash",
+            "prefix:pad=64",
+            "duptree",
+            "duptree:layout=dup",
+            "cole",
+            "cole:memory-pairs=100",
+        ];
+        let formats = names.map(|name| {
+            let Lane { backend, flags } = lane(name, &Flags::default()).unwrap();
+            let making = Making { flags: &flags, purpose: Purpose::Trial, cache: None };
+            BackendEntrant::new((backend.make)(&making).unwrap()).format()
+        });
+        assert_eq!(formats.iter().collect::<BTreeSet<_>>().len(), names.len(), "{formats:?}");
+        let is_fit = |c: char| c.is_ascii_alphanumeric() || "-.".contains(c);
+        assert!(formats.iter().all(|format| format.chars().all(is_fit)), "{formats:?}");
     }
 }

@@ -1,5 +1,6 @@
 //! `retrie bench locality`: Merkle trees in flat files, their locality counted exactly and timed.
 
+use super::measured::Measured;
 use crate::{
     args::parse_count,
     output::{Output, ReportArgs, command_line, grouped, say},
@@ -107,6 +108,14 @@ impl Args {
         report.bench.complete = ended.is_ok();
         out.report(&report)?;
         ended
+    }
+
+    /// Measures, and leaves the report to the caller. The counts are in its notes.
+    pub(super) fn measured(self, out: &Output, stop: &AtomicBool) -> eyre::Result<Measured> {
+        let mut report = LocalityReport::new(BenchReport::new(String::new(), Vec::new()));
+        let ended = self.measure(out, stop, &mut report);
+        let BenchReport { results, notes, .. } = report.bench;
+        Ok(Measured { results, notes, references: Vec::new(), ended })
     }
 
     fn measure(

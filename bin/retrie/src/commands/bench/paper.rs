@@ -4,7 +4,7 @@
 //! Each experiment is an ordinary `retrie bench` command, which is printed: what is run here can be
 //! run alone, and varied.
 
-use super::Race;
+use super::{Race, locality, measured::Measured};
 use crate::output::{Output, ReportArgs, command_line, say};
 use clap::Parser;
 use eyre::{Context, bail, eyre};
@@ -39,7 +39,7 @@ pub(crate) struct Args {
     dry_run: bool,
     #[command(flatten)]
     report: ReportArgs,
-    /// More flags for every command, after `--`: `-- --sync none --retention 0`.
+    /// More flags for every race, after `--`: `-- --sync none --retention 0`.
     #[arg(last = true, value_name = "FLAGS")]
     flags: Vec<String>,
 }
@@ -55,7 +55,25 @@ fn parse_scale(text: &str) -> Result<f64, String> {
 #[command(no_binary_name = true)]
 struct Line {
     #[command(subcommand)]
-    race: Box<Race>,
+    work: Work,
+}
+
+/// What an experiment runs.
+#[derive(Debug, clap::Subcommand)]
+enum Work {
+    #[command(flatten)]
+    Race(Box<Race>),
+    /// Counts in flat files, without a backend.
+    Locality(locality::Args),
+}
+
+impl Work {
+    fn measure(self, out: &Output, stop: &AtomicBool) -> eyre::Result<Measured> {
+        match self {
+            Self::Race(race) => race.measure(out, stop),
+            Self::Locality(args) => args.measured(out, stop),
+        }
+    }
 }
 
 impl Args {
@@ -92,7 +110,7 @@ impl Args {
             if !step.absent.is_empty() {
                 say!(out, "  not built yet, so left out: {}", step.absent.join(", "));
             }
-            let Some((words, race)) = step.race else {
+            let Some((words, work)) = step.work else {
                 say!(out, "  left out: nothing that is built runs it");
                 report.notes.push(format!("{}: left out, not built yet", title(experiment)));
                 continue;
@@ -109,7 +127,7 @@ impl Args {
                 continue;
             }
             // What was measured is not lost with what was not.
-            ended = race.measure(&out, stop).and_then(|mut measured| {
+            ended = work.measure(&out, stop).and_then(|mut measured| {
                 for result in &mut measured.results {
                     result.params.insert("figure".into(), experiment.figure.into());
                 }
@@ -141,24 +159,25 @@ impl Args {
     fn step(&self, experiment: &Experiment) -> eyre::Result<Step> {
         let (backends, absent): (Vec<&str>, Vec<&str>) =
             experiment.backends.iter().partition(|name| is_here(name));
-        let race = match words(&experiment.setup) {
+        let words = match words(&experiment.setup) {
             Some(words) if !backends.is_empty() => {
                 let words = [words, vec!["--backends".into(), backends.join(",")]].concat();
-                let words = [&words[..], &self.flags].concat();
-                let line = Line::try_parse_from(&words);
-                let line = line.wrap_err_with(|| format!("retrie bench {}", words.join(" ")))?;
-                Some((words, line.race))
+                [&words[..], &self.flags].concat()
             }
-            _ => None,
+            // The flags are for stores.
+            Some(words) if experiment.backends.is_empty() => words,
+            _ => return Ok(Step { work: None, absent }),
         };
-        Ok(Step { race, absent })
+        let line = Line::try_parse_from(&words);
+        let line = line.wrap_err_with(|| format!("retrie bench {}", words.join(" ")))?;
+        Ok(Step { work: Some((words, line.work)), absent })
     }
 }
 
 /// What is to be run of an experiment.
 struct Step {
     /// The command after `retrie bench`, as words and parsed; `None` if nothing can be run.
-    race: Option<(Vec<String>, Box<Race>)>,
+    work: Option<(Vec<String>, Work)>,
     /// Backends that are not built yet.
     absent: Vec<&'static str>,
 }
@@ -246,6 +265,14 @@ fn words(setup: &Setup) -> Option<Vec<String>> {
             flag("txs", &txs_per_block);
             flag("cole.memory-pairs", &memory_pairs);
             flag("range", &ranges.iter().map(u64::to_string).collect::<Vec<_>>().join(","));
+        }
+        Setup::Locality { heights: (low, high), samples, rows } => {
+            flag("heights", &format!("{low}-{high}"));
+            flag("samples", &samples);
+            flag("rows", &rows);
+            if samples > 0 {
+                words.push("--cold".into());
+            }
         }
         Setup::Sync { .. } => return None,
     }
