@@ -14,7 +14,7 @@ use alloy_trie::Nibbles;
 use retrie_state::{Direction, KeyRange, NodeRead, StateError, StateKey, Table, flat};
 use retrie_storage_mpt::{
     InMemory,
-    trie::{Link, NodeSource},
+    trie::{self, BranchLink, Link, NodeSource},
 };
 use std::collections::BTreeSet;
 
@@ -33,7 +33,7 @@ pub(crate) fn check(
     let Some(meta) = &state.meta else { return Ok(()) };
     let left = published(view, 0)?.map(|left| Ok(left?.0)).collect::<Result<_, StateError>>()?;
     let reached = HashSet::default();
-    let mut check = Check { view, meta, report, left, reached, live: 0 };
+    let mut check = Check { view, meta, report, left, reached, live: 0, ahead: 0 };
     check.layer_rows()?;
     // Not those of the state, which may have been in memory for long.
     let layers = match Layers::read(view, meta) {
@@ -47,6 +47,7 @@ pub(crate) fn check(
     if let Some(link) = meta.snapshot.root() {
         check.link(&layers, Nibbles::new(), link)?;
     }
+    check.ahead = settled(view, meta.merging())?;
     let useless = check.lists()?;
     check.snapshot_rows(&useless)?;
     check.values(&layers)
@@ -62,6 +63,8 @@ struct Check<'a> {
     reached: HashSet<u128>,
     /// Keys that have a value, as the layers say.
     live: u64,
+    /// Settled rows of the merge under way that have not been met.
+    ahead: u64,
 }
 
 fn mark(key: &[u8]) -> u128 {
@@ -167,7 +170,9 @@ impl Check<'_> {
             };
             if self.left.contains(&generation) {
                 useless.extend(entries.iter().map(|(path, stamp)| mark(&branch_key(path, *stamp))));
-            } else if generation != self.meta.merging() || key.last() != Some(&1) {
+            } else if self.is_ahead(generation, &key) {
+                self.ahead -= 1;
+            } else {
                 self.fault(LISTS, format!("row {key}: generation {generation} is not published"));
             }
         }
@@ -179,30 +184,54 @@ impl Check<'_> {
 
     /// The rows of the snapshot: in use, listed, or ahead of their publication.
     fn snapshot_rows(&mut self, useless: &HashSet<u128>) -> Result<(), StateError> {
-        let mut ahead = settled(self.view, self.meta.merging())?;
-        for row in self.view.scan(SNAPSHOT, KeyRange::ALL, Direction::Forward)? {
-            let (key, _) = row?;
+        for stored in self.view.scan(SNAPSHOT, KeyRange::ALL, Direction::Forward)? {
+            let (key, stored) = stored?;
             let parsed = key.split_last().and_then(|(origin, key)| {
-                let (_, stamp) = parse_key(key)?;
-                let origin = Origin::ALL.into_iter().find(|known| *known as u8 == *origin)?;
-                Some((key, stamp, origin))
+                let is_known = Origin::ALL.into_iter().any(|known| known as u8 == *origin);
+                Some((key, parse_key(key).filter(|_| is_known)?))
             });
-            let Some((path, stamp, origin)) = parsed else {
+            let Some((branch, (path, stamp))) = parsed else {
                 self.fault(SNAPSHOT, format!("row {key} is of no branch"));
                 continue;
             };
-            let mark = mark(path);
+            let mark = mark(branch);
             if self.reached.contains(&mark) || useless.contains(&mark) {
                 continue;
             }
-            let is_ahead = stamp == self.meta.merging() && origin == Origin::Settled && ahead > 0;
-            if is_ahead {
-                ahead -= 1;
+            if self.is_ahead(stamp, &key) {
+                self.ahead -= 1;
+                self.ahead_of_time(&path, stamp, &stored);
             } else {
                 self.fault(SNAPSHOT, format!("nothing leads to the row {key}"));
             }
         }
+        if self.ahead > 0 {
+            let what = format!("{} settled rows of generation {}", self.ahead, self.meta.merging());
+            self.fault(SNAPSHOT, format!("{what} are missing"));
+        }
         Ok(())
+    }
+
+    /// Whether a row may be one that was settled by the merge under way.
+    fn is_ahead(&self, generation: u64, key: &[u8]) -> bool {
+        let is_settled = key.last() == Some(&(Origin::Settled as u8));
+        generation == self.meta.merging() && is_settled && self.ahead > 0
+    }
+
+    /// A row to which nothing leads yet: it is sound by itself.
+    fn ahead_of_time(&mut self, path: &Nibbles, stamp: u64, stored: &Bytes) {
+        let source = Snapshot(self.view);
+        let link = trie::row::head(stamp, stored).map(|reference| {
+            // As if it hung at its own slot.
+            BranchLink::new(path, path, reference, stamp)
+        });
+        let branch = link.map(|link| rows(&source).load(path, &link));
+        if !branch.is_some_and(|branch| {
+            branch.is_ok_and(|branch| branch.rehashed(path) == *branch.reference())
+        }) {
+            let what = format!("the row of the branch at {path:?}, ahead of generation {stamp},");
+            self.fault(SNAPSHOT, format!("{what} is malformed"));
+        }
     }
 
     /// Flat has the values that the layers say, and no others.
