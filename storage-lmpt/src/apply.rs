@@ -29,7 +29,7 @@ pub(crate) fn apply(
     if let Some(merge) = &merge {
         merge.look_at(view.as_read());
     } else if !layers.intermediate.is_empty() {
-        merge = Some(merges.start(context.jobs, view.as_read(), before, &layers.intermediate)?);
+        merge = Some(merges.start(context.jobs, view.as_read(), before, &layers.intermediate));
     }
     let blocks = context.number.saturating_sub(meta.delta_from);
     if params.is_boundary(blocks, meta.delta_keys) {

@@ -61,8 +61,9 @@ pub(crate) struct Made {
 /// How far a merge has come.
 pub(crate) struct Progress {
     made: Mutex<Vec<Made>>,
-    /// Where the snapshot is read from.
-    view: Mutex<Arc<dyn NodeRead>>,
+    /// Where the snapshot is read from; nowhere once all is made, as a view holds a snapshot of the
+    /// database.
+    view: Mutex<Option<Arc<dyn NodeRead>>>,
 }
 
 impl fmt::Debug for Progress {
@@ -105,11 +106,10 @@ impl Merge {
         self.handle.id()
     }
 
-    /// Lets the job read from a newer view.
+    /// Lets the job read from a newer view, if it is not done.
     pub(crate) fn look_at(&self, view: &dyn NodeRead) {
-        if let Some(view) = view.detach() {
-            *self.progress.view.lock() = view;
-        }
+        let is_done = self.handle.output().is_some();
+        *self.progress.view.lock() = if is_done { None } else { view.detach() };
     }
 }
 
@@ -136,27 +136,25 @@ impl Merges {
         view: &dyn NodeRead,
         meta: &Meta,
         frozen: &Trie,
-    ) -> Result<Merge, StateError> {
+    ) -> Merge {
         let generation = meta.merging();
         let id = lineage::merged(&meta.lineage, generation, &meta.intermediate);
-        let view = view.detach().ok_or_else(|| {
-            StoreError::new("starting a merge", "this view has no life of its own")
-        })?;
         let progress = {
             let mut known = self.known.lock();
             known.retain(|_, progress| progress.strong_count() > 0);
             known.get(&id).and_then(Weak::upgrade).unwrap_or_else(|| {
-                let new = Arc::new(Progress { made: Mutex::default(), view: Mutex::new(view) });
+                let new = Arc::new(Progress { made: Mutex::default(), view: Mutex::default() });
                 known.insert(id, Arc::downgrade(&new));
                 new
             })
         };
+        *progress.view.lock() = view.detach();
         let (frozen, snapshot) = (frozen.clone(), meta.snapshot.clone());
         let of = progress.clone();
         let handle = jobs.start(Job::new(id, NAME, move |context| {
             merge(context, generation, &frozen, &snapshot, &of)
         }));
-        Ok(Merge { handle, progress })
+        Merge { handle, progress }
     }
 
     /// The outcome of a merge, which a block needs now.
@@ -190,7 +188,7 @@ fn merge(
     while !batch.is_empty() {
         context.pause_point()?;
         let mut changes = Changes::new(generation);
-        let view = progress.view.lock().clone();
+        let view = progress.view.lock().clone().ok_or_else(no_view)?;
         let view = Layered { generation, pending: &maker.pending, view: Snapshot(&*view) };
         trie = trie.update(&Sequential(rows(&view)), &batch, &mut changes)?;
         maker.record(changes.rows);
@@ -198,7 +196,12 @@ fn merge(
         maker.make(batch.first().map(|item| &item.key));
     }
     maker.finish();
+    *progress.view.lock() = None;
     Ok(Arc::new(Merged { trie, progress: progress.clone() }))
+}
+
+fn no_view() -> StateError {
+    StoreError::new("merging", "the view of a block has no life of its own").into()
 }
 
 fn next_batch(leaves: &mut Leaves) -> Result<Vec<Item<u64>>, StateError> {
