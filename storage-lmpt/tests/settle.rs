@@ -5,9 +5,12 @@ mod common;
 
 use common::{Chain, NEVER, changes, every, key};
 use rand::{Rng, SeedableRng, rngs::StdRng};
-use retrie_state::At;
-use retrie_storage_lmpt::{LAYERS, LISTS, META, Params, SNAPSHOT};
-use std::time::Duration;
+use retrie_state::{
+    At, KvStore, MemoryStore, StateError, StateStore, StoreOptions,
+    testkit::{FaultStore, Faults},
+};
+use retrie_storage_lmpt::{LAYERS, LISTS, Lmpt, META, Params, SNAPSHOT};
+use std::{sync::Arc, time::Duration};
 
 const KEYS: u64 = 300;
 
@@ -169,4 +172,70 @@ fn a_block_that_counts_on_settled_rows_outlives_one_that_wrote_them_itself() {
     }
     chain.check_block(37, &all_keys());
     assert_eq!(chain.faults(), [""; 0]);
+}
+
+/// A full disk, or a kill, at writes all along: folding, settling, publishing, cleaning up. What was
+/// committed is there, and the chain goes on to the same roots.
+#[test]
+fn a_failing_store_loses_nothing_and_the_same_blocks_go_on_to_the_same_roots() {
+    let random = &mut StdRng::seed_from_u64(6);
+    let blocks: Vec<_> = (0..44).map(|_| changes(random, KEYS, 30)).collect();
+    let mut whole = Chain::new(every(9), 3);
+    blocks.iter().for_each(|changes| _ = whole.block(changes));
+    let counted = Faults::new(0, false);
+    let all = {
+        let kv = MemoryStore::new();
+        assert_eq!(run_on(&kv, &counted, &whole, &blocks), 44);
+        counted.writes()
+    };
+    for n in 0..60 {
+        let kv = MemoryStore::new();
+        let done = run_on(&kv, &Faults::new(1 + all * n / 60, n % 2 == 0), &whole, &blocks);
+        assert!(done <= 44);
+        assert_eq!(run_on(&kv, &Faults::new(0, false), &whole, &blocks), 44);
+        let mut again = Chain::new(every(9), 3);
+        (again.states, again.hashes) = (whole.states.clone(), whole.hashes.clone());
+        again.roots.clone_from(&whole.roots);
+        let options = again.options.clone();
+        again.replace_store(common::open(every(9), &kv, &options));
+        again.check_block(43, &all_keys());
+        assert_eq!(again.faults(), [""; 0], "killed at a write of {all}: {n}/60");
+    }
+}
+
+/// Goes on with `blocks` from where `kv` stands until it fails; the number of blocks that are there.
+fn run_on(
+    kv: &MemoryStore,
+    faults: &Arc<Faults>,
+    whole: &Chain,
+    blocks: &[common::Changes],
+) -> u64 {
+    let failing: Arc<dyn KvStore> = Arc::new(FaultStore::new(Arc::new(kv.clone()), faults.clone()));
+    let options = StoreOptions { fold_bytes: 1, fold_commits: 3, ..whole.options.clone() };
+    let backend = Arc::new(Lmpt::new(every(9)).unwrap());
+    let Ok(store) = StateStore::open(backend, failing.clone(), options) else { return 0 };
+    let next = |store: &StateStore| store.tip().map_or(0, |tip| tip.block.number + 1);
+    while let number @ 0..44 = next(&store) {
+        let at = number as usize;
+        let empty = common::Entries::new();
+        let before = at.checked_sub(1).map_or(&empty, |last| &whole.states[last]);
+        let delta = Chain::delta(before, &blocks[at]);
+        let commit = || -> Result<(), StateError> {
+            let proposal = store.begin(At::Tip)?.finish_as(number, &delta)?;
+            assert_eq!(proposal.root(), whole.roots[at], "block {number}");
+            store.seal(&proposal, whole.hashes[at]);
+            let mut txn = failing.begin_write()?;
+            let after = store.commit(&[proposal], &mut *txn)?;
+            txn.commit()?;
+            after.run()
+        };
+        if commit().is_err() {
+            assert!(faults.is_dead());
+            break;
+        }
+        if number % 3 == 0 && store.settle().is_err() {
+            break;
+        }
+    }
+    next(&store)
 }
