@@ -35,6 +35,7 @@ families! {
     retrie_storage_lvmt,
     retrie_storage_cole,
     retrie_storage_prefix,
+    retrie_storage_lmpt,
 }
 
 #[cfg(feature = "std")]

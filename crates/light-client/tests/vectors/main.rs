@@ -8,6 +8,7 @@ mod format;
 mod make;
 mod make_cole;
 mod make_duptree;
+mod make_lmpt;
 mod make_lvmt;
 mod make_mpt;
 mod recorded;
@@ -17,7 +18,7 @@ use format::File;
 type Make = fn() -> File;
 
 /// What is made in a second or two.
-const MADE: [(&str, Make); 8] = [
+const MADE: [(&str, Make); 9] = [
     ("mpt.json", make_mpt::mpt),
     ("mpt-archive.json", make_mpt::archive),
     ("eip1186.json", make_mpt::eip1186),
@@ -26,6 +27,7 @@ const MADE: [(&str, Make); 8] = [
     ("cole.json", make_cole::cole),
     ("prefix.json", make_mpt::prefix),
     ("duptree.json", make_duptree::duptree),
+    ("lmpt.json", make_lmpt::lmpt),
 ];
 
 /// What takes more.

@@ -14,7 +14,7 @@ export const HASHES: Record<string, Hash> = {
 };
 
 /** Gives the node of a hash, which it has checked. */
-type Fetch = (hash: Uint8Array) => Uint8Array;
+export type Fetch = (hash: Uint8Array) => Uint8Array;
 
 export interface ShownAccount {
   account: Account;
@@ -119,7 +119,7 @@ function slotAt(hash: Hash, root: Uint8Array, slot: Uint8Array, fetch: Fetch): U
   return shortBytes(value);
 }
 
-/** What the trie holds at a path of 32 bytes. Exported for tests. */
+/** What the trie holds at a path of 32 bytes; `null`: the nodes show that it holds nothing. */
 export function lookUp(
   hash: Hash,
   root: Uint8Array,

@@ -5,6 +5,7 @@ import type { ColeParams } from './cole/params.js';
 import { LATEST, type Version, verifyCole } from './cole/verify.js';
 import { verifyDupTree } from './duptree.js';
 import { Refused } from './errors.js';
+import { verifyLmpt } from './lmpt.js';
 import type { LvmtParams } from './lvmt/params.js';
 import { verifyLvmt } from './lvmt/verify.js';
 import { HASHES, emptyRoot, shownAccount, shownSlot, verifyMpt } from './mpt.js';
@@ -90,8 +91,8 @@ export interface VerifiedProvenance {
 }
 
 /**
- * Verifies proofs of `mpt`, `mpt-archive`, `prefix` and `duptree`, and of `lvmt` and `cole` under pinned
- * parameters.
+ * Verifies proofs of `mpt`, `mpt-archive`, `prefix`, `duptree` and `lmpt`, and of `lvmt` and `cole` under
+ * pinned parameters.
  */
 export class Verifier {
   private readonly lvmt: readonly LvmtParams[];
@@ -223,6 +224,7 @@ export class Verifier {
       cole: ['blake2b-256'],
       prefix: ['keccak256'],
       duptree: ['blake2b-256'],
+      lmpt: ['keccak256'],
     };
     if (version !== 1 || !Object.hasOwn(known, backend) || !known[backend]!.includes(hash)) {
       throw new Refused(
@@ -247,6 +249,7 @@ export class Verifier {
     }
     if (digest !== ZERO) throw unknownParams(backend, digest);
     if (backend === 'duptree') return { verify: verifyDupTree };
+    if (backend === 'lmpt') return { verify: verifyLmpt };
     return { verify: (...question) => verifyMpt(HASHES[hash]!, ...question) };
   }
 }

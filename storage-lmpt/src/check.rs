@@ -1,0 +1,272 @@
+//! The check of all rows: the root, the layers by their rows, every row of the snapshot, and that Flat
+//! says of every key what the layers say.
+
+use crate::{
+    LAYERS, LISTS, META, SNAPSHOT, layer,
+    layer::Leaves,
+    leaf, lists,
+    row::{Meta, published, settled},
+    snapshot::{Origin, Snapshot, branch_key, parse_key, rows},
+    state::{Layers, State},
+};
+use alloy_primitives::{B256, Bytes, keccak256, map::HashSet};
+use alloy_trie::Nibbles;
+use retrie_state::{Direction, KeyRange, NodeRead, StateError, StateKey, Table, flat};
+use retrie_storage_mpt::{
+    InMemory,
+    trie::{self, BranchLink, Link, NodeSource},
+};
+use std::collections::BTreeSet;
+
+/// Checks the rows of the state that `view` shows, whose recorded root is `root`; see
+/// [`Backend::check`](retrie_state::Backend::check).
+pub(crate) fn check(
+    view: &dyn NodeRead,
+    state: &State,
+    root: B256,
+    report: &mut dyn FnMut(StateError),
+) -> Result<(), StateError> {
+    if state.root() != root {
+        let what = format!("the row of the state leads to {}, recorded is {root}", state.root());
+        report(StateError::corrupt(META.name, what));
+    }
+    let Some(meta) = &state.meta else { return Ok(()) };
+    let left = published(view, 0)?.map(|left| Ok(left?.0)).collect::<Result<_, StateError>>()?;
+    let reached = HashSet::default();
+    let mut check = Check { view, meta, report, left, reached, live: 0, ahead: 0 };
+    check.layer_rows()?;
+    // Not those of the state, which may have been in memory for long.
+    let layers = match Layers::read(view, meta) {
+        Ok(layers) => layers,
+        Err(fault) => {
+            (check.report)(fault);
+            return Ok(());
+        }
+    };
+    check.live += check.small(&layers)?;
+    if let Some(link) = meta.snapshot.root() {
+        check.link(&layers, Nibbles::new(), link)?;
+    }
+    check.ahead = settled(view, meta.merging())?;
+    let useless = check.lists()?;
+    check.snapshot_rows(&useless)?;
+    check.values(&layers)
+}
+
+struct Check<'a> {
+    view: &'a dyn NodeRead,
+    meta: &'a Meta,
+    report: &'a mut dyn FnMut(StateError),
+    /// Generations that are published, and not cleaned up.
+    left: BTreeSet<u64>,
+    /// Rows of the snapshot, by half of the hash of path and stamp.
+    reached: HashSet<u128>,
+    /// Keys that have a value, as the layers say.
+    live: u64,
+    /// Settled rows of the merge under way that have not been met.
+    ahead: u64,
+}
+
+fn mark(key: &[u8]) -> u128 {
+    keccak256(key).first_chunk().map_or(0, |half| u128::from_be_bytes(*half))
+}
+
+impl Check<'_> {
+    fn fault(&mut self, table: Table, what: String) {
+        (self.report)(StateError::corrupt(table.name, what));
+    }
+
+    /// The rows of layers, each of a generation that is there.
+    fn layer_rows(&mut self) -> Result<(), StateError> {
+        for row in self.view.scan(LAYERS, KeyRange::ALL, Direction::Forward)? {
+            let (key, row) = row?;
+            if let Err(fault) = layer::check_row(&key, &row) {
+                (self.report)(fault);
+                continue;
+            }
+            let generation = key.first_chunk().map_or(0, |number| u64::from_be_bytes(*number));
+            let is_live = generation == self.meta.generation || generation == self.meta.merging();
+            if !is_live && !self.left.contains(&generation) {
+                self.fault(
+                    LAYERS,
+                    format!("row {key} is of generation {generation}, which is gone"),
+                );
+            }
+        }
+        Ok(())
+    }
+
+    /// Keys of the small layers that have a value.
+    fn small(&mut self, layers: &Layers) -> Result<u64, StateError> {
+        let has_value = |leaf: &[u8]| matches!(leaf::decode(leaf), Some(Some(_)));
+        let mut live = 0;
+        for found in Leaves::of(&layers.delta) {
+            live += u64::from(has_value(found?.value()));
+        }
+        for found in Leaves::of(&layers.intermediate) {
+            let found = found?;
+            let is_newest = layers.delta.get(&InMemory, found.key())?.is_none();
+            live += u64::from(is_newest && has_value(found.value()));
+        }
+        Ok(live)
+    }
+
+    /// What hangs at a slot of the snapshot, and all below it.
+    fn link(&mut self, layers: &Layers, slot: Nibbles, link: &Link<u64>) -> Result<(), StateError> {
+        match link {
+            Link::Unresolved(_) => {}
+            Link::Leaf(found) => {
+                let key = found.key();
+                if !matches!(leaf::decode(found.value()), Some(Some(_))) || found.stamp() != 0 {
+                    self.fault(SNAPSHOT, format!("the leaf at {key} holds no value"));
+                }
+                let is_newest = layers.delta.get(&InMemory, key)?.is_none()
+                    && layers.intermediate.get(&InMemory, key)?.is_none();
+                self.live += u64::from(is_newest);
+            }
+            Link::Branch(link) => {
+                let path = link.path(&slot);
+                self.reached.insert(mark(&branch_key(&path, link.stamp())));
+                let source = Snapshot(self.view);
+                let branch = match rows(&source).load(&path, link) {
+                    Ok(branch) => branch,
+                    Err(fault) => {
+                        (self.report)(fault);
+                        return Ok(());
+                    }
+                };
+                if branch.rehashed(&path) != *branch.reference() {
+                    let what = format!("the branch at {path:?} of generation {}", link.stamp());
+                    self.fault(SNAPSHOT, format!("{what} has another hash"));
+                }
+                for (nibble, child) in (0u8..).zip(branch.children()) {
+                    if let Some(child) = child {
+                        let mut slot = path;
+                        slot.push(nibble);
+                        self.link(layers, slot, child)?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The rows that nobody needs any more, as lists say.
+    fn lists(&mut self) -> Result<HashSet<u128>, StateError> {
+        let mut useless = HashSet::default();
+        for row in self.view.scan(LISTS, KeyRange::ALL, Direction::Forward)? {
+            let (key, list) = row?;
+            let generation = key.first_chunk().map_or(0, |number| u64::from_be_bytes(*number));
+            let entries = match lists::decode(generation, &list) {
+                Ok(entries) if key.len() == 13 => entries,
+                Ok(_) => {
+                    self.fault(LISTS, format!("row {key} is no list"));
+                    continue;
+                }
+                Err(fault) => {
+                    (self.report)(fault);
+                    continue;
+                }
+            };
+            if self.left.contains(&generation) {
+                useless.extend(entries.iter().map(|(path, stamp)| mark(&branch_key(path, *stamp))));
+            } else if self.is_ahead(generation, &key) {
+                self.ahead -= 1;
+            } else {
+                self.fault(LISTS, format!("row {key}: generation {generation} is not published"));
+            }
+        }
+        if !useless.is_disjoint(&self.reached) {
+            self.fault(LISTS, "a row that the snapshot needs is on a list".into());
+        }
+        Ok(useless)
+    }
+
+    /// The rows of the snapshot: in use, listed, or ahead of their publication.
+    fn snapshot_rows(&mut self, useless: &HashSet<u128>) -> Result<(), StateError> {
+        for stored in self.view.scan(SNAPSHOT, KeyRange::ALL, Direction::Forward)? {
+            let (key, stored) = stored?;
+            let parsed = key.split_last().and_then(|(origin, key)| {
+                let is_known = Origin::ALL.into_iter().any(|known| known as u8 == *origin);
+                Some((key, parse_key(key).filter(|_| is_known)?))
+            });
+            let Some((branch, (path, stamp))) = parsed else {
+                self.fault(SNAPSHOT, format!("row {key} is of no branch"));
+                continue;
+            };
+            let mark = mark(branch);
+            if self.reached.contains(&mark) || useless.contains(&mark) {
+                continue;
+            }
+            if self.is_ahead(stamp, &key) {
+                self.ahead -= 1;
+                self.ahead_of_time(&path, stamp, &stored);
+            } else {
+                self.fault(SNAPSHOT, format!("nothing leads to the row {key}"));
+            }
+        }
+        if self.ahead > 0 {
+            let what = format!("{} settled rows of generation {}", self.ahead, self.meta.merging());
+            self.fault(SNAPSHOT, format!("{what} are missing"));
+        }
+        Ok(())
+    }
+
+    /// Whether a row may be one that was settled by the merge under way.
+    fn is_ahead(&self, generation: u64, key: &[u8]) -> bool {
+        let is_settled = key.last() == Some(&(Origin::Settled as u8));
+        generation == self.meta.merging() && is_settled && self.ahead > 0
+    }
+
+    /// A row to which nothing leads yet: it is sound by itself.
+    fn ahead_of_time(&mut self, path: &Nibbles, stamp: u64, stored: &Bytes) {
+        let source = Snapshot(self.view);
+        let link = trie::row::head(stamp, stored).map(|reference| {
+            // As if it hung at its own slot.
+            BranchLink::new(path, path, reference, stamp)
+        });
+        let branch = link.map(|link| rows(&source).load(path, &link));
+        if !branch.is_some_and(|branch| {
+            branch.is_ok_and(|branch| branch.rehashed(path) == *branch.reference())
+        }) {
+            let what = format!("the row of the branch at {path:?}, ahead of generation {stamp},");
+            self.fault(SNAPSHOT, format!("{what} is malformed"));
+        }
+    }
+
+    /// Flat has the values that the layers say, and no others.
+    fn values(&mut self, layers: &Layers) -> Result<(), StateError> {
+        let source = Snapshot(self.view);
+        let mut count = 0;
+        for row in self.view.scan(flat::TABLE, KeyRange::ALL, Direction::Forward)? {
+            let (encoded, value) = row?;
+            let Some(key) = StateKey::decode(&encoded) else {
+                self.fault(flat::TABLE, format!("row {encoded} is not a state key"));
+                continue;
+            };
+            count += 1;
+            let path = layer::path_of(&key);
+            let small = |trie: &retrie_storage_mpt::Trie| trie.get(&InMemory, &path);
+            let found: Option<Bytes> = match small(&layers.delta)? {
+                Some(found) => Some(found),
+                None => match small(&layers.intermediate)? {
+                    Some(found) => Some(found),
+                    // What cannot be read was reported above.
+                    None => match self.meta.snapshot.get(&rows(&source), &path) {
+                        Ok(found) => found,
+                        Err(_) => continue,
+                    },
+                },
+            };
+            let said = found.as_ref().and_then(|leaf| leaf::decode(leaf)).flatten();
+            if said != Some(&value[..]) {
+                self.fault(flat::TABLE, format!("{key} has another value than the layers say"));
+            }
+        }
+        if count != self.live {
+            let what = format!("{count} keys have values, {} have one by the layers", self.live);
+            self.fault(flat::TABLE, what);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,354 @@
+//! The merge of an intermediate trie into the snapshot: a job, from the first block after a boundary
+//! to the next boundary.
+//!
+//! It goes through the frozen keys in the order of their paths, a few at a time. A row is *made* once
+//! no key to come lies below its path; upper branches are made last. So the rows come in one order,
+//! children before parents, however many keys are taken at a time, and however often the job is run:
+//! of this sequence a commit may write the next part ahead ([`settle`](crate::settle)), and a number
+//! says how far that has come.
+//!
+//! | who | when | does |
+//! |---|---|---|
+//! | `state-job-N` | between boundaries | makes rows, appends them to the [`Progress`] |
+//! | a commit | once the boundary cannot be reverted | writes the next ones |
+//! | `apply` | at the next boundary | waits, writes those that are left |
+//!
+//! The job reads the snapshot through views that the blocks it runs beside give it, so that none of
+//! them is held for long: rows of the snapshot do not change, and any view since the boundary has them.
+
+use crate::{
+    hash::lineage,
+    layer::Leaves,
+    leaf,
+    lists::{Lists, Useless},
+    row::{LISTS, Meta, SNAPSHOT, list_key},
+    snapshot::{Changes, Recorded, Snapshot, branch_key, parse_key, rows},
+};
+use alloy_primitives::{B256, Bytes};
+use alloy_trie::Nibbles;
+use parking_lot::{MappedMutexGuard, Mutex, MutexGuard};
+use retrie_state::{
+    Direction, Job, JobContext, JobHandle, JobOutput, Jobs, KeyRange, NodeRead, Rows as RowIter,
+    StateError, StoreError, Table,
+};
+use retrie_storage_mpt::{
+    Item, Trie,
+    trie::{Leaf, Sequential},
+};
+use std::{
+    cmp::Ordering,
+    collections::{BTreeMap, HashMap},
+    fmt,
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicU64, Ordering as Order},
+    },
+    time::{Duration, Instant},
+};
+
+const NAME: &str = "lmpt merge";
+/// Keys between two pause points: some milliseconds of work, if the disk is slow.
+const BATCH: usize = 128;
+
+/// A row that a merge made, but for the origin in its key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Made {
+    pub(crate) table: Table,
+    pub(crate) key: Vec<u8>,
+    pub(crate) row: Bytes,
+}
+
+/// How far a merge has come.
+pub(crate) struct Progress {
+    made: Mutex<Vec<Made>>,
+    /// Where the snapshot is read from; nowhere once all is made, as a view holds a snapshot of the
+    /// database.
+    view: Mutex<Option<Arc<dyn NodeRead>>>,
+}
+
+impl fmt::Debug for Progress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Progress").field("made", &self.made.lock().len()).finish_non_exhaustive()
+    }
+}
+
+impl Progress {
+    /// The rows from number `from` on, at most `most`, of those that are made.
+    pub(crate) fn rows(&self, from: usize, most: usize) -> MappedMutexGuard<'_, [Made]> {
+        MutexGuard::map(self.made.lock(), |made| {
+            let end = from.saturating_add(most).min(made.len());
+            &mut made[from.min(end)..end]
+        })
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.made.lock().len()
+    }
+
+    /// Adds rows, which are those from number `from` on. A run before may have made some of them.
+    fn add(&self, from: usize, rows: &mut Vec<Made>) {
+        let mut made = self.made.lock();
+        let known = made.len().saturating_sub(from).min(rows.len());
+        made.extend(rows.drain(..).skip(known));
+    }
+}
+
+/// A merge under way.
+#[derive(Clone, Debug)]
+pub(crate) struct Merge {
+    handle: JobHandle,
+    pub(crate) progress: Arc<Progress>,
+}
+
+impl Merge {
+    /// The lineage of the snapshot that it makes.
+    pub(crate) fn lineage(&self) -> B256 {
+        self.handle.id()
+    }
+
+    /// Lets the job read from a newer view, if it is not done.
+    pub(crate) fn look_at(&self, view: &dyn NodeRead) {
+        let is_done = self.handle.output().is_some();
+        *self.progress.view.lock() = if is_done { None } else { view.detach() };
+    }
+}
+
+/// What a merge leaves.
+pub(crate) struct Merged {
+    /// The new snapshot.
+    pub(crate) trie: Trie<u64>,
+    /// All rows.
+    pub(crate) progress: Arc<Progress>,
+}
+
+/// The merges of a backend: who started one, and how long blocks waited for them.
+#[derive(Debug, Default)]
+pub(crate) struct Merges {
+    known: Mutex<HashMap<B256, Weak<Progress>>>,
+    waited_us: AtomicU64,
+}
+
+impl Merges {
+    /// Starts the merge of the intermediate trie of the state in `view`, or joins it.
+    pub(crate) fn start(
+        &self,
+        jobs: &Jobs,
+        view: &dyn NodeRead,
+        meta: &Meta,
+        frozen: &Trie,
+    ) -> Merge {
+        let generation = meta.merging();
+        let id = lineage::merged(&meta.lineage, generation, &meta.intermediate);
+        let progress = {
+            let mut known = self.known.lock();
+            known.retain(|_, progress| progress.strong_count() > 0);
+            known.get(&id).and_then(Weak::upgrade).unwrap_or_else(|| {
+                let new = Arc::new(Progress { made: Mutex::default(), view: Mutex::default() });
+                known.insert(id, Arc::downgrade(&new));
+                new
+            })
+        };
+        *progress.view.lock() = view.detach();
+        let (frozen, snapshot) = (frozen.clone(), meta.snapshot.clone());
+        let of = progress.clone();
+        let handle = jobs.start(Job::new(id, NAME, move |context| {
+            merge(context, generation, &frozen, &snapshot, &of)
+        }));
+        Merge { handle, progress }
+    }
+
+    /// The outcome of a merge, which a block needs now.
+    pub(crate) fn wait(&self, jobs: &Jobs, merge: &Merge) -> Result<Arc<Merged>, StateError> {
+        let begun = Instant::now();
+        let output = jobs.wait(&merge.handle)?;
+        self.waited_us.fetch_add(begun.elapsed().as_micros() as u64, Order::Relaxed);
+        output.downcast().map_err(|_| StateError::Job {
+            job: NAME.into(),
+            reason: "it left something else than a snapshot".into(),
+        })
+    }
+
+    /// How long blocks have waited for merges.
+    pub(crate) fn waited(&self) -> Duration {
+        Duration::from_micros(self.waited_us.load(Order::Relaxed))
+    }
+}
+
+fn merge(
+    context: &JobContext,
+    generation: u64,
+    frozen: &Trie,
+    snapshot: &Trie<u64>,
+    progress: &Arc<Progress>,
+) -> Result<JobOutput, StateError> {
+    let mut leaves = Leaves::of(frozen);
+    let mut trie = snapshot.clone();
+    let mut maker = Maker::new(generation, progress);
+    let mut batch = next_batch(&mut leaves)?;
+    while !batch.is_empty() {
+        context.pause_point()?;
+        let mut changes = Changes::new(generation);
+        let view = progress.view.lock().clone().ok_or_else(no_view)?;
+        let view = Layered { generation, pending: &maker.pending, view: Snapshot(&*view) };
+        trie = trie.update(&Sequential(rows(&view)), &batch, &mut changes)?;
+        maker.record(changes.rows);
+        batch = next_batch(&mut leaves)?;
+        maker.make(batch.first().map(|item| &item.key));
+    }
+    maker.finish();
+    *progress.view.lock() = None;
+    Ok(Arc::new(Merged { trie, progress: progress.clone() }))
+}
+
+fn no_view() -> StateError {
+    StoreError::new("merging", "the view of a block has no life of its own").into()
+}
+
+fn next_batch(leaves: &mut Leaves) -> Result<Vec<Item<u64>>, StateError> {
+    leaves.take(BATCH).map(|leaf| item(&*leaf?)).collect()
+}
+
+/// What a leaf of a small layer does to the snapshot.
+fn item(leaf: &Leaf) -> Result<Item<u64>, StateError> {
+    let malformed = || {
+        StateError::corrupt("trie in memory", format!("the leaf at {} is malformed", leaf.key()))
+    };
+    let value = leaf::decode(leaf.value()).ok_or_else(malformed)?;
+    Ok(Item::new(*leaf.key(), value.map(|_| leaf.value().clone())))
+}
+
+/// Paths in the order in which rows are made: children before parents.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Upwards(Nibbles);
+
+impl Ord for Upwards {
+    fn cmp(&self, other: &Self) -> Ordering {
+        let (one, other) = (&self.0, &other.0);
+        if one == other {
+            Ordering::Equal
+        } else if other.starts_with(one) {
+            Ordering::Greater
+        } else if one.starts_with(other) {
+            Ordering::Less
+        } else {
+            one.cmp(other)
+        }
+    }
+}
+
+impl PartialOrd for Upwards {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+/// What is known of a branch that is not made yet.
+#[derive(Debug, Default)]
+struct Pending {
+    row: Option<Bytes>,
+    /// Stamp of the row that it had in the snapshot.
+    before: Option<u64>,
+}
+
+/// Makes rows of what the updates change.
+struct Maker<'a> {
+    generation: u64,
+    pending: BTreeMap<Upwards, Pending>,
+    lists: Lists,
+    part: u32,
+    made: Vec<Made>,
+    /// Rows handed over.
+    count: usize,
+    progress: &'a Progress,
+}
+
+impl<'a> Maker<'a> {
+    fn new(generation: u64, progress: &'a Progress) -> Self {
+        let (pending, lists, made) = (BTreeMap::new(), Lists::of(generation), Vec::new());
+        Self { generation, pending, lists, part: 0, made, count: 0, progress }
+    }
+
+    fn record(&mut self, rows: Vec<Recorded>) {
+        for Recorded { path, before, row } in rows {
+            let pending = self.pending.entry(Upwards(path)).or_default();
+            pending.row = row;
+            // Of this generation are those of an update before.
+            if let Some(stamp) = before.filter(|stamp| *stamp < self.generation) {
+                pending.before = Some(stamp);
+            }
+        }
+    }
+
+    /// Makes the rows of branches below which no key to come lies; `next` is the first of these.
+    fn make(&mut self, next: Option<&B256>) {
+        let next = next.map(|key| Nibbles::unpack_array(&key.0));
+        while let Some(first) = self.pending.first_entry() {
+            let path = first.key().0;
+            if next.is_some_and(|next| next.starts_with(&path) || path > next) {
+                break;
+            }
+            let Pending { row, before } = first.remove();
+            if let Some(row) = row {
+                let key = branch_key(&path, self.generation);
+                self.made.push(Made { table: SNAPSHOT, key, row });
+            }
+            if let Some(stamp) = before {
+                self.useless(&(path, stamp));
+            }
+        }
+        self.hand_over();
+    }
+
+    fn useless(&mut self, row: &Useless) {
+        if let Some(list) = self.lists.add(row) {
+            self.list(list);
+        }
+    }
+
+    fn list(&mut self, row: Bytes) {
+        self.made.push(Made { table: LISTS, key: list_key(self.generation, self.part), row });
+        self.part += 1;
+    }
+
+    fn hand_over(&mut self) {
+        let from = self.count;
+        self.count += self.made.len();
+        self.progress.add(from, &mut self.made);
+    }
+
+    fn finish(mut self) {
+        if let Some(list) = self.lists.close() {
+            self.list(list);
+        }
+        self.hand_over();
+    }
+}
+
+/// The snapshot's rows, and over them those that are not made yet. Made ones are not asked for: no key
+/// to come lies below them, and what reads the rows of its children is in memory once it is changed.
+struct Layered<'a> {
+    generation: u64,
+    pending: &'a BTreeMap<Upwards, Pending>,
+    view: Snapshot<'a>,
+}
+
+impl NodeRead for Layered<'_> {
+    fn get(&self, table: Table, key: &[u8]) -> Result<Option<Bytes>, StateError> {
+        if let Some((path, stamp)) = parse_key(key)
+            && stamp == self.generation
+            && let Some(pending) = self.pending.get(&Upwards(path))
+        {
+            return Ok(pending.row.clone());
+        }
+        self.view.get(table, key)
+    }
+
+    fn scan<'b>(
+        &'b self,
+        table: Table,
+        range: KeyRange<'_>,
+        direction: Direction,
+    ) -> Result<RowIter<'b>, StateError> {
+        self.view.0.scan(table, range, direction)
+    }
+}

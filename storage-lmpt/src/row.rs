@@ -1,0 +1,165 @@
+//! The rows beside those of the snapshot trie.
+//!
+//! | table | key | row |
+//! |---|---|---|
+//! | [`SNAPSHOT`] | path, generation (8, BE), origin (1) | a branch of the snapshot trie ([`trie::row`]) |
+//! | [`LISTS`] | generation (8, BE), part (4, BE), origin (1) | a list of rows that the merge of that generation made useless ([`lists`](crate::lists)) |
+//! | [`LAYERS`] | generation (8, BE), encoded state key | leaf: tag and value, or a tombstone |
+//! | [`META`] | `00` | the [state](Meta) |
+//! | [`META`] | `01`, generation (8, BE) | the block that published the merge of that generation (8, BE), until all that it made useless is gone |
+//! | [`META`] | `02`, generation (8, BE) | how many rows of that merge are settled (8, BE) |
+//!
+//! [`trie::row`]: retrie_storage_mpt::trie::row
+
+use crate::hash;
+use alloy_primitives::{B256, Bytes};
+use retrie_state::{
+    Direction, KeyRange, NodeRead, StateError, Table,
+    wire::{WireReader, put_varint},
+};
+use retrie_storage_mpt::{Trie, TrieHash, trie::row};
+
+/// Branches of the snapshot trie.
+pub const SNAPSHOT: Table = Table::new(0x60, "LmptSnapshot");
+/// Keys of the small layers.
+pub const LAYERS: Table = Table::new(0x61, "LmptLayers");
+/// What merges made useless.
+pub const LISTS: Table = Table::new(0x62, "LmptLists");
+/// The state, and where merges and clean-up stand.
+pub const META: Table = Table::new(0x63, "LmptMeta");
+
+/// Key of the row of the state.
+pub(crate) const STATE: &[u8] = &[0];
+const PUBLISHED: u8 = 1;
+const SETTLED: u8 = 2;
+
+/// All of a state that does not lie in rows of their own.
+#[derive(Clone, Debug)]
+pub(crate) struct Meta {
+    /// That of the delta; the intermediate trie's is the one before.
+    pub(crate) generation: u64,
+    /// First block of the delta: a boundary, but for the first delta.
+    pub(crate) delta_from: u64,
+    /// Keys of the delta, tombstones included.
+    pub(crate) delta_keys: u64,
+    /// Root of the delta.
+    pub(crate) delta: B256,
+    /// Root of the intermediate trie.
+    pub(crate) intermediate: B256,
+    /// What the snapshot's rows depend on.
+    pub(crate) lineage: B256,
+    /// The snapshot.
+    pub(crate) snapshot: Trie<u64>,
+}
+
+impl Meta {
+    pub(crate) fn root(&self) -> B256 {
+        hash::root(&[self.delta, self.intermediate, self.snapshot.hash()])
+    }
+
+    /// The generation of the intermediate trie.
+    pub(crate) const fn merging(&self) -> u64 {
+        self.generation.saturating_sub(1)
+    }
+
+    pub(crate) fn encode(&self) -> Bytes {
+        let mut out = Vec::with_capacity(160);
+        put_varint(&mut out, self.generation);
+        put_varint(&mut out, self.delta_from);
+        put_varint(&mut out, self.delta_keys);
+        for hash in [self.delta, self.intermediate, self.lineage] {
+            out.extend_from_slice(hash.as_slice());
+        }
+        out.extend(row::encode_root(self.snapshot.root()).unwrap_or_default());
+        out.into()
+    }
+
+    fn decode(bytes: &Bytes) -> Option<Self> {
+        let mut rest = WireReader::new(bytes);
+        let mut number = || rest.varint().ok();
+        let (generation, delta_from, delta_keys) = (number()?, number()?, number()?);
+        let mut hash = || rest.hash().ok();
+        let (delta, intermediate, lineage) = (hash()?, hash()?, hash()?);
+        let snapshot = match bytes.slice_ref(rest.rest()) {
+            none if none.is_empty() => Trie::empty(TrieHash::Keccak256),
+            root => Trie::from_root(Some(row::decode_root(&root)?)),
+        };
+        (generation > 0).then_some(Self {
+            generation,
+            delta_from,
+            delta_keys,
+            delta,
+            intermediate,
+            lineage,
+            snapshot,
+        })
+    }
+
+    /// The state that `view` shows; `None` if it is empty.
+    pub(crate) fn read(view: &dyn NodeRead) -> Result<Option<Self>, StateError> {
+        let Some(row) = view.get(META, STATE)? else { return Ok(None) };
+        let malformed = || StateError::corrupt(META.name, "the row of the state is malformed");
+        Self::decode(&row).map(Some).ok_or_else(malformed)
+    }
+}
+
+fn meta_key(kind: u8, generation: u64) -> [u8; 9] {
+    let mut key = [kind; 9];
+    key[1..].copy_from_slice(&generation.to_be_bytes());
+    key
+}
+
+fn number(what: &str, generation: u64, row: &[u8]) -> Result<u64, StateError> {
+    row.try_into().map(u64::from_be_bytes).map_err(|_| {
+        StateError::corrupt(META.name, format!("malformed row: {what} generation {generation}"))
+    })
+}
+
+/// Key of the row that says which block published the merge of a generation.
+pub(crate) fn published_key(generation: u64) -> [u8; 9] {
+    meta_key(PUBLISHED, generation)
+}
+
+/// Key of the row that says how many rows of the merge of a generation are settled.
+pub(crate) fn settled_key(generation: u64) -> [u8; 9] {
+    meta_key(SETTLED, generation)
+}
+
+/// How many rows of the merge of `generation` are settled.
+pub(crate) fn settled(view: &dyn NodeRead, generation: u64) -> Result<u64, StateError> {
+    let row = view.get(META, &settled_key(generation))?;
+    row.map_or(Ok(0), |row| number("settled rows of", generation, &row))
+}
+
+/// Generations from `first` on that were published and have something left behind, with the block
+/// that published them.
+pub(crate) fn published(
+    view: &dyn NodeRead,
+    first: u64,
+) -> Result<impl Iterator<Item = Result<(u64, u64), StateError>> + '_, StateError> {
+    let (start, end) = (published_key(first), [PUBLISHED + 1]);
+    let rows = view.scan(META, KeyRange::new(&start, &end), Direction::Forward)?;
+    Ok(rows.map(|row| {
+        let (key, row) = row?;
+        let generation = key.get(1..).and_then(|number| number.try_into().ok());
+        let generation = generation.map(u64::from_be_bytes).ok_or_else(|| {
+            StateError::corrupt(META.name, format!("row {key} is of no generation"))
+        })?;
+        Ok((generation, number("the block that published", generation, &row)?))
+    }))
+}
+
+/// Key of the layer row of a key, which is encoded.
+pub(crate) fn layer_key(generation: u64, key: &[u8]) -> Vec<u8> {
+    [&generation.to_be_bytes()[..], key].concat()
+}
+
+/// Key of a list, but for its origin.
+pub(crate) fn list_key(generation: u64, part: u32) -> Vec<u8> {
+    [&generation.to_be_bytes()[..], &part.to_be_bytes()].concat()
+}
+
+/// Range of the rows of `generation`, in tables whose keys begin with it.
+pub(crate) fn generation_range(generation: u64) -> ([u8; 8], [u8; 8]) {
+    (generation.to_be_bytes(), generation.saturating_add(1).to_be_bytes())
+}

@@ -1,0 +1,103 @@
+//! [`State`]: the structure of one block's state.
+
+use crate::{layer, merge::Merge, row::Meta};
+use alloy_primitives::B256;
+use parking_lot::Mutex;
+use retrie_state::{NodeRead, StateError};
+use retrie_storage_mpt::{Trie, TrieHash};
+use std::sync::{Arc, OnceLock};
+
+/// Root of a trie without keys.
+pub(crate) const EMPTY: B256 = TrieHash::Keccak256.empty_root();
+
+/// The structure of one block's state. It shares with its parent's whatever the block did not change.
+#[derive(Debug)]
+pub struct State {
+    /// `None`: there is no block yet.
+    pub(crate) meta: Option<Meta>,
+    layers: OnceLock<Layers>,
+    /// The merge of the intermediate trie, once a block has started it.
+    pub(crate) merge: Option<Merge>,
+    pub(crate) hints: Arc<Mutex<Hints>>,
+}
+
+/// The small tries.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Layers {
+    pub(crate) delta: Trie,
+    pub(crate) intermediate: Trie,
+}
+
+/// Where clean-up begins to look: what comes before is gone for good. It is removed without undo.
+#[derive(Debug, Default)]
+pub(crate) struct Hints {
+    /// A published generation.
+    pub(crate) published: u64,
+    /// Keys of their tables.
+    pub(crate) layers: Vec<u8>,
+    pub(crate) lists: Vec<u8>,
+}
+
+impl State {
+    /// The state that `view` shows. Its small tries are built when they are first needed: values are
+    /// read without them, and old blocks are opened for reading, too.
+    pub(crate) fn open(view: &dyn NodeRead) -> Result<Self, StateError> {
+        let meta = Meta::read(view)?;
+        Ok(Self { meta, layers: OnceLock::new(), merge: None, hints: Arc::default() })
+    }
+
+    /// The state after a block on `self`.
+    pub(crate) fn child(&self, meta: Meta, layers: Layers, merge: Option<Merge>) -> Self {
+        let hints = self.hints.clone();
+        Self { meta: Some(meta), layers: OnceLock::from(layers), merge, hints }
+    }
+
+    /// The small tries; `view` shows this state.
+    pub(crate) fn layers(&self, view: &dyn NodeRead) -> Result<&Layers, StateError> {
+        if let Some(layers) = self.layers.get() {
+            return Ok(layers);
+        }
+        let built = self
+            .meta
+            .as_ref()
+            .map_or_else(|| Ok(Layers::default()), |meta| Layers::read(view, meta))?;
+        Ok(self.layers.get_or_init(|| built))
+    }
+
+    /// Root of the state.
+    pub(crate) fn root(&self) -> B256 {
+        self.meta.as_ref().map_or_else(empty_root, Meta::root)
+    }
+}
+
+/// Root of the state without a block.
+pub(crate) fn empty_root() -> B256 {
+    crate::root(&[EMPTY; 3])
+}
+
+impl Layers {
+    /// The tries that the rows make, which must be those that the state names.
+    pub(crate) fn read(view: &dyn NodeRead, meta: &Meta) -> Result<Self, StateError> {
+        let (delta, intermediate) = rayon::join(
+            || layer::read(view, meta.generation),
+            || layer::read(view, meta.merging()),
+        );
+        let ((delta, keys), (intermediate, _)) = (delta?, intermediate?);
+        let tries = [
+            (&delta, meta.delta, meta.generation),
+            (&intermediate, meta.intermediate, meta.merging()),
+        ];
+        for (trie, root, generation) in tries {
+            if trie.hash() != root {
+                let found = trie.hash();
+                let what = format!("rows of generation {generation} make {found}, not {root}");
+                return Err(StateError::corrupt(crate::LAYERS.name, what));
+            }
+        }
+        if keys != meta.delta_keys {
+            let what = format!("the delta has {keys} keys, not {}", meta.delta_keys);
+            return Err(StateError::corrupt(crate::META.name, what));
+        }
+        Ok(Self { delta, intermediate })
+    }
+}

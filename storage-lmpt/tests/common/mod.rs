@@ -1,0 +1,209 @@
+//! A chain on a store in memory, with every state it should have.
+
+#![allow(dead_code, reason = "each test file uses its part")]
+
+use alloy_primitives::{Address, B256, Bytes, U256, keccak256};
+use rand::{Rng, rngs::StdRng};
+use retrie_state::{
+    At, DeltaBuilder, Direction, KeyRange, KvStore, MemoryStore, Proposal, StateCheckSink,
+    StateDelta, StateError, StateKey, StateReader, StateStore, StoreOptions, Table, Value,
+};
+use retrie_storage_lmpt::{Lmpt, Params};
+use std::{collections::BTreeMap, sync::Arc};
+
+pub(crate) type Entries = BTreeMap<StateKey, Value>;
+pub(crate) type Changes = Vec<(StateKey, Option<Value>)>;
+
+pub(crate) const NEVER: u64 = 1 << 40;
+
+pub(crate) const fn every(interval: u64) -> Params {
+    Params { interval, keys: NEVER, least: 1 }
+}
+
+/// Accounts and slots of a few contracts.
+pub(crate) fn key(n: u64) -> StateKey {
+    match n % 4 {
+        0 => StateKey::Account(Address::left_padding_from(&n.to_be_bytes())),
+        _ => StateKey::Slot(Address::repeat_byte((n % 3) as u8), B256::from(U256::from(n))),
+    }
+}
+
+pub(crate) struct Chain {
+    pub(crate) params: Params,
+    pub(crate) kv: MemoryStore,
+    /// `None` only within [`reopen`](Self::reopen).
+    store: Option<StateStore>,
+    pub(crate) options: StoreOptions,
+    /// The state after each block.
+    pub(crate) states: Vec<Entries>,
+    /// Roots and hashes of the blocks.
+    pub(crate) roots: Vec<B256>,
+    pub(crate) hashes: Vec<B256>,
+    pub(crate) branch: u64,
+}
+
+pub(crate) fn open(params: Params, kv: &MemoryStore, options: &StoreOptions) -> StateStore {
+    try_open(params, kv, options).unwrap()
+}
+
+pub(crate) fn try_open(
+    params: Params,
+    kv: &MemoryStore,
+    options: &StoreOptions,
+) -> Result<StateStore, StateError> {
+    StateStore::open(Arc::new(Lmpt::new(params).unwrap()), Arc::new(kv.clone()), options.clone())
+}
+
+impl Chain {
+    pub(crate) fn new(params: Params, retention: u64) -> Self {
+        let kv = MemoryStore::new();
+        let options = StoreOptions { retention, ..StoreOptions::default() };
+        let store = Some(open(params, &kv, &options));
+        let (states, roots, hashes) = (Vec::new(), Vec::new(), Vec::new());
+        Self { params, kv, store, options, states, roots, hashes, branch: 0 }
+    }
+
+    pub(crate) fn store(&self) -> &StateStore {
+        self.store.as_ref().unwrap()
+    }
+
+    pub(crate) fn number(&self) -> u64 {
+        self.states.len() as u64
+    }
+
+    pub(crate) fn close(&mut self) {
+        self.store = None;
+    }
+
+    pub(crate) fn reopen(&mut self) {
+        self.close();
+        self.store = Some(open(self.params, &self.kv, &self.options));
+    }
+
+    /// The chain on a store that was opened elsewhere.
+    pub(crate) fn replace_store(&mut self, store: StateStore) {
+        self.store = Some(store);
+    }
+
+    pub(crate) fn delta(before: &Entries, changes: &Changes) -> StateDelta {
+        let mut delta = DeltaBuilder::new();
+        for (key, next) in changes {
+            delta.change(*key, before.get(key).cloned(), next.clone());
+        }
+        delta.build()
+    }
+
+    /// A proposal of block `number`, which turns `before` into something else.
+    pub(crate) fn propose(
+        &self,
+        at: At<'_>,
+        number: u64,
+        before: &Entries,
+        changes: &Changes,
+    ) -> Result<(Proposal, Entries), StateError> {
+        let delta = Self::delta(before, changes);
+        let proposal = self.store().begin(at)?.finish_as(number, &delta)?;
+        let hash = keccak256([number.to_be_bytes(), self.branch.to_be_bytes()].concat());
+        self.store().seal(&proposal, hash);
+        let mut after = before.clone();
+        for change in delta.changes() {
+            match &change.next {
+                Some(value) => drop(after.insert(change.key, value.clone())),
+                None => drop(after.remove(&change.key)),
+            }
+        }
+        Ok((proposal, after))
+    }
+
+    pub(crate) fn commit(&mut self, proposal: &Proposal, after: Entries) {
+        let mut txn = self.kv.begin_write().unwrap();
+        let run = self.store().commit(std::slice::from_ref(proposal), &mut *txn).unwrap();
+        txn.commit().unwrap();
+        run.run().unwrap();
+        self.states.push(after);
+        self.roots.push(proposal.root());
+        self.hashes.push(proposal.hash().unwrap());
+    }
+
+    pub(crate) fn tip_entries(&self) -> Entries {
+        self.states.last().cloned().unwrap_or_default()
+    }
+
+    pub(crate) fn block(&mut self, changes: &Changes) -> B256 {
+        let before = self.tip_entries();
+        let made = self.propose(At::Tip, self.number(), &before, changes);
+        let (proposal, after) = made.unwrap();
+        self.commit(&proposal, after);
+        proposal.root()
+    }
+
+    pub(crate) fn revert(&mut self, to: u64) {
+        let mut txn = self.kv.begin_write().unwrap();
+        let after = self.store().revert(to, &mut *txn).unwrap();
+        txn.commit().unwrap();
+        after.run().unwrap();
+        let kept = to as usize + 1;
+        self.states.truncate(kept);
+        self.roots.truncate(kept);
+        self.hashes.truncate(kept);
+        self.branch += 1;
+    }
+
+    /// Waits until no job is under way.
+    pub(crate) fn settle(&self) {
+        self.store().settle().unwrap();
+    }
+
+    /// Values and proofs of a retained block are those of the model.
+    pub(crate) fn check_block(&self, number: u64, keys: &[StateKey]) {
+        let state = self.store().at(At::Block(self.hashes[number as usize])).unwrap();
+        let entries = &self.states[number as usize];
+        assert_eq!(state.root(), self.roots[number as usize]);
+        let expected: Vec<_> = keys.iter().map(|key| entries.get(key).cloned()).collect();
+        for (key, value) in keys.iter().zip(&expected) {
+            assert_eq!(state.get(key).unwrap(), *value);
+        }
+        let proof = state.prove(keys).unwrap();
+        let shown = self.store().backend().verify(proof.root, keys, &proof.bytes);
+        assert_eq!(shown.unwrap(), expected, "block {number}");
+    }
+
+    /// What the check of the whole state finds wrong.
+    pub(crate) fn faults(&self) -> Vec<String> {
+        #[derive(Default)]
+        struct Faults(Vec<String>);
+        impl StateCheckSink for Faults {
+            fn fault(&mut self, fault: StateError) {
+                self.0.push(fault.to_string());
+            }
+            fn entry(&mut self, _: &StateKey, _: &Value) {}
+            fn progress(&mut self, _: u64, _: u64) {}
+        }
+        let mut faults = Faults::default();
+        let scratch: Arc<dyn KvStore> = Arc::new(MemoryStore::new());
+        if let Err(end) = self.store().check(&scratch, &mut faults) {
+            faults.0.push(end.to_string());
+        }
+        // The values of these tests are no accounts and words.
+        faults.0.retain(|fault| !fault.contains("does not decode"));
+        faults.0
+    }
+
+    /// Rows of a table on disk.
+    pub(crate) fn rows(&self, table: Table) -> Vec<(Bytes, Bytes)> {
+        self.store().flush().unwrap();
+        let snapshot = self.kv.snapshot().unwrap();
+        let rows = snapshot.scan(table, KeyRange::ALL, Direction::Forward, usize::MAX).unwrap();
+        rows.into_iter().collect()
+    }
+}
+
+pub(crate) fn changes(random: &mut StdRng, keys: u64, most: usize) -> Changes {
+    (0..random.random_range(0..=most))
+        .map(|_| {
+            let value = Bytes::from(random.random::<[u8; 8]>().to_vec());
+            let is_set = random.random_ratio(3, 4);
+            (key(random.random_range(0..keys)), is_set.then_some(value))
+        })
+        .collect()
+}
