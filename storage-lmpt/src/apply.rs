@@ -34,7 +34,7 @@ pub(crate) fn apply(
     let blocks = context.number.saturating_sub(meta.delta_from);
     if params.is_boundary(blocks, meta.delta_keys) {
         if let Some(merge) = merge.take() {
-            publish(merges, context, view, &mut meta, &merge)?;
+            publish(context, view, &mut meta, &merge)?;
         }
         layers = Layers { intermediate: layers.delta, ..Layers::default() };
         meta.intermediate = meta.delta;
@@ -52,13 +52,12 @@ pub(crate) fn apply(
 
 /// The merged snapshot takes the place of the one before, with the rows that are not settled yet.
 fn publish(
-    merges: &Merges,
     context: &ApplyContext<'_>,
     view: &mut dyn NodeWrite,
     meta: &mut Meta,
     merge: &Merge,
 ) -> Result<(), StateError> {
-    let merged = merges.wait(context.jobs, merge)?;
+    let merged = merge.wait(context.jobs)?;
     let generation = meta.merging();
     let settled = settled(view.as_read(), generation)?;
     let (from, all) = (usize::try_from(settled).unwrap_or(usize::MAX), merged.progress.len());

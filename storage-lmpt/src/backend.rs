@@ -17,7 +17,7 @@ use retrie_state::{
     Value, flat,
 };
 use retrie_storage_mpt::InMemory;
-use std::{path::Path, time::Duration};
+use std::path::Path;
 
 /// LMPT under given [`Params`].
 #[derive(Debug)]
@@ -52,11 +52,6 @@ impl Lmpt {
     /// Its parameters.
     pub const fn params(&self) -> &Params {
         &self.params
-    }
-
-    /// How long blocks have waited for merges since this was made.
-    pub fn waited(&self) -> Duration {
-        self.merges.waited()
     }
 }
 
@@ -170,6 +165,7 @@ impl Backend for Lmpt {
         view: &dyn NodeRead,
         state: &State,
         root: B256,
+        _: bool,
         _: Option<&dyn NodeRead>,
         report: &mut dyn FnMut(StateError),
     ) -> Result<(), StateError> {

@@ -39,11 +39,7 @@ use std::{
     cmp::Ordering,
     collections::{BTreeMap, HashMap},
     fmt,
-    sync::{
-        Arc, Weak,
-        atomic::{AtomicU64, Ordering as Order},
-    },
-    time::{Duration, Instant},
+    sync::{Arc, Weak},
 };
 
 const NAME: &str = "lmpt merge";
@@ -106,6 +102,14 @@ impl Merge {
         self.handle.id()
     }
 
+    /// Its outcome, which a block needs now.
+    pub(crate) fn wait(&self, jobs: &Jobs) -> Result<Arc<Merged>, StateError> {
+        jobs.wait(&self.handle)?.downcast().map_err(|_| StateError::Job {
+            job: NAME.into(),
+            reason: "it left something else than a snapshot".into(),
+        })
+    }
+
     /// Lets the job read from a newer view, if it is not done.
     pub(crate) fn look_at(&self, view: &dyn NodeRead) {
         let is_done = self.handle.output().is_some();
@@ -121,11 +125,10 @@ pub(crate) struct Merged {
     pub(crate) progress: Arc<Progress>,
 }
 
-/// The merges of a backend: who started one, and how long blocks waited for them.
+/// The merges of a backend: who started one.
 #[derive(Debug, Default)]
 pub(crate) struct Merges {
     known: Mutex<HashMap<B256, Weak<Progress>>>,
-    waited_us: AtomicU64,
 }
 
 impl Merges {
@@ -155,22 +158,6 @@ impl Merges {
             merge(context, generation, &frozen, &snapshot, &of)
         }));
         Merge { handle, progress }
-    }
-
-    /// The outcome of a merge, which a block needs now.
-    pub(crate) fn wait(&self, jobs: &Jobs, merge: &Merge) -> Result<Arc<Merged>, StateError> {
-        let begun = Instant::now();
-        let output = jobs.wait(&merge.handle)?;
-        self.waited_us.fetch_add(begun.elapsed().as_micros() as u64, Order::Relaxed);
-        output.downcast().map_err(|_| StateError::Job {
-            job: NAME.into(),
-            reason: "it left something else than a snapshot".into(),
-        })
-    }
-
-    /// How long blocks have waited for merges.
-    pub(crate) fn waited(&self) -> Duration {
-        Duration::from_micros(self.waited_us.load(Order::Relaxed))
     }
 }
 

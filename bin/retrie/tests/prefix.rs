@@ -44,7 +44,8 @@ fn history_is_kept_as_the_flag_of_the_day_says() {
 #[test]
 fn a_datadir_keeps_its_layout() {
     let (scene, _) = Scene::with_chain(Rules::Byzantium, 20);
-    let import = |flags: &str| scene.import("chain.rlp", &format!("--state-backend prefix {flags}"));
+    let import =
+        |flags: &str| scene.import("chain.rlp", &format!("--state-backend prefix {flags}"));
     succeeds(&mut import("--prefix.order hash --prefix.pad 64 --to 10"));
     fails_saying(&mut import("--prefix.order path"), &["hash,pad=64", "path,pad=64"]);
     succeeds(&mut import(""));

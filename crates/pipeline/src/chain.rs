@@ -70,6 +70,7 @@ fn figures(gauges: StoreGauges) -> StateFigures {
     };
     StateFigures {
         read_seconds: counts.read_time.as_secs_f64(),
+        job_wait_seconds: counts.job_wait.as_secs_f64(),
         journal_bytes: counts.journal_bytes,
         undo_bytes: counts.undo_bytes,
         folded_rows: counts.folded_rows,

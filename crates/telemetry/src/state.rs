@@ -13,6 +13,8 @@ pub struct StateFigures {
     pub tables: Vec<TableFigures>,
     /// Seconds in reads of single rows, on all threads together.
     pub read_seconds: f64,
+    /// Seconds that blocks waited for work in the background.
+    pub job_wait_seconds: f64,
     /// Bytes appended to the journal.
     pub journal_bytes: u64,
     /// Bytes of undo rows written.
@@ -78,12 +80,18 @@ const TABLE_COUNTERS: [(&str, &str, OfTable); 4] = [
 ];
 
 /// Name, help, whether it only grows, and the figure of a store.
-const STORE_METRICS: [(&str, &str, MetricType, OfStore); 9] = [
+const STORE_METRICS: [(&str, &str, MetricType, OfStore); 10] = [
     (
         "retrie_state_read_seconds_total",
         "Seconds in reads of single rows, all threads together (one in 13 is timed)",
         MetricType::COUNTER,
         |state| Some(state.read_seconds),
+    ),
+    (
+        "retrie_state_job_wait_seconds_total",
+        "Seconds that blocks waited for work in the background",
+        MetricType::COUNTER,
+        |state| Some(state.job_wait_seconds),
     ),
     (
         "retrie_state_journal_bytes_total",

@@ -9,7 +9,7 @@ use super::{
     recipe::{Kind, Mix},
     sign::EnvelopeKind,
 };
-use crate::random::Random;
+use crate::random::{Random, Zipf};
 use alloy_primitives::{Address, Bytes, U256};
 use alloy_sol_types::SolCall;
 use std::sync::Arc;
@@ -30,6 +30,8 @@ pub(crate) struct Preloaded {
     senders: Vec<Address>,
     contracts: Arc<ContractSet>,
     ledgers: Ledgers,
+    /// How receivers are chosen, unless each is as likely.
+    zipf: Option<Zipf>,
 }
 
 impl Preloaded {
@@ -43,6 +45,7 @@ impl Preloaded {
             senders,
             contracts: preload.contracts.clone(),
             ledgers: Ledgers::new(Base::banks(), Base::store(), accounts, keys),
+            zipf: keys.zipf.map(|theta| Zipf::new(accounts, theta)),
         }
     }
 
@@ -106,7 +109,11 @@ impl Preloaded {
     }
 
     fn receiver(&mut self) -> Address {
-        receiver(self.seed, self.random.below(self.accounts))
+        let n = match &self.zipf {
+            None => self.random.below(self.accounts),
+            Some(zipf) => zipf.next(&mut self.random),
+        };
+        receiver(self.seed, n)
     }
 }
 

@@ -24,7 +24,8 @@ pub struct Recipe {
     /// Number of accounts that ether and tokens are sent to, of accounts in banks, and of keys in the
     /// key-value store.
     pub accounts: u64,
-    /// Which keys the calls of the key-value store take, and what they do with them.
+    /// Which keys the calls of the key-value store take, and what they do with them; which accounts
+    /// receive.
     pub keys: KeyChoice,
     /// What genesis holds; without it, little more than the senders.
     pub preload: Option<Preload>,
@@ -42,14 +43,15 @@ pub struct Preload {
     pub empty_ledgers: bool,
 }
 
-/// Calls of the key-value store, as YCSB has them.
+/// Calls of the key-value store, as YCSB has them, and who receives ether and tokens.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct KeyChoice {
     /// How many of 100 calls read; the others write.
     pub reads: u32,
     /// How many of 100 writes set a key that nobody has set before, above all others.
     pub inserts: u32,
-    /// Skew of the keys: YCSB's constant theta, between 0 and 1; `None` if all are equally likely.
+    /// Skew of the keys, and of the receivers: YCSB's constant theta, between 0 and 1; `None` if all
+    /// are equally likely.
     pub zipf: Option<f64>,
 }
 

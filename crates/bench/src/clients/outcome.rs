@@ -228,6 +228,7 @@ impl Outcome {
             slices: self.slice_results(),
             latency: LatencyPoint::of(&latency),
             settle_seconds: Some(settling.as_secs_f64()),
+            job_wait_seconds: Some(counts.job_wait.as_secs_f64()),
             flush_seconds: Some(self.flush.as_secs_f64()),
             journal_bytes_per_op: Some(per(counts.journal_bytes, writes)),
             undo_bytes_per_op: Some(per(counts.undo_bytes, writes)),

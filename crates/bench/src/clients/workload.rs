@@ -116,7 +116,8 @@ impl Workload {
             inserts => format!("-inserts-{inserts}"),
         };
         let keys = match (self.recipe.mix.kvstore, keys.zipf) {
-            (0, _) => String::new(),
+            (0, None) => String::new(),
+            (0, Some(theta)) => format!("-zipf-{theta}"),
             (_, None) => format!("-reads-{}", keys.reads),
             (_, Some(theta)) => format!("-reads-{}-zipf-{theta}", keys.reads),
         };
@@ -152,6 +153,8 @@ impl Workload {
         }
         if mix.kvstore > 0 {
             params.insert("reads".to_owned(), json!(keys.reads));
+        }
+        if mix.kvstore > 0 || keys.zipf.is_some() {
             params.insert("zipf".to_owned(), json!(keys.zipf));
         }
         // Only where they are not as usual, so that reports of before still compare.

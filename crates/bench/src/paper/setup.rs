@@ -30,6 +30,10 @@ pub enum Setup {
         txs: u64,
         /// Transactions a block, where the paper says so.
         txs_per_block: Option<u64>,
+        /// Whether a few accounts receive most of the time.
+        skewed: bool,
+        /// Memory for caches in MB, where the paper says so.
+        cache_mb: Option<u64>,
     },
     /// `bench smallbank`: transfers between accounts of ten contracts.
     SmallBank {
@@ -149,9 +153,9 @@ impl Setup {
                 let commit_every = commit_every.min((pairs / 10).max(1));
                 Self::State { keys, pairs, commit_every, cache_mb, proofs, memory_limit_mb }
             }
-            Self::Chain { workload, accounts, senders, txs, txs_per_block } => {
+            Self::Chain { accounts, senders, txs, workload, txs_per_block, skewed, cache_mb } => {
                 let (accounts, senders, txs) = (size(accounts), size(senders), size(txs));
-                Self::Chain { workload, accounts, senders, txs, txs_per_block }
+                Self::Chain { accounts, senders, txs, workload, txs_per_block, skewed, cache_mb }
             }
             Self::SmallBank { blocks, txs_per_block, cache_mb, memory_pairs } => {
                 let (blocks, memory_pairs) = (height(blocks), size(memory_pairs));

@@ -127,6 +127,9 @@ pub struct BenchResult {
     /// Seconds of the slices that were spent waiting for background work at their end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub settle_seconds: Option<f64>,
+    /// Seconds within commits that were spent waiting for work in the background.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub job_wait_seconds: Option<f64>,
     /// Seconds of the final flush.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub flush_seconds: Option<f64>,

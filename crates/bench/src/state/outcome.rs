@@ -151,6 +151,11 @@ impl Outcome {
         self.counts = counts.zip(self.begun.counts.as_ref()).map(|(end, begin)| &end - begin);
     }
 
+    /// Time that commits waited for work in the background, of those who can tell.
+    pub fn job_wait(&self) -> Option<Duration> {
+        self.counts.as_ref().map(|counts| counts.job_wait)
+    }
+
     /// Operations: one a key read, and one a key written.
     pub const fn ops(&self) -> u64 {
         self.reads + self.writes
@@ -241,6 +246,7 @@ impl Outcome {
             slices: self.series.clone(),
             latency: LatencyPoint::of(&self.latency),
             settle_seconds: Some(self.settling.as_secs_f64()),
+            job_wait_seconds: self.job_wait().map(|wait| wait.as_secs_f64()),
             flush_seconds: self.flush.map(|flush| flush.as_secs_f64()),
             journal_bytes_per_op: self.per_write(|counts| counts.journal_bytes),
             undo_bytes_per_op: self.per_write(|counts| counts.undo_bytes),

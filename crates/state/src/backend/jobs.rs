@@ -14,7 +14,7 @@
 //! it again.
 
 use super::check_file_name;
-use crate::StateError;
+use crate::{StateError, durable::Counters};
 
 use alloy_primitives::B256;
 use parking_lot::{Condvar, Mutex};
@@ -28,7 +28,7 @@ use std::{
         Arc, Weak,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 /// Most jobs that run at once: a long merge does not hold up short ones.
@@ -199,6 +199,7 @@ pub struct Jobs {
     outstanding: Arc<Outstanding>,
     /// Microseconds each pause point sleeps: the test-kit's slow node.
     delay_us: AtomicU64,
+    counters: Arc<Counters>,
 }
 
 #[derive(Default)]
@@ -256,7 +257,14 @@ impl Jobs {
             closing: Arc::default(),
             outstanding: Arc::default(),
             delay_us: AtomicU64::new(0),
+            counters: Arc::default(),
         }
+    }
+
+    /// It, counting how long blocks wait.
+    pub(crate) fn counted_by(mut self, counters: Arc<Counters>) -> Self {
+        self.counters = counters;
+        self
     }
 
     /// A runner that starts nothing by itself: a job runs where it is waited for.
@@ -309,6 +317,13 @@ impl Jobs {
     /// # Errors
     /// [`StateError::Job`] if it fails here and now. The next call tries again.
     pub fn wait(&self, handle: &JobHandle) -> Result<JobOutput, StateError> {
+        let begun = Instant::now();
+        let output = self.wait_for(handle);
+        self.counters.job_wait(begun.elapsed());
+        output
+    }
+
+    fn wait_for(&self, handle: &JobHandle) -> Result<JobOutput, StateError> {
         let slot = &handle.0.slot;
         let failed = |reason| StateError::Job { job: slot.name.into(), reason };
         loop {

@@ -21,6 +21,7 @@ pub struct Counters {
     undo_bytes: AtomicU64,
     history_bytes: AtomicU64,
     folded_rows: AtomicU64,
+    job_wait_nanos: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -55,6 +56,8 @@ pub struct Counts {
     pub history_bytes: u64,
     /// Rows folded from the journal into the tables.
     pub folded_rows: u64,
+    /// Time that blocks waited for [jobs](crate::Jobs), or ran them themselves.
+    pub job_wait: Duration,
 }
 
 /// The counts of one table.
@@ -81,6 +84,7 @@ impl Default for Counters {
             undo_bytes: AtomicU64::new(0),
             history_bytes: AtomicU64::new(0),
             folded_rows: AtomicU64::new(0),
+            job_wait_nanos: AtomicU64::new(0),
         }
     }
 }
@@ -128,6 +132,10 @@ impl Counters {
         self.folded_rows.fetch_add(rows as u64, Relaxed);
     }
 
+    pub(crate) fn job_wait(&self, time: Duration) {
+        self.job_wait_nanos.fetch_add(time.as_nanos() as u64, Relaxed);
+    }
+
     /// The counts so far, of all `tables` of the store.
     pub(crate) fn counts(&self, tables: &[Table]) -> Counts {
         let of = |table: &Table| (table.name, self.tables[usize::from(table.id)].counts());
@@ -144,6 +152,7 @@ impl Counters {
             undo_bytes: self.undo_bytes.load(Relaxed),
             history_bytes: self.history_bytes.load(Relaxed),
             folded_rows: self.folded_rows.load(Relaxed),
+            job_wait: Duration::from_nanos(self.job_wait_nanos.load(Relaxed)),
             tables,
         }
     }
@@ -184,6 +193,7 @@ impl Sub for &Counts {
             undo_bytes: self.undo_bytes - earlier.undo_bytes,
             history_bytes: self.history_bytes - earlier.history_bytes,
             folded_rows: self.folded_rows - earlier.folded_rows,
+            job_wait: self.job_wait.saturating_sub(earlier.job_wait),
         }
     }
 }
@@ -206,6 +216,7 @@ impl Add for &Counts {
             undo_bytes: self.undo_bytes + more.undo_bytes,
             history_bytes: self.history_bytes + more.history_bytes,
             folded_rows: self.folded_rows + more.folded_rows,
+            job_wait: self.job_wait + more.job_wait,
         }
     }
 }
@@ -284,6 +295,7 @@ mod tests {
         counters.write(TWO, 2);
         counters.undo(3);
         counters.history(4);
+        counters.job_wait(Duration::from_millis(5));
         let between = &counters.counts(&[ONE, TWO]) - &earlier;
         assert_eq!(
             between.table("One"),
@@ -294,7 +306,7 @@ mod tests {
             TableCounts { writes: 1, write_bytes: 2, ..Default::default() }
         );
         assert_eq!((between.reads, between.writes, between.undo_bytes), (1, 1, 3));
-        assert_eq!(between.history_bytes, 4);
+        assert_eq!((between.history_bytes, between.job_wait), (4, Duration::from_millis(5)));
         assert_eq!(&earlier + &between, counters.counts(&[ONE, TWO]));
         // A sum may begin with nothing.
         assert_eq!(&Counts::default() + &earlier, earlier);

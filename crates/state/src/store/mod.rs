@@ -219,8 +219,8 @@ impl StateStore {
             return Err(StoreError::new(action, "both have the same id").into());
         }
         let jobs = if options.read_only { Jobs::at_rest } else { Jobs::new };
-        let jobs = Arc::new(jobs(options.dir.clone()));
         let counters = Arc::new(Counters::default());
+        let jobs = Arc::new(jobs(options.dir.clone()).counted_by(counters.clone()));
         let leases = Arc::new(Leases::default());
         let snapshot = kv.snapshot()?;
         let (tip, seq, folded) = read_meta(&*snapshot)?;

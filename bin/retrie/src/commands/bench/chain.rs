@@ -66,6 +66,10 @@ pub(crate) struct Args {
     /// `both`: one race each; the default, but for new-payload, which knows `unrecovered` only.
     #[arg(long, value_name = "WHEN", value_parser = parse_senders)]
     senders: Option<SenderRaces>,
+    /// Choose receivers, or keys of the store, by YCSB's Zipf distribution with this constant (0.99)
+    /// instead of all alike.
+    #[arg(long, value_name = "THETA")]
+    zipf: Option<f64>,
     /// Whence everything random comes.
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
@@ -129,9 +133,6 @@ pub(crate) struct KvArgs {
     /// The store is empty at first.
     #[arg(long)]
     fresh: bool,
-    /// Take keys by YCSB's Zipf distribution with this constant (0.99) instead of all alike.
-    #[arg(long, value_name = "THETA")]
-    zipf: Option<f64>,
 }
 
 /// What `--contracts` names.
@@ -280,10 +281,20 @@ impl Genesis {
     }
 }
 
-/// Keys where the workload has none.
-const ANY_KEYS: [KeyChoice; 1] = [KeyChoice { reads: 50, inserts: 0, zipf: None }];
-
 impl Args {
+    /// The choice of receivers, where there are no keys.
+    const fn receivers(&self) -> [KeyChoice; 1] {
+        [KeyChoice { reads: 50, inserts: 0, zipf: self.zipf }]
+    }
+
+    /// The same, where nobody receives.
+    fn no_receivers(&self, name: &str) -> eyre::Result<[KeyChoice; 1]> {
+        if self.zipf.is_some() {
+            bail!("nobody receives anything in {name}: leave out --zipf");
+        }
+        Ok(self.receivers())
+    }
+
     fn race(
         self,
         defaults: &Defaults,
@@ -370,38 +381,43 @@ impl Args {
 impl Args {
     /// `bench transfers`.
     pub(super) fn transfers(self, out: &Output, stop: &AtomicBool) -> eyre::Result<Measured> {
-        self.race(&TRANSFERS, Genesis::with(ContractSet::own()), &ANY_KEYS, out, stop)
+        let keys = self.receivers();
+        self.race(&TRANSFERS, Genesis::with(ContractSet::own()), &keys, out, stop)
     }
 }
 
 impl BankArgs {
     /// `bench smallbank`.
     pub(super) fn smallbank(self, out: &Output, stop: &AtomicBool) -> eyre::Result<Measured> {
-        self.args.race(&SMALLBANK, Genesis::of_ledgers(self.fresh), &ANY_KEYS, out, stop)
+        let keys = self.args.no_receivers(SMALLBANK.name)?;
+        self.args.race(&SMALLBANK, Genesis::of_ledgers(self.fresh), &keys, out, stop)
     }
 }
 
 impl TokenArgs {
     /// `bench erc20`.
     pub(super) fn erc20(self, out: &Output, stop: &AtomicBool) -> eyre::Result<Measured> {
-        self.args.race(&ERC20, Genesis::with(self.contracts.set()?), &ANY_KEYS, out, stop)
+        let keys = self.args.receivers();
+        self.args.race(&ERC20, Genesis::with(self.contracts.set()?), &keys, out, stop)
     }
 
     /// `bench new-payload`.
     pub(super) fn new_payload(self, out: &Output, stop: &AtomicBool) -> eyre::Result<Measured> {
-        self.args.race(&NEW_PAYLOAD, Genesis::with(self.contracts.set()?), &ANY_KEYS, out, stop)
+        let keys = self.args.receivers();
+        self.args.race(&NEW_PAYLOAD, Genesis::with(self.contracts.set()?), &keys, out, stop)
     }
 
     /// `bench uniswap`.
     pub(super) fn uniswap(self, out: &Output, stop: &AtomicBool) -> eyre::Result<Measured> {
-        self.args.race(&UNISWAP, Genesis::with(self.contracts.set()?), &ANY_KEYS, out, stop)
+        let keys = self.args.no_receivers(UNISWAP.name)?;
+        self.args.race(&UNISWAP, Genesis::with(self.contracts.set()?), &keys, out, stop)
     }
 }
 
 impl KvArgs {
     /// `bench kvstore`.
     pub(super) fn kvstore(self, out: &Output, stop: &AtomicBool) -> eyre::Result<Measured> {
-        let (inserts, zipf) = (self.inserts, self.zipf);
+        let (inserts, zipf) = (self.inserts, self.args.zipf);
         let keys = |reads: &u32| KeyChoice { reads: *reads, inserts, zipf };
         let keys: Vec<_> = self.ratio.iter().map(keys).collect();
         self.args.race(&KVSTORE, Genesis::of_ledgers(self.fresh), &keys, out, stop)

@@ -1,9 +1,11 @@
 //! What a race leaves behind, however it ends.
 
+use crate::output::{Output, say};
 use retrie_bench::{
     paper::{Paper, references},
     report::{BenchResult, Reference},
 };
+use std::time::Duration;
 
 /// What a race has measured. What was measured is not lost with what was not.
 #[derive(Debug)]
@@ -24,4 +26,13 @@ impl Measured {
         references.retain(|figure| figure.workload == workload);
         Self { results: Vec::new(), notes: Vec::new(), references, ended: Ok(()) }
     }
+}
+
+/// How long a store waited for work in the background, if it did.
+pub(super) fn print_job_wait(out: &Output, name: &str, wait: Duration) -> eyre::Result<()> {
+    if !wait.is_zero() {
+        let seconds = wait.as_secs_f64();
+        say!(out, "  {name}: {seconds:.2} s of waiting for work in the background");
+    }
+    Ok(())
 }

@@ -218,7 +218,7 @@ fn words(setup: &Setup) -> Option<Vec<String>> {
                 flag("memory-limit", &format!("{limit}MB"));
             }
         }
-        Setup::Chain { accounts, senders, txs, txs_per_block, .. } => {
+        Setup::Chain { accounts, senders, txs, txs_per_block, skewed, cache_mb, .. } => {
             let a_block = txs_per_block.unwrap_or(TXS_PER_BLOCK).min(txs);
             flag("accounts", &accounts);
             flag("signers", &senders);
@@ -226,6 +226,12 @@ fn words(setup: &Setup) -> Option<Vec<String>> {
             flag("blocks", &txs.div_ceil(a_block));
             // Their blocks' transactions had been in the pool.
             flag("senders", &"recovered");
+            if skewed {
+                flag("zipf", &0.99);
+            }
+            if let Some(cache_mb) = cache_mb {
+                flag("cache-mb", &cache_mb);
+            }
         }
         Setup::SmallBank { blocks, txs_per_block, cache_mb, memory_pairs } => {
             flag("blocks", &blocks);

@@ -1,6 +1,9 @@
 //! What a race of clients prints.
 
-use crate::output::{Output, grouped, say};
+use crate::{
+    commands::bench::measured::print_job_wait,
+    output::{Output, grouped, say},
+};
 use retrie_bench::{
     chain::Fill,
     clients::{Entrant, Outcome, Senders, Via, Workload},
@@ -28,7 +31,8 @@ pub(super) fn print_terms(
         Fill::Gas(gas) => format!("{} gas", grouped(gas)),
     };
     let keys = match (recipe.mix.kvstore, recipe.keys.zipf) {
-        (0, _) => String::new(),
+        (0, None) => String::new(),
+        (0, Some(theta)) => format!(", receivers by Zipf {theta}"),
         (_, None) => format!(", {} % reads, uniform keys", recipe.keys.reads),
         (_, Some(theta)) => format!(", {} % reads, Zipf {theta}", recipe.keys.reads),
     };
@@ -134,6 +138,9 @@ pub(super) fn print(out: &Output, workload: &Workload, outcomes: &[Outcome]) -> 
             outcome.disk_bytes as f64 / f64::from(1 << 20),
             outcome.memory_bytes() as f64 / f64::from(1 << 20),
         );
+    }
+    for outcome in outcomes {
+        print_job_wait(out, &outcome.backend, outcome.counts().job_wait)?;
     }
     say!(
         out,

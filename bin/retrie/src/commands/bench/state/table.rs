@@ -1,6 +1,9 @@
 //! What `bench state` prints.
 
-use crate::output::{Output, grouped, say};
+use crate::{
+    commands::bench::measured::print_job_wait,
+    output::{Output, grouped, say},
+};
 use retrie_bench::{
     latency::Latency,
     state::{Choice, Entrant, Keys, Layout, Outcome, Race, Raced},
@@ -164,6 +167,9 @@ pub(super) fn print(out: &Output, raced: &Raced) -> eyre::Result<()> {
         );
     }
     print_breakdowns(out, outcomes)?;
+    for outcome in outcomes {
+        print_job_wait(out, &outcome.backend, outcome.job_wait().unwrap_or_default())?;
+    }
     print_tables(out, outcomes)?;
     print_proofs(out, outcomes)?;
     let slices = yardstick.series.len();
