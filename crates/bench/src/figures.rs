@@ -53,3 +53,8 @@ pub(crate) fn rate(ops: u64, time: Duration) -> f64 {
         seconds => ops as f64 / seconds,
     }
 }
+
+/// Seconds of a time, if there was any.
+pub(crate) fn unless_zero(time: Duration) -> Option<f64> {
+    (!time.is_zero()).then(|| time.as_secs_f64())
+}

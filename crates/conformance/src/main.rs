@@ -2,7 +2,7 @@
 
 use clap::Parser;
 use eyre::bail;
-use retrie_conformance::{Exceptions, Gate, Runner, SUITES, Suite, find, names};
+use retrie_conformance::{Backend, Exceptions, Gate, Runner, SUITES, Suite, find, names};
 use std::{
     io::{IsTerminal, Write},
     path::PathBuf,
@@ -24,6 +24,9 @@ struct Args {
     /// Suites to run; all that are in the folder if none is named.
     #[arg(value_name = "SUITE")]
     suites: Vec<String>,
+    /// The state store that the tests run on: one with Ethereum's root.
+    #[arg(long, value_name = "BACKEND", default_value = "mpt")]
+    state_backend: String,
     /// Tests at a time; as many as there are cores if not given.
     #[arg(long)]
     threads: Option<usize>,
@@ -45,6 +48,10 @@ fn main() -> ExitCode {
 
 fn run(args: &Args) -> eyre::Result<bool> {
     let mut runner = Runner::new(Exceptions::committed()?);
+    runner.backend = Backend(retrie_backends::find(&args.state_backend)?.trial()?);
+    if !runner.backend.0.capabilities().ethereum_root {
+        eyre::bail!("the suites know Ethereum's roots, and `{}` has another", args.state_backend);
+    }
     if let Some(threads) = args.threads {
         runner.threads = threads;
     }

@@ -12,7 +12,10 @@ use crate::{
     worker::Worker,
 };
 use alloy_primitives::keccak256;
+use retrie_state::AnyBackend;
+use retrie_storage_mpt::Mpt;
 use std::{
+    fmt,
     panic::{AssertUnwindSafe, catch_unwind},
     path::Path,
     sync::{
@@ -21,6 +24,16 @@ use std::{
     },
     time::{Duration, Instant},
 };
+
+/// A state store that has Ethereum's root.
+#[derive(Clone)]
+pub struct Backend(pub Arc<dyn AnyBackend>);
+
+impl fmt::Debug for Backend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Backend").field(self.0.identity()).finish()
+    }
+}
 
 /// How suites are run.
 #[derive(Debug)]
@@ -31,6 +44,8 @@ pub struct Runner {
     pub one_in: u64,
     /// Cases that are known to fail.
     pub exceptions: Exceptions,
+    /// The state store of all chains; `mpt` if nothing else is said.
+    pub backend: Backend,
     /// Called now and then with the number of files done and of all.
     pub progress: fn(&str, usize, usize),
     ethash: Arc<OnceLock<Ethash>>,
@@ -70,6 +85,7 @@ impl Runner {
             threads: std::thread::available_parallelism().map_or(1, usize::from),
             one_in: 1,
             exceptions,
+            backend: Backend(Arc::new(Mpt::default())),
             progress: |_, _, _| (),
             ethash: Arc::default(),
         }
@@ -97,7 +113,7 @@ impl Runner {
             for _ in 0..self.threads.clamp(1, queue.len().max(1)) {
                 scope.spawn(|| {
                     let mut part = Part { runner: self, suite, report: Report::default() };
-                    match Worker::new(self.ethash.clone()) {
+                    match Worker::new(self.backend.clone(), self.ethash.clone()) {
                         Ok(worker) => loop {
                             let at = next.fetch_add(1, Ordering::Relaxed);
                             let Some(file) = queue.get(at) else { break };

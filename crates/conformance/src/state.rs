@@ -21,7 +21,6 @@ use retrie_state::{
     Account, At, DeltaBuilder, MemoryStore, Proposal, StateError, StateKey, StateReader,
     StateStore, StoreOptions, encode_slot,
 };
-use retrie_storage_mpt::Mpt;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use std::{collections::BTreeMap, sync::Arc};
@@ -98,7 +97,7 @@ pub(crate) fn run(json: &RawValue, worker: &Worker) -> Verdict {
     if test.post.values().all(Vec::is_empty) {
         return Err("has no post state".into());
     }
-    let world = World::new(&test.pre)?;
+    let world = World::new(&test.pre, worker)?;
     for (network, posts) in &test.post {
         // The genesis block plays no part.
         let spec = chain_spec(network, &test.config, BTreeMap::new(), Header::default())?;
@@ -119,7 +118,7 @@ struct World {
 }
 
 impl World {
-    fn new(pre: &Alloc) -> Result<Self, String> {
+    fn new(pre: &Alloc, worker: &Worker) -> Result<Self, String> {
         let fail = |error: StateError| error.to_string();
         let mut delta = DeltaBuilder::new();
         let mut codes = HashMap::default();
@@ -138,7 +137,7 @@ impl World {
         }
         codes.remove(&KECCAK_EMPTY);
         let memory = Arc::new(MemoryStore::new());
-        let store = StateStore::open(Arc::new(Mpt::default()), memory, StoreOptions::default())
+        let store = StateStore::open(worker.backend.0.clone(), memory, StoreOptions::default())
             .map_err(fail)?;
         let before = store.begin(At::Tip).and_then(|s| s.finish_as(0, &delta.build()));
         Ok(Self { before: before.map_err(fail)?, store, codes })

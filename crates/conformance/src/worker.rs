@@ -1,12 +1,11 @@
 //! What the tests of one thread share: a folder for throw-away chains, metrics, seals.
 
-use crate::{format::Verdict, seal::Ethash};
+use crate::{format::Verdict, runner::Backend, seal::Ethash};
 use retrie_chainspec::ChainSpec;
 use retrie_db::{OpenOptions, StateRootMode, SyncMode};
 use retrie_execution::CodeCache;
 use retrie_pipeline::{Chain, ChainOptions};
 use retrie_state::StoreOptions;
-use retrie_storage_mpt::Mpt;
 use retrie_telemetry::Metrics;
 use std::{
     path::Path,
@@ -28,16 +27,18 @@ pub(crate) struct Worker {
     pub(crate) codes: CodeCache,
     /// Waits for answers of the engine.
     pub(crate) runtime: Runtime,
+    /// The state store of all chains.
+    pub(crate) backend: Backend,
     ethash: Arc<OnceLock<Ethash>>,
 }
 
 impl Worker {
     /// A worker; all workers of a run share what is costly about seals.
-    pub(crate) fn new(ethash: Arc<OnceLock<Ethash>>) -> Result<Self, String> {
+    pub(crate) fn new(backend: Backend, ethash: Arc<OnceLock<Ethash>>) -> Result<Self, String> {
         let metrics = Metrics::new().map_err(|error| error.to_string())?;
         let runtime = tokio::runtime::Builder::new_current_thread().build();
         let runtime = runtime.map_err(|error| format!("no runtime: {error}"))?;
-        Ok(Self { metrics, codes: CodeCache::default(), runtime, ethash })
+        Ok(Self { metrics, codes: CodeCache::default(), runtime, backend, ethash })
     }
 
     /// Seals of the first 30,000 blocks.
@@ -45,7 +46,7 @@ impl Worker {
         self.ethash.get_or_init(Ethash::new)
     }
 
-    /// Opens a new chain on the Merkle Patricia trie, with header roots enforced.
+    /// Opens a new chain, with header roots enforced.
     pub(crate) fn with_chain(
         &self,
         spec: ChainSpec,
@@ -59,7 +60,7 @@ impl Worker {
         let folder = folder.map_err(|error| format!("no temporary folder: {error}"))?;
         let chain = Chain::open(ChainOptions {
             spec: Arc::new(spec),
-            backend: Arc::new(Mpt::default()),
+            backend: self.backend.0.clone(),
             referee: None,
             root_mode: StateRootMode::Header,
             datadir: folder.path().to_owned(),

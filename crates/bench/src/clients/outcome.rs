@@ -2,7 +2,7 @@
 
 use super::workload::{Senders, Workload};
 use crate::{
-    figures::{Ratio, per, quantile, rate},
+    figures::{Ratio, per, quantile, rate, unless_zero},
     latency::Latency,
     report::{BenchResult, LatencyPoint, SliceResult, TableResult},
     state::Terms,
@@ -228,7 +228,7 @@ impl Outcome {
             slices: self.slice_results(),
             latency: LatencyPoint::of(&latency),
             settle_seconds: Some(settling.as_secs_f64()),
-            job_wait_seconds: Some(counts.job_wait.as_secs_f64()),
+            job_wait_seconds: unless_zero(counts.job_wait),
             flush_seconds: Some(self.flush.as_secs_f64()),
             journal_bytes_per_op: Some(per(counts.journal_bytes, writes)),
             undo_bytes_per_op: Some(per(counts.undo_bytes, writes)),

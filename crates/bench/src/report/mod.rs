@@ -127,7 +127,7 @@ pub struct BenchResult {
     /// Seconds of the slices that were spent waiting for background work at their end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub settle_seconds: Option<f64>,
-    /// Seconds within commits that were spent waiting for work in the background.
+    /// Seconds within blocks that were spent waiting for work in the background, if any were.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub job_wait_seconds: Option<f64>,
     /// Seconds of the final flush.

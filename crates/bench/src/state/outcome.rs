@@ -1,7 +1,7 @@
 //! What a race gave, for one contender.
 
 use crate::{
-    figures::{Ratio, per, quantile, rate},
+    figures::{Ratio, per, quantile, rate, unless_zero},
     latency::Latency,
     report::{
         BenchResult, LatencyPoint, ProofBytes, ProofResult, ProofTime, SliceResult, TableResult,
@@ -246,7 +246,7 @@ impl Outcome {
             slices: self.series.clone(),
             latency: LatencyPoint::of(&self.latency),
             settle_seconds: Some(self.settling.as_secs_f64()),
-            job_wait_seconds: self.job_wait().map(|wait| wait.as_secs_f64()),
+            job_wait_seconds: self.job_wait().and_then(unless_zero),
             flush_seconds: self.flush.map(|flush| flush.as_secs_f64()),
             journal_bytes_per_op: self.per_write(|counts| counts.journal_bytes),
             undo_bytes_per_op: self.per_write(|counts| counts.undo_bytes),
