@@ -56,5 +56,5 @@ pub(crate) fn rate(ops: u64, time: Duration) -> f64 {
 
 /// Seconds of a time, if there was any.
 pub(crate) fn unless_zero(time: Duration) -> Option<f64> {
-    (!time.is_zero()).then(|| time.as_secs_f64())
+    (!time.is_zero()).then_some(time.as_secs_f64())
 }
