@@ -34,6 +34,7 @@ mod worker;
 pub use archive::{ArchiveError, TestFile, names, read};
 pub use exceptions::{Exceptions, ExceptionsError};
 pub use format::Verdict;
-pub use runner::{Backend, Failure, Report, Runner};
+pub use runner::{Failure, Report, Runner};
 pub use seal::Ethash;
 pub use suite::{Gate, SUITES, Suite, find};
+pub use worker::Backend;

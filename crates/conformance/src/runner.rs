@@ -9,13 +9,11 @@ use crate::{
     format::{Members, Ran},
     seal::Ethash,
     suite::Suite,
-    worker::Worker,
+    worker::{Backend, Worker},
 };
 use alloy_primitives::keccak256;
-use retrie_state::AnyBackend;
 use retrie_storage_mpt::Mpt;
 use std::{
-    fmt,
     panic::{AssertUnwindSafe, catch_unwind},
     path::Path,
     sync::{
@@ -24,16 +22,6 @@ use std::{
     },
     time::{Duration, Instant},
 };
-
-/// A state store that has Ethereum's root.
-#[derive(Clone)]
-pub struct Backend(pub Arc<dyn AnyBackend>);
-
-impl fmt::Debug for Backend {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Backend").field(self.0.identity()).finish()
-    }
-}
 
 /// How suites are run.
 #[derive(Debug)]

@@ -1,13 +1,14 @@
 //! What the tests of one thread share: a folder for throw-away chains, metrics, seals.
 
-use crate::{format::Verdict, runner::Backend, seal::Ethash};
+use crate::{format::Verdict, seal::Ethash};
 use retrie_chainspec::ChainSpec;
 use retrie_db::{OpenOptions, StateRootMode, SyncMode};
 use retrie_execution::CodeCache;
 use retrie_pipeline::{Chain, ChainOptions};
-use retrie_state::StoreOptions;
+use retrie_state::{AnyBackend, StoreOptions};
 use retrie_telemetry::Metrics;
 use std::{
+    fmt,
     path::Path,
     sync::{Arc, OnceLock},
 };
@@ -19,6 +20,16 @@ const MEMORY: &str = "/dev/shm";
 const MAP_LIMIT: u64 = 1 << 30;
 /// By how much its file grows: few tests need more.
 const GROWTH: u64 = 4 << 20;
+
+/// A state store that has Ethereum's root.
+#[derive(Clone)]
+pub struct Backend(pub Arc<dyn AnyBackend>);
+
+impl fmt::Debug for Backend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Backend").field(self.0.identity()).finish()
+    }
+}
 
 /// What the tests of one thread share.
 #[derive(Debug)]
