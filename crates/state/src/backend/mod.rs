@@ -153,7 +153,8 @@ pub trait Backend: Send + Sync + 'static {
     }
 
     /// Removes rows that no state from block `first_retained` on can see: what older states alone
-    /// needed, or what work in the background has put elsewhere. `view` shows the state of the new
+    /// needed, or what work in the background has put elsewhere. It may also write rows ahead that a later
+    /// block will publish, and no state reads before. `view` shows the state of the new
     /// durable tip, with `cache`. What is written here joins the commit's journal but has no undo, so
     /// it must not change what any retained state reads, proves, or grows into. It publishes and
     /// retires no files. About `budget` rows

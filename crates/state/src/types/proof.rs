@@ -63,8 +63,9 @@ pub struct Identity {
     pub hash: HashId,
     /// Digest of its parameters (zero if it has none).
     pub params: B256,
-    /// How its rows are laid out, if it has a choice of that; empty if not. Stamped into the datadir,
-    /// but not into proofs, which do not depend on it.
+    /// What else was settled when its datadir was made, such as how rows are laid out; empty if there
+    /// was no choice. Stamped into the datadir, but not into proofs: whoever checks them need not know
+    /// it, though roots may depend on it (as those of `lmpt` on when it merges).
     pub layout: &'static str,
 }
 

@@ -42,7 +42,8 @@ pub(crate) struct Args {
     /// How many of 100 calls of the key-value store read.
     #[arg(long, value_name = "PERCENT", default_value_t = 50)]
     reads: u32,
-    /// Take the keys of the store by YCSB's Zipf distribution with this constant (0.99).
+    /// Choose the keys of the store, and with a preload who receives, by YCSB's Zipf distribution with
+    /// this constant (0.99).
     #[arg(long, value_name = "THETA")]
     zipf: Option<f64>,
     /// How many of 100 writes of the store insert a new key.
