@@ -132,14 +132,20 @@ async fn a_tracer_in_javascript_sees_every_step_and_cannot_run_for_ever() {
             "{{ ops: [], step: function(log) {{ {step} }}, fault: function() {{}}, \
              result: function() {{ return this.ops; }} }}"
         );
-        json!([hash, { "tracer": code, "timeout": "1s" }])
+        json!([hash, { "tracer": code, "timeout": "20s" }])
     };
     let names = script("this.ops.push(log.op.toString())");
     let names = node.call("debug_traceTransaction", names).await;
     let expected = steps["structLogs"].as_array().unwrap().iter().map(|step| step["op"].clone());
     assert_eq!(names, Value::from_iter(expected));
     let endless = node.fail("debug_traceTransaction", script("while (true) {}")).await;
-    assert!(!endless.1.is_empty(), "{endless:?}");
+    assert!(endless.1.contains("limit of iterations"), "{endless:?}");
+    let throws = node.fail("debug_traceTransaction", script("throw new Error('no more')")).await;
+    assert!(throws.1.contains("no more"), "{throws:?}");
+    let mut late = script("for (let i = 0; i < 100000; i++) {}");
+    late[1]["timeout"] = json!("1ms");
+    let late = node.fail("debug_traceTransaction", late).await;
+    assert!(!late.1.is_empty(), "{late:?}");
     assert_eq!(
         node.fail("debug_traceTransaction", json!([hash, { "tracer": "{" }])).await.0,
         -32000

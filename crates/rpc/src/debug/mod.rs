@@ -9,6 +9,8 @@
 mod dump;
 mod duration;
 mod form;
+#[cfg(feature = "js-tracer")]
+mod javascript;
 mod process;
 mod raw;
 mod set_head;

@@ -1,5 +1,7 @@
 //! The tracers of `debug_trace*`.
 
+#[cfg(feature = "js-tracer")]
+use super::javascript;
 use super::{duration, form::as_geth};
 use crate::{
     RpcContext, RpcError, RpcResult,
@@ -17,8 +19,6 @@ use revm::context::{
     TxEnv,
     result::{HaltReason, ResultAndState},
 };
-#[cfg(feature = "js-tracer")]
-use revm_inspectors::tracing::js::{JsInspector, JsInspectorInterrupt};
 use revm_inspectors::tracing::{DebugInspector, DebugInspectorError, TransactionContext};
 use serde_json::{Value, json};
 use std::{fmt, time::Duration};
@@ -53,6 +53,10 @@ impl Tracer {
             None => timeout,
         };
         let only_top_call = prepare(&mut options);
+        #[cfg(feature = "js-tracer")]
+        if let Some(GethDebugTracerType::JsTracer(code)) = &mut options.tracer {
+            *code = javascript::failing_whole(code);
+        }
         let tracer = Self { options, only_top_call, clock: Clock::new(timeout) };
         tracer.inspector()?;
         Ok(tracer)
@@ -64,23 +68,10 @@ impl Tracer {
         #[cfg(feature = "js-tracer")]
         if let DebugInspector::Js(inspector) = inspector {
             let deadline = self.clock.deadline();
-            return Ok(DebugInspector::Js(interrupted_at(deadline, *inspector).into()));
+            return Ok(DebugInspector::Js(javascript::interrupted_at(deadline, *inspector).into()));
         }
         Ok(inspector)
     }
-}
-
-/// Ends a tracer in JavaScript at the deadline of its execution, which looks at the clock only
-/// between many steps.
-#[cfg(feature = "js-tracer")]
-fn interrupted_at(deadline: std::time::Instant, inspector: JsInspector) -> JsInspector {
-    let interrupt = JsInspectorInterrupt::new();
-    let late = interrupt.clone();
-    tokio::spawn(async move {
-        tokio::time::sleep_until(deadline.into()).await;
-        late.interrupt();
-    });
-    inspector.with_interrupt(interrupt)
 }
 
 /// Makes the configuration one that revm-inspectors takes; says whether only the outermost call is to
