@@ -12,9 +12,9 @@ use crate::{
 };
 use alloy_primitives::{Address, B256, Bytes};
 use retrie_state::{
-    Applied, ApplyContext, Backend, BackendStats, BulkSink, Capabilities, Direction, HashId,
-    History, Identity, KeyRange, NodeRead, NodeWrite, ProofError, Provenance, StateDelta,
-    StateError, StateKey, Table, Value, Version,
+    Applied, ApplyContext, Backend, BackendStats, BulkSink, Capabilities, HashId, History,
+    Identity, NodeRead, NodeWrite, ProofError, Provenance, StateDelta, StateError, StateKey, Table,
+    Value, Version,
 };
 use std::{ops::RangeInclusive, path::Path, sync::Arc};
 
@@ -176,14 +176,7 @@ impl Backend for Cole {
     }
 
     fn stats(&self, view: &dyn NodeRead, state: &State) -> Result<BackendStats, StateError> {
-        let count = |table| -> Result<u64, StateError> {
-            view.scan(table, KeyRange::ALL, Direction::Forward)?
-                .try_fold(0, |count, row| row.map(|_| count + 1))
-        };
-        let mut stats = BackendStats {
-            tables: vec![(MEMORY.name, count(MEMORY)?), (META.name, count(META)?)],
-            ..BackendStats::default()
-        };
+        let mut stats = BackendStats::count(view, &[MEMORY, META])?;
         let start = StateKey::Account(Address::ZERO);
         let mut keys = Keys::new(&state.levels, start, state.as_of)?;
         while let Some((_, _, value)) = keys.next_key()? {

@@ -12,9 +12,8 @@ use crate::{
 };
 use alloy_primitives::{B256, Bytes};
 use retrie_state::{
-    Applied, ApplyContext, Backend, BackendStats, BulkSink, Capabilities, Direction, HashId,
-    Identity, KeyRange, NodeRead, NodeWrite, ProofError, StateDelta, StateError, StateKey, Table,
-    Value, flat,
+    Applied, ApplyContext, Backend, BackendStats, BulkSink, Capabilities, HashId, Identity,
+    NodeRead, NodeWrite, ProofError, StateDelta, StateError, StateKey, Table, Value, flat,
 };
 use retrie_storage_mpt::InMemory;
 use std::path::Path;
@@ -139,25 +138,19 @@ impl Backend for Lmpt {
     }
 
     fn stats(&self, view: &dyn NodeRead, state: &State) -> Result<BackendStats, StateError> {
-        let count = |table: Table| {
-            let rows = view.scan(table, KeyRange::ALL, Direction::Forward)?;
-            Ok((table.name, rows.map(|row| row.map(|_| 1u64)).sum::<Result<u64, _>>()?))
-        };
-        let tables =
-            self.tables().into_iter().map(count).collect::<Result<Vec<_>, StateError>>()?;
-        let live_keys = tables.first().map_or(0, |(_, rows)| *rows);
+        let mut stats = BackendStats::count(view, &self.tables())?;
+        stats.live_keys = stats.rows(flat::TABLE);
         let layers = state.layers(view)?;
-        let mut dead_keys = 0;
         let is_tombstone = |leaf: &[u8]| leaf::decode(leaf) == Some(None);
         for leaf in Leaves::of(&layers.delta) {
-            dead_keys += u64::from(is_tombstone(leaf?.value()));
+            stats.dead_keys += u64::from(is_tombstone(leaf?.value()));
         }
         for leaf in Leaves::of(&layers.intermediate) {
             let leaf = leaf?;
             let newer = layers.delta.get(&InMemory, leaf.key())?;
-            dead_keys += u64::from(newer.is_none() && is_tombstone(leaf.value()));
+            stats.dead_keys += u64::from(newer.is_none() && is_tombstone(leaf.value()));
         }
-        Ok(BackendStats { tables, live_keys, dead_keys })
+        Ok(stats)
     }
 
     fn check(

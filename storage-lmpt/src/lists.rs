@@ -11,6 +11,7 @@ use retrie_state::{
     StateError,
     wire::{WireReader, put_varint},
 };
+use retrie_storage_mpt::trie::row::{put_path_after, take_path_after};
 
 /// Entries of every list of a merge but its last. Part of the format: how many rows of a merge are
 /// settled is counted in rows and lists.
@@ -36,9 +37,7 @@ impl Lists {
 
     /// Adds an entry; the list that is full with it, if it is.
     pub(crate) fn add(&mut self, (path, stamp): &Useless) -> Option<Bytes> {
-        let shared = path.common_prefix_length(&self.path);
-        self.open.extend([shared as u8, (path.len() - shared) as u8]);
-        self.open.extend(path.slice(shared..).iter());
+        put_path_after(&mut self.open, &self.path, path);
         put_varint(&mut self.open, self.generation.saturating_sub(*stamp));
         self.path = *path;
         self.entries += 1;
@@ -69,14 +68,7 @@ pub(crate) fn decode(generation: u64, list: &[u8]) -> Result<Vec<Useless>, State
 }
 
 fn entry(rest: &mut WireReader<'_>, generation: u64, path: &mut Nibbles) -> Option<Useless> {
-    let (shared, more) = (usize::from(rest.u8().ok()?), usize::from(rest.u8().ok()?));
-    let nibbles = rest.take(more).ok()?;
-    let is_path =
-        shared <= path.len() && shared + more < 64 && nibbles.iter().all(|nibble| *nibble <= 0x0f);
-    if !is_path {
-        return None;
-    }
-    *path = path.slice(..shared).join(&Nibbles::from_nibbles_unchecked(nibbles));
+    *path = take_path_after(rest, path)?;
     let age = rest.varint().ok().filter(|age| *age > 0)?;
     Some((*path, generation.checked_sub(age)?))
 }

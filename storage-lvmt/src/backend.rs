@@ -236,13 +236,9 @@ impl Backend for Lvmt {
     }
 
     fn stats(&self, view: &dyn NodeRead, _: &State) -> Result<BackendStats, StateError> {
-        let count = |table: Table| {
-            let rows = view.scan(table, KeyRange::ALL, Direction::Forward)?;
-            Ok((table.name, rows.map(|row| row.map(|_| 1u64)).sum::<Result<u64, _>>()?))
-        };
-        let tables = self.tables().into_iter().map(count).collect::<Result<_, StateError>>()?;
         let Meta { keys, dead, .. } = Meta::get(view)?;
-        Ok(BackendStats { tables, live_keys: keys.saturating_sub(dead), dead_keys: dead })
+        let stats = BackendStats::count(view, &self.tables())?;
+        Ok(BackendStats { live_keys: keys.saturating_sub(dead), dead_keys: dead, ..stats })
     }
 
     fn check(

@@ -318,17 +318,8 @@ impl Backend for Mpt {
     }
 
     fn stats(&self, view: &dyn NodeRead, _: &MptCache) -> Result<BackendStats, StateError> {
-        let count = |table: Table| {
-            let rows = view.scan(table, KeyRange::ALL, Direction::Forward)?;
-            rows.map(|row| row.map(|_| 1u64)).sum::<Result<u64, _>>()
-        };
-        let tables = self
-            .tables()
-            .into_iter()
-            .map(|table| Ok((table.name, count(table)?)))
-            .collect::<Result<Vec<_>, StateError>>()?;
-        let live_keys = tables.first().map_or(0, |(_, rows)| *rows);
-        Ok(BackendStats { tables, live_keys, dead_keys: 0 })
+        let stats = BackendStats::count(view, &self.tables())?;
+        Ok(BackendStats { live_keys: stats.rows(flat::TABLE), ..stats })
     }
 
     /// Rows are a function of the values, so that those of the rebuilt state are what they must be.

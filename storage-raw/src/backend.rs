@@ -2,9 +2,8 @@
 
 use alloy_primitives::{B256, Bytes};
 use retrie_state::{
-    Applied, ApplyContext, Backend, BackendStats, BulkSink, Capabilities, Direction, HashId,
-    Identity, KeyRange, NodeRead, NodeWrite, ProofError, StateDelta, StateError, StateKey, Table,
-    Value, flat,
+    Applied, ApplyContext, Backend, BackendStats, BulkSink, Capabilities, HashId, Identity,
+    NodeRead, NodeWrite, ProofError, StateDelta, StateError, StateKey, Table, Value, flat,
 };
 use std::path::Path;
 
@@ -75,11 +74,7 @@ impl Backend for Raw {
     }
 
     fn stats(&self, view: &dyn NodeRead, (): &()) -> Result<BackendStats, StateError> {
-        let mut live_keys = 0;
-        for row in view.scan(flat::TABLE, KeyRange::ALL, Direction::Forward)? {
-            row?;
-            live_keys += 1;
-        }
-        Ok(BackendStats { tables: vec![(flat::TABLE.name, live_keys)], live_keys, dead_keys: 0 })
+        let stats = BackendStats::count(view, &[flat::TABLE])?;
+        Ok(BackendStats { live_keys: stats.rows(flat::TABLE), ..stats })
     }
 }

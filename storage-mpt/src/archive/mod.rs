@@ -348,16 +348,11 @@ impl Backend for MptArchive {
     }
 
     fn stats(&self, view: &dyn NodeRead, _: &B256) -> Result<BackendStats, StateError> {
-        let count = |table: Table| {
-            let rows = view.scan(table, KeyRange::ALL, Direction::Forward)?;
-            Ok((table.name, rows.map(|row| row.map(|_| 1u64)).sum::<Result<u64, _>>()?))
-        };
-        let tables =
-            self.tables().into_iter().map(count).collect::<Result<Vec<_>, StateError>>()?;
+        let stats = BackendStats::count(view, &self.tables())?;
         let live_keys = live_keys(view)?;
         // One row of KEYS is the count.
-        let keys = tables.iter().find(|(name, _)| *name == KEYS.name).map_or(0, |(_, rows)| *rows);
-        Ok(BackendStats { tables, live_keys, dead_keys: keys.saturating_sub(live_keys + 1) })
+        let dead_keys = stats.rows(KEYS).saturating_sub(live_keys + 1);
+        Ok(BackendStats { live_keys, dead_keys, ..stats })
     }
 
     fn check(

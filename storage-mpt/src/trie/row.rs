@@ -93,6 +93,24 @@ pub fn branch_key<S: Stamp>(trie: &[u8], path: &Nibbles, stamp: S) -> Vec<u8> {
     key
 }
 
+/// Appends a path to a list of paths: nibbles shared with the one before, nibbles beyond these and their
+/// number, a byte each.
+pub fn put_path_after(out: &mut Vec<u8>, previous: &Nibbles, path: &Nibbles) {
+    let shared = path.common_prefix_length(previous);
+    out.extend([shared as u8, (path.len() - shared) as u8]);
+    out.extend(path.slice(shared..).iter());
+}
+
+/// Reads what [`put_path_after`] has appended; `None` if it is no path of a branch.
+pub fn take_path_after(rest: &mut WireReader<'_>, previous: &Nibbles) -> Option<Nibbles> {
+    let (shared, more) = (usize::from(rest.u8().ok()?), usize::from(rest.u8().ok()?));
+    let nibbles = rest.take(more).ok()?;
+    let is_path = shared <= previous.len()
+        && shared + more < 64
+        && nibbles.iter().all(|nibble| *nibble <= 0x0f);
+    is_path.then(|| previous.slice(..shared).join(&Nibbles::from_nibbles_unchecked(nibbles)))
+}
+
 /// Row of a root, `None` for the empty trie. Links of tries that have rows are always resolved.
 pub fn encode_root<S: Stamp>(root: Option<&Link<S>>) -> Option<Bytes> {
     let mut out = Vec::with_capacity(64);

@@ -14,9 +14,8 @@ use super::{
 use crate::duptree::hash;
 use alloy_primitives::{B256, Bytes};
 use retrie_state::{
-    Applied, ApplyContext, Backend, BackendStats, BulkSink, Capabilities, Direction, HashId,
-    Identity, KeyRange, NodeRead, NodeWrite, ProofError, StateDelta, StateError, StateKey, Table,
-    Value, flat,
+    Applied, ApplyContext, Backend, BackendStats, BulkSink, Capabilities, HashId, Identity,
+    NodeRead, NodeWrite, ProofError, StateDelta, StateError, StateKey, Table, Value, flat,
 };
 use std::path::Path;
 
@@ -117,16 +116,10 @@ impl Backend for DupTree {
     }
 
     fn stats(&self, view: &dyn NodeRead, _: &DupTreeCache) -> Result<BackendStats, StateError> {
-        let count = |table: Table| {
-            let rows = view.scan(table, KeyRange::ALL, Direction::Forward)?;
-            rows.map(|row| row.map(|_| 1u64)).sum::<Result<u64, StateError>>()
-        };
-        let (live_keys, keys, nodes) = (count(flat::TABLE)?, count(KEYS)?, count(NODES)?);
-        Ok(BackendStats {
-            tables: vec![(flat::TABLE.name, live_keys), (KEYS.name, keys), (NODES.name, nodes)],
-            live_keys,
-            dead_keys: keys.saturating_sub(live_keys),
-        })
+        let stats = BackendStats::count(view, &[flat::TABLE, KEYS, NODES])?;
+        let live_keys = stats.rows(flat::TABLE);
+        let dead_keys = stats.rows(KEYS).saturating_sub(live_keys);
+        Ok(BackendStats { live_keys, dead_keys, ..stats })
     }
 
     fn check(

@@ -382,17 +382,9 @@ impl Backend for Prefix {
     }
 
     fn stats(&self, view: &dyn NodeRead, _: &State) -> Result<BackendStats, StateError> {
-        let count = |table: Table| {
-            let rows = view.scan(table, KeyRange::ALL, Direction::Forward)?;
-            Ok((table.name, rows.map(|row| row.map(|_| 1u64)).sum::<Result<u64, _>>()?))
-        };
-        let tables =
-            self.tables().into_iter().map(count).collect::<Result<Vec<_>, StateError>>()?;
-        let rows_of = |table: Table| {
-            tables.iter().find(|(name, _)| *name == table.name).map_or(0, |(_, rows)| *rows)
-        };
-        let (live_keys, dead_keys) = (rows_of(flat::TABLE), rows_of(GONE));
-        Ok(BackendStats { tables, live_keys, dead_keys })
+        let stats = BackendStats::count(view, &self.tables())?;
+        let (live_keys, dead_keys) = (stats.rows(flat::TABLE), stats.rows(GONE));
+        Ok(BackendStats { live_keys, dead_keys, ..stats })
     }
 
     fn check(

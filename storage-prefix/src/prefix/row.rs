@@ -200,9 +200,8 @@ impl Lists {
         let age = |version: u64| block.saturating_sub(version);
         match entry {
             Superseded::Branch(_, path, version) => {
-                let shared = path.common_prefix_length(&self.path);
-                self.open.extend([BRANCH, shared as u8, (path.len() - shared) as u8]);
-                self.open.extend(path.slice(shared..).iter());
+                self.open.push(BRANCH);
+                row::put_path_after(&mut self.open, &self.path, path);
                 put_varint(&mut self.open, age(*version));
                 self.path = *path;
             }
@@ -268,15 +267,7 @@ fn entry(
             return Some(None);
         }
         BRANCH => {
-            let (shared, more) = (usize::from(rest.u8().ok()?), usize::from(rest.u8().ok()?));
-            let nibbles = rest.take(more).ok()?;
-            let is_path = shared <= path.len()
-                && shared + more < 64
-                && nibbles.iter().all(|nibble| *nibble <= 0x0f);
-            if !is_path {
-                return None;
-            }
-            *path = path.slice(..shared).join(&Nibbles::from_nibbles_unchecked(nibbles));
+            *path = row::take_path_after(rest, path)?;
             Superseded::Branch(*trie, *path, version(rest)?)
         }
         ROOT => Superseded::Root((*trie)?, version(rest)?),

@@ -78,6 +78,26 @@ pub struct BackendStats {
     pub dead_keys: u64,
 }
 
+impl BackendStats {
+    /// Counts the rows of these tables, and no keys yet.
+    ///
+    /// # Errors
+    /// If a row cannot be read.
+    pub fn count(view: &dyn NodeRead, tables: &[Table]) -> Result<Self, StateError> {
+        let count = |table: &Table| {
+            let rows = view.scan(*table, KeyRange::ALL, Direction::Forward)?;
+            Ok((table.name, rows.map(|row| row.map(|_| 1u64)).sum::<Result<u64, _>>()?))
+        };
+        let tables = tables.iter().map(count).collect::<Result<_, StateError>>()?;
+        Ok(Self { tables, ..Self::default() })
+    }
+
+    /// Rows of a table that has been counted; 0 if it has not.
+    pub fn rows(&self, table: Table) -> u64 {
+        self.tables.iter().find(|(name, _)| *name == table.name).map_or(0, |(_, rows)| *rows)
+    }
+}
+
 /// A state store's algorithm: plain code over a key-value view.
 ///
 /// A backend never opens a transaction, never thinks about forks, undo, crashes or the journal: the
