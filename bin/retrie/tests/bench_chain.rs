@@ -158,6 +158,11 @@ fn bad_flags_are_one_line_errors() {
         ("transfers --backends mptt", "no backend is called `mptt`"),
         ("transfers --backends raw,mpt,raw", "`raw` twice"),
         ("kvstore --zipf 1.5", "Zipf"),
+        ("transfers --memory-limit 16MB --backends raw", "a memory limit of 16 MiB is too small"),
+        (
+            "erc20 --memory-limit 512MB --cache-mb 1024 --backends raw",
+            "smallest sensible limit is 1",
+        ),
     ] {
         fails_saying(&mut race(&scene, line), &[says]);
     }
@@ -171,6 +176,7 @@ fn bad_flags_are_one_line_errors() {
         ("smallbank --accounts 5x", "5x"),
         ("transfers --cache-mb 0", "cache-mb"),
         ("kvstore --inserts 101", "inserts"),
+        ("uniswap --memory-limit much", "512MB"),
     ] {
         let output = race(&scene, line).output().unwrap();
         let stderr = String::from_utf8(output.stderr).unwrap();

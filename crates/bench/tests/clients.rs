@@ -7,6 +7,7 @@ use retrie_bench::{
         CHAIN_FILE, ChainMaker, ContractSet, Fill, KeyChoice, Mix, Preload, Recipe, write_chain,
     },
     clients::{ClientRace, Entrant, Progress, Raced, Senders, Via, Workload},
+    memory::MemoryCap,
     state::Terms,
 };
 use retrie_chainspec::parse_chain;
@@ -18,6 +19,7 @@ use retrie_storage_mpt::{Mpt, MptArchive, TrieHash};
 use retrie_storage_raw::Raw;
 use retrie_telemetry::Metrics;
 use std::{
+    io::Write,
     path::{Path, PathBuf},
     sync::{
         Arc,
@@ -74,9 +76,24 @@ fn race(
         terms: &TERMS,
         root_maker: Arc::new(Mpt::default()),
         cache: &StateCache::at(cache.to_owned()),
+        memory_limit: None,
         stop,
     }
     .run(&entrants(), progress)
+}
+
+/// The same, with memory capped.
+fn capped(workload: &Workload, limit: u64, cache: &Path) -> Result<Raced, BenchError> {
+    ClientRace {
+        workload,
+        senders: Senders::Recovered,
+        terms: &TERMS,
+        root_maker: Arc::new(Mpt::default()),
+        cache: &StateCache::at(cache.to_owned()),
+        memory_limit: Some(limit),
+        stop: &AtomicBool::new(false),
+    }
+    .run(&entrants(), &mut |_| {})
 }
 
 fn run(workload: &Workload, senders: Senders, cache: &Path) -> Raced {
@@ -342,5 +359,31 @@ fn check_raced_blocks(workload: &Workload, home: &Path) {
             import(&opened, sources, 0..=u64::MAX, options, &metrics, &run, &mut |_| {}).unwrap();
         outcome.end.unwrap();
         assert_eq!((outcome.report.blocks, outcome.report.tip.hash), (13, chain.head));
+    }
+}
+
+#[test]
+fn memory_is_capped_while_clients_race_and_too_small_a_cap_refused() {
+    let (cache, workload) = (tempfile::tempdir().unwrap(), transfers());
+    // Rows and caches of three clients: seen before anything is made.
+    let error = capped(&workload, 256 << 20, cache.path()).unwrap_err().to_string();
+    assert!(error.contains("a memory limit of 256 MiB is too small"), "{error}");
+    assert_eq!(cache.path().read_dir().unwrap().count(), 0);
+    if let Some(why) = MemoryCap::why_no_cgroup() {
+        // A balloon would take the machine from everybody else. Past the harness, which keeps to itself
+        // what tests print that pass.
+        writeln!(std::io::stderr(), "skipped: no cgroup of memory can be made here: {why}")
+            .unwrap();
+        return;
+    }
+    let raced = capped(&workload, 4 << 30, cache.path()).unwrap();
+    check(&workload, &raced);
+    for outcome in &raced.outcomes {
+        let params = outcome.result(&workload, &TERMS).params;
+        assert_eq!(
+            (&params["memory_limit_mb"], &params["memory_limit_by"]),
+            (&4096.into(), &"cgroup".into())
+        );
+        assert_eq!(params["memory_limit_shared_by"], 3);
     }
 }

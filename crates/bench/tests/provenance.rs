@@ -58,6 +58,7 @@ fn ask(
         terms: &TERMS,
         root_maker: Arc::new(Mpt::default()),
         cache: &StateCache::at(home.to_owned()),
+        memory_limit: None,
         stop: &AtomicBool::new(stop),
     }
     .provenance(&entrants, &Queries { ranges: ranges.to_vec(), count: 25 }, &mut |_| {})

@@ -12,10 +12,7 @@ use retrie_engine::{
 use retrie_pipeline::{BlockStream, Chain, ImportOptions, ImportTimes, Importer, PipelineError};
 use retrie_telemetry::Metrics;
 use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::Arc,
     thread::Scope,
     time::{Duration, Instant},
 };
@@ -68,21 +65,21 @@ impl<'a> Driver<'a> {
         Ok(Self::EngineApi(Box::new(LiveNode::start(chain, metrics, client)?)))
     }
 
-    /// Runs `blocks`; `None` if it was stopped.
+    /// Runs `blocks`; `None` if `is_over`, asked before each, says so.
     pub(super) fn run(
         &mut self,
         spec: &Arc<ChainSpec>,
         blocks: Vec<Given>,
         client: &str,
-        stop: &AtomicBool,
+        is_over: &dyn Fn() -> bool,
     ) -> Result<Option<Driven>, BenchError> {
         match self {
             Self::Importer { importer, is_durable_each } => {
                 let start = Instant::now();
                 let stream = BlockStream::of_blocks(spec.clone(), blocks).of_client(client)?;
-                import(importer, *is_durable_each, start, stream, stop).of_client(client)
+                import(importer, *is_durable_each, start, stream, is_over).of_client(client)
             }
-            Self::EngineApi(node) => node.run(blocks, client, stop),
+            Self::EngineApi(node) => node.run(blocks, client, is_over),
         }
     }
 
@@ -108,11 +105,11 @@ fn import(
     is_durable_each: bool,
     start: Instant,
     mut stream: BlockStream,
-    stop: &AtomicBool,
+    is_over: &dyn Fn() -> bool,
 ) -> Result<Option<Driven>, PipelineError> {
     let mut driven = Driven::begin(start);
     loop {
-        if stop.load(Ordering::Relaxed) {
+        if is_over() {
             return Ok(None);
         }
         let ready = Instant::now();
@@ -161,12 +158,12 @@ impl LiveNode {
         &mut self,
         blocks: Vec<Given>,
         client: &str,
-        stop: &AtomicBool,
+        is_over: &dyn Fn() -> bool,
     ) -> Result<Option<Driven>, BenchError> {
         let payloads: Vec<_> = blocks.iter().map(|(block, _)| Payload::of(block)).collect();
         let mut driven = Driven::begin(Instant::now());
         for payload in payloads {
-            if stop.load(Ordering::Relaxed) {
+            if is_over() {
                 return Ok(None);
             }
             let Payload { hash, payload, versioned_hashes, beacon_root } = payload;

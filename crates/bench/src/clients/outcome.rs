@@ -4,6 +4,7 @@ use super::workload::{Senders, Workload};
 use crate::{
     figures::{Ratio, per, quantile, rate, unless_zero},
     latency::Latency,
+    memory::cap_params,
     report::{BenchResult, LatencyPoint, SliceResult, TableResult},
     state::Terms,
 };
@@ -30,6 +31,8 @@ pub struct Outcome {
     pub kept_file_bytes: u64,
     /// Largest resident set of the process during the race, all clients together.
     pub peak_rss_bytes: u64,
+    /// The cap on memory, if there was one: bytes, by what means, shared by how many clients.
+    pub memory_cap: Option<(u64, &'static str, usize)>,
     /// What it had counted when the measured part began.
     pub(super) begun: Marks,
     pub(super) turns: Vec<Turn>,
@@ -74,6 +77,7 @@ impl Outcome {
             disk_bytes: 0,
             kept_file_bytes: 0,
             peak_rss_bytes: 0,
+            memory_cap: None,
             begun: Marks::default(),
             turns: Vec::new(),
         }
@@ -263,6 +267,9 @@ impl Outcome {
             ("cache_mb".to_owned(), json!(terms.cache_bytes >> 20)),
             ("retention".to_owned(), json!(terms.retention)),
         ]);
+        if let Some((limit, means, shared_by)) = self.memory_cap {
+            params.extend(cap_params(limit, means, shared_by));
+        }
         params
     }
 }

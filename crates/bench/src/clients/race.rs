@@ -11,8 +11,8 @@ use crate::{
     cache::{RunFolder, StateCache},
     chain::{CHAIN_FILE, MakeChainError},
     error::OfClient,
-    memory,
-    state::{Done, Terms, turn_order},
+    memory::{self, MemoryCap},
+    state::{Done, Terms, cap, needed, turn_order, within},
 };
 use retrie_chainspec::ChainSpec;
 use retrie_pipeline::{
@@ -25,7 +25,10 @@ use retrie_telemetry::Metrics;
 use std::{
     fs, io,
     path::Path,
-    sync::{Arc, atomic::AtomicBool},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -95,6 +98,8 @@ pub struct ClientRace<'a> {
     pub root_maker: Arc<dyn AnyBackend>,
     /// Where chains and states are kept.
     pub cache: &'a StateCache,
+    /// To how many bytes memory is capped, the page cache included.
+    pub memory_limit: Option<u64>,
     /// Set to stop at the next block.
     pub stop: &'a AtomicBool,
 }
@@ -136,6 +141,8 @@ impl ClientRace<'_> {
         progress: &mut dyn FnMut(Progress<'_>),
     ) -> Result<Raced, BenchError> {
         self.workload.check()?;
+        let needed = needed(self.terms, entrants.iter().map(|one| one.backend.cache_bytes()));
+        self.memory_limit.map(|limit| MemoryCap::check(limit, needed)).transpose()?;
         match self.run_to_end(entrants, progress) {
             Err(BenchError::Stopped | BenchError::MakeChain(MakeChainError::Stopped { .. })) => {
                 Ok(Raced { outcomes: Vec::new(), complete: false })
@@ -172,6 +179,8 @@ impl ClientRace<'_> {
         folders: &[RunFolder],
         progress: &mut dyn FnMut(Progress<'_>),
     ) -> Result<Raced, BenchError> {
+        // Dropped after the chains: they are closed under it.
+        let cap = cap(self.memory_limit, folders)?;
         memory::reset_peak();
         let mut chains = Vec::new();
         for (entrant, folder) in entrants.iter().zip(folders) {
@@ -179,6 +188,7 @@ impl ClientRace<'_> {
             let options = self.options(spec, entrant, folder.path(), self.terms.sync);
             let chain = Chain::open(options).of_client(&entrant.name)?;
             chains.push((Arc::new(chain), memory::anonymous() - before));
+            within(cap.as_ref())?;
         }
         let file = blocks.join(CHAIN_FILE);
         let mut reader = RlpReader::open(&file).map_err(PipelineError::from).of_client("chain")?;
@@ -205,11 +215,13 @@ impl ClientRace<'_> {
                 let (folder, memory_bytes) = (folder.path(), *memory_bytes);
                 lanes.push(Lane { driver, chain, folder, outcome, memory_bytes });
             }
-            complete = self.take_turns(&mut lanes, &mut reader, progress)?;
+            complete = self.take_turns(&mut lanes, &mut reader, cap.as_ref(), progress)?;
             Ok::<_, BenchError>(lanes.into_iter().map(|lane| lane.outcome).collect::<Vec<_>>())
         })?;
         for (((chain, _), outcome), folder) in chains.iter().zip(&mut outcomes).zip(folders) {
-            outcome.peak_rss_bytes = peak_rss_bytes();
+            let balloon = cap.as_ref().map_or(0, MemoryCap::balloon_bytes);
+            outcome.peak_rss_bytes = peak_rss_bytes().saturating_sub(balloon);
+            outcome.memory_cap = cap.as_ref().map(|cap| (cap.limit(), cap.means(), folders.len()));
             if !complete {
                 outcome.disk_bytes = outcome.turns.last().map_or(0, |turn| turn.disk_bytes);
                 continue;
@@ -246,6 +258,7 @@ impl ClientRace<'_> {
         &self,
         lanes: &mut [Lane<'_>],
         reader: &mut RlpReader,
+        cap: Option<&MemoryCap>,
         progress: &mut dyn FnMut(Progress<'_>),
     ) -> Result<bool, BenchError> {
         let Workload { blocks, warmup, slices, .. } = *self.workload;
@@ -254,7 +267,7 @@ impl ClientRace<'_> {
         while left > 0 {
             let part = left.min(blocks.div_ceil(slices));
             left -= part;
-            if !self.slice(lanes, 0, reader, part)? {
+            if !self.slice(lanes, 0, reader, part, cap)? {
                 return Ok(false);
             }
         }
@@ -264,7 +277,7 @@ impl ClientRace<'_> {
         }
         for slice in 1..=slices {
             progress(Progress::Racing { done: slice - 1, total: slices });
-            if !self.slice(lanes, slice, reader, self.workload.slice(slice))? {
+            if !self.slice(lanes, slice, reader, self.workload.slice(slice), cap)? {
                 // What only some of them have done does not count.
                 lanes.iter_mut().for_each(|lane| lane.outcome.turns.truncate(slice as usize - 1));
                 return Ok(false);
@@ -289,6 +302,7 @@ impl ClientRace<'_> {
         slice: u64,
         reader: &mut RlpReader,
         blocks: u64,
+        cap: Option<&MemoryCap>,
     ) -> Result<bool, BenchError> {
         let Some(first) = lanes.first() else { return Ok(true) };
         let spec = first.chain.spec().clone();
@@ -306,7 +320,7 @@ impl ClientRace<'_> {
         }
         for lane in turn_order(lanes.len(), slice) {
             let lane = &mut lanes[lane];
-            match self.turn(lane, &spec, &given)? {
+            match self.turn(lane, &spec, &given, cap)? {
                 None => return Ok(false),
                 Some(turn) if slice > 0 => lane.outcome.turns.push(lane.measured(turn)?),
                 Some(_) => {}
@@ -321,12 +335,15 @@ impl ClientRace<'_> {
         lane: &mut Lane<'_>,
         spec: &Arc<ChainSpec>,
         blocks: &[Given],
+        cap: Option<&MemoryCap>,
     ) -> Result<Option<Turn>, BenchError> {
         let txs = blocks.iter().map(|(block, _)| block.body.transactions.len() as u64).sum();
         // Before the copy, which is freed in the turn.
         let memory_before = memory::anonymous();
         let client = &lane.outcome.backend;
-        let driven = lane.driver.run(spec, blocks.to_vec(), client, self.stop)?;
+        let is_over = || self.stop.load(Ordering::Relaxed) || within(cap).is_err();
+        let driven = lane.driver.run(spec, blocks.to_vec(), client, &is_over)?;
+        within(cap)?;
         let Some(Driven { start, latencies, waited }) = driven else { return Ok(None) };
         let settling = Instant::now();
         lane.driver.flush(client)?;

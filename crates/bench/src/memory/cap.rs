@@ -253,6 +253,19 @@ pub fn drop_cached_pages(folder: &Path) -> io::Result<()> {
     Ok(())
 }
 
+/// A cap among the parameters of a race.
+pub(crate) fn cap_params(
+    limit: u64,
+    means: &str,
+    shared_by: usize,
+) -> [(String, serde_json::Value); 3] {
+    [
+        ("memory_limit_mb".to_owned(), (limit >> 20).into()),
+        ("memory_limit_by".to_owned(), means.into()),
+        ("memory_limit_shared_by".to_owned(), shared_by.into()),
+    ]
+}
+
 /// Reads a size: a number with `KB`, `MB`, `GB` (or `K`, `KiB`, ...), powers of 1024, or in bytes.
 ///
 /// # Errors

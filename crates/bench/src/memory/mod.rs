@@ -5,6 +5,7 @@ mod balloon;
 mod cap;
 mod cgroup;
 
+pub(crate) use cap::cap_params;
 pub use cap::{CapError, MemoryCap, drop_cached_pages, parse_size};
 
 /// Anonymous resident memory in bytes: what was allocated, without the pages of mapped files. 0

@@ -57,6 +57,7 @@ fn lvmt() -> Vec<Experiment> {
                 txs_per_block: None,
                 skewed: false,
                 cache_mb: None,
+                merge_interval: None,
             };
             all.push(Experiment { figure, title, setup, backends: END_TO_END, note });
         }
@@ -177,7 +178,7 @@ fn lmpt() -> Vec<Experiment> {
         ("erc20", "Fig. 11", "ERC-20 transfers", &[1, 3, 5, 10], Some(20)),
         ("uniswap", "Fig. 12", "Uniswap, both swap functions", &[1, 3, 10], Some(200)),
     ];
-    const STORES: &[&str] = &["raw", "mpt", "mpt-archive", "lmpt:merge-interval=500"];
+    const STORES: &[&str] = &["raw", "mpt", "mpt-archive", "lmpt"];
     const INTERVALS: &[&str] = &[
         "lmpt:merge-interval=20",
         "lmpt:merge-interval=100",
@@ -185,16 +186,31 @@ fn lmpt() -> Vec<Experiment> {
         "lmpt:merge-interval=2000",
     ];
     let txs = 500_000;
-    let chain = |workload, accounts: u64, txs_per_block, skewed, cache_mb| {
-        let senders = txs.min(accounts);
-        Setup::Chain { workload, accounts, senders, txs, txs_per_block, skewed, cache_mb }
+    let chain = |workload, accounts: u64, txs_per_block, skewed| Setup::Chain {
+        workload,
+        accounts,
+        senders: txs.min(accounts),
+        txs,
+        txs_per_block,
+        skewed,
+        cache_mb: None,
+        merge_interval: Some(500),
     };
     let mut all = Vec::new();
     for cache_mb in [50, 100, 500, 1000] {
         all.push(Experiment {
             figure: "Table I",
             title: "Memory for caches of the trie",
-            setup: chain("transfers", 1_000_000, Some(150), false, Some(cache_mb)),
+            setup: Setup::Chain {
+                workload: "transfers",
+                accounts: 1_000_000,
+                senders: txs,
+                txs,
+                txs_per_block: Some(150),
+                skewed: false,
+                cache_mb: Some(cache_mb),
+                merge_interval: None,
+            },
             backends: &["mpt-archive"],
             note: "How many accounts the paper's state has is not said. Of memory it is that for rows \
                    not yet folded that is bounded here: the page cache is not, so that little shows.",
@@ -209,7 +225,7 @@ fn lmpt() -> Vec<Experiment> {
                 all.push(Experiment {
                     figure,
                     title,
-                    setup: chain(workload, accounts, txs_per_block, skewed, None),
+                    setup: chain(workload, accounts, txs_per_block, skewed),
                     backends: STORES,
                     note: match (workload, skewed) {
                         ("uniswap", _) => "Swaps a block are ours: as many as fit the paper's gas.",
@@ -388,6 +404,7 @@ mod tests {
             txs_per_block: None,
             skewed: false,
             cache_mb: None,
+            merge_interval: None,
         };
         assert!(experiments(Paper::Lvmt, 1.0).iter().any(|run| run.setup == largest));
         let tenth = largest.scaled(0.1);

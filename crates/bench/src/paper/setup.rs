@@ -34,6 +34,8 @@ pub enum Setup {
         skewed: bool,
         /// Memory for caches in MB, where the paper says so.
         cache_mb: Option<u64>,
+        /// Blocks between merges of `lmpt`, where it takes part.
+        merge_interval: Option<u64>,
     },
     /// `bench smallbank`: transfers between accounts of ten contracts.
     SmallBank {
@@ -122,6 +124,8 @@ pub enum KvMix {
 const FLOOR: u64 = 1000;
 /// No chain becomes shorter than this many blocks.
 const FEWEST_BLOCKS: u64 = 20;
+/// Merges of a run that is made shorter come no faster than this many blocks one after the other.
+const SHORTEST_INTERVAL: u64 = 5;
 
 impl Setup {
     /// The command that runs it: `state`, `transfers`, `smallbank`, ...
@@ -153,9 +157,29 @@ impl Setup {
                 let commit_every = commit_every.min((pairs / 10).max(1));
                 Self::State { keys, pairs, commit_every, cache_mb, proofs, memory_limit_mb }
             }
-            Self::Chain { accounts, senders, txs, workload, txs_per_block, skewed, cache_mb } => {
+            Self::Chain {
+                accounts,
+                senders,
+                txs,
+                workload,
+                txs_per_block,
+                skewed,
+                cache_mb,
+                merge_interval,
+            } => {
                 let (accounts, senders, txs) = (size(accounts), size(senders), size(txs));
-                Self::Chain { accounts, senders, txs, workload, txs_per_block, skewed, cache_mb }
+                // As many merges as in the paper's run.
+                let interval = |paper| shrink(paper, scale, SHORTEST_INTERVAL);
+                Self::Chain {
+                    accounts,
+                    senders,
+                    txs,
+                    workload,
+                    txs_per_block,
+                    skewed,
+                    cache_mb,
+                    merge_interval: merge_interval.map(interval),
+                }
             }
             Self::SmallBank { blocks, txs_per_block, cache_mb, memory_pairs } => {
                 let (blocks, memory_pairs) = (height(blocks), size(memory_pairs));

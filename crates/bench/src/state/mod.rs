@@ -62,4 +62,7 @@ pub use real::{Corpus, Trace, TraceError, TraceFigures};
 pub use store::BackendEntrant;
 pub use stream::BlockStream;
 pub use workload::{Choice, Keys, Layout, SLOTS_PER_ACCOUNT, Workload};
-pub(crate) use {race::turn_order, store::GENERATIONS};
+pub(crate) use {
+    race::{cap, needed, turn_order, within},
+    store::GENERATIONS,
+};

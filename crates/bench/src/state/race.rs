@@ -104,14 +104,12 @@ impl Race<'_> {
         progress: &mut dyn FnMut(Progress<'_>),
     ) -> Result<Raced, BenchError> {
         self.workload.check()?;
-        let each = self.terms.cache_bytes as u64 + STORE_BYTES;
-        let needed = entrants.iter().map(|entrant| each.saturating_add(entrant.fixed_bytes()));
-        let needed = needed.fold(0, u64::saturating_add);
+        let needed = needed(self.terms, entrants.iter().map(|entrant| entrant.fixed_bytes()));
         self.memory_limit.map(|limit| MemoryCap::check(limit, needed)).transpose()?;
         let page_cache = page_cache(self.memory_limit, needed, entrants.len());
         let folders = self.prepare(entrants, progress)?;
         // Dropped after the lanes: the stores are closed under it.
-        let cap = self.cap(&folders)?;
+        let cap = cap(self.memory_limit, &folders)?;
         memory::reset_peak();
         let mut lanes = Vec::new();
         for (entrant, folder) in entrants.iter().zip(folders) {
@@ -167,20 +165,6 @@ impl Race<'_> {
             folders.push(folder);
         }
         Ok(folders)
-    }
-
-    /// Caps memory, if that was asked for. The prepared states lie in the page cache: they were read
-    /// to check them.
-    fn cap(&self, folders: &[RunFolder]) -> Result<Option<MemoryCap>, BenchError> {
-        let Some(limit) = self.memory_limit else { return Ok(None) };
-        for folder in folders {
-            memory::drop_cached_pages(folder.path()).map_err(|source| BenchError::Io {
-                action: "dropping the cached pages of",
-                path: folder.path().into(),
-                source,
-            })?;
-        }
-        Ok(Some(MemoryCap::apply(limit)?))
     }
 
     /// Warm-up and slices; gives a block that reads back what they have written.
@@ -323,8 +307,32 @@ impl Race<'_> {
     }
 }
 
+/// What contenders on these terms need beside the page cache, in bytes, each with `fixed` bytes of
+/// caches of its own.
+pub(crate) fn needed(terms: &Terms, fixed: impl Iterator<Item = u64>) -> u64 {
+    let each = terms.cache_bytes as u64 + STORE_BYTES;
+    fixed.map(|fixed| each.saturating_add(fixed)).fold(0, u64::saturating_add)
+}
+
+/// Caps memory, if that was asked for. The prepared states lie in the page cache until then: they were
+/// read to check them.
+pub(crate) fn cap(
+    limit: Option<u64>,
+    folders: &[RunFolder],
+) -> Result<Option<MemoryCap>, BenchError> {
+    let Some(limit) = limit else { return Ok(None) };
+    for folder in folders {
+        memory::drop_cached_pages(folder.path()).map_err(|source| BenchError::Io {
+            action: "dropping the cached pages of",
+            path: folder.path().into(),
+            source,
+        })?;
+    }
+    Ok(Some(MemoryCap::apply(limit)?))
+}
+
 /// Refuses to go on where the kernel would soon end the process.
-fn within(cap: Option<&MemoryCap>) -> Result<(), BenchError> {
+pub(crate) fn within(cap: Option<&MemoryCap>) -> Result<(), BenchError> {
     Ok(cap.map_or(Ok(()), MemoryCap::exceeded)?)
 }
 

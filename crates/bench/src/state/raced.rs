@@ -5,7 +5,7 @@ use super::{
     outcome::Outcome,
     workload::{Choice, Keys, Workload},
 };
-use crate::{BenchError, report::BenchResult};
+use crate::{BenchError, memory::cap_params, report::BenchResult};
 use retrie_db::SyncMode;
 use serde_json::{Map, Value, json};
 
@@ -66,9 +66,7 @@ impl Raced {
         set("cache_mb", json!(terms.cache_bytes >> 20));
         set("retention", json!(terms.retention));
         if let Some((limit, means)) = self.memory {
-            set("memory_limit_mb", json!(limit >> 20));
-            set("memory_limit_by", json!(means));
-            set("memory_limit_shared_by", json!(self.outcomes.len()));
+            params.extend(cap_params(limit, means, self.outcomes.len()));
         }
         params
     }

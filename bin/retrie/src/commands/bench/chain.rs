@@ -2,7 +2,11 @@
 
 mod table;
 
-use super::{lanes, measured::Measured, state::state_cache};
+use super::{
+    lanes,
+    measured::{Measured, print_memory_limit},
+    state::state_cache,
+};
 use crate::{
     args::{BackendArgs, Hash, parse_count, parse_sync, root_maker},
     output::{Output, ReportArgs},
@@ -13,6 +17,7 @@ use retrie_bench::{
     BenchError,
     chain::{ContractSet, Fill, KeyChoice, Mix, Preload, Recipe},
     clients::{ClientRace, Entrant, Raced, Senders, Via, Workload},
+    memory::parse_size,
     state::Terms,
 };
 use retrie_db::SyncMode;
@@ -77,9 +82,15 @@ pub(crate) struct Args {
     #[arg(long, value_name = "MODE", default_value = "durable", value_parser = parse_sync)]
     sync: SyncMode,
     /// Memory in MiB for rows that are committed but not yet folded into the tables; the caches of
-    /// `mpt` (about 128 MiB) and `mpt-archive` (192 MiB) come on top.
-    #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..))]
-    cache_mb: u32,
+    /// `mpt` (about 128 MiB) and `mpt-archive` (192 MiB) come on top. 1024 by default; under
+    /// --memory-limit the clients share half of it, less these fixed caches.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    cache_mb: Option<u32>,
+    /// Cap memory at this size (512MB, 2GB) while the clients race, the page cache included, so that
+    /// the state can be larger than memory. By cgroup, or by locking the rest of the machine's memory.
+    /// All clients of a race are open at once and share it: a client raced alone has more.
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    memory_limit: Option<u64>,
     /// How many blocks can be reverted; 0 switches undo off.
     #[arg(long, value_name = "BLOCKS", default_value_t = 128)]
     retention: u64,
@@ -307,9 +318,14 @@ impl Args {
         let senders = SenderRaces::choose(self.senders, defaults.via)?;
         let workloads = self.workloads(defaults, genesis, keys);
         workloads.iter().try_for_each(Workload::check)?;
+        let fixed = names.iter().map(|name| {
+            eyre::Ok(lanes::backend(name, self.hash, &self.backend_args)?.cache_bytes())
+        });
+        let fixed = fixed.collect::<Result<Vec<_>, _>>()?;
+        let cache_mb = lanes::cache_mb(self.cache_mb, self.memory_limit, &fixed);
         let terms = Terms {
             sync: self.sync,
-            cache_bytes: (self.cache_mb as usize) << 20,
+            cache_bytes: (cache_mb as usize) << 20,
             retention: self.retention,
         };
         let cache = state_cache(self.state_cache.clone());
@@ -327,8 +343,19 @@ impl Args {
             let entrants: Vec<_> = names.iter().map(entrant).collect::<Result<_, _>>()?;
             table::print_terms(out, workload, senders, &terms, &entrants)?;
             let root_maker = root_maker()?;
-            let race =
-                ClientRace { workload, senders, terms: &terms, root_maker, cache: &cache, stop };
+            let memory_limit = self.memory_limit;
+            if let Some(limit) = memory_limit {
+                print_memory_limit(out, limit, entrants.len())?;
+            }
+            let race = ClientRace {
+                workload,
+                senders,
+                terms: &terms,
+                root_maker,
+                cache: &cache,
+                memory_limit,
+                stop,
+            };
             let mut progress = RaceProgress::counting(out.metrics(), defaults.name);
             let raced = race.run(&entrants, &mut |step| progress.update_clients(step));
             progress.finish();

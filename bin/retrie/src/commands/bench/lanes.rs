@@ -7,6 +7,22 @@ use retrie_backends::{Lane, Purpose, kind, lane};
 use retrie_state::AnyBackend;
 use std::sync::Arc;
 
+/// Memory for unfolded rows of each contender, in MiB, unless something else is asked for.
+const CACHE_MB: u64 = 1024;
+
+/// The memory for unfolded rows of each contender, in MiB: what is asked for, or under a limit on memory
+/// (bytes) a share of half of it, less the `fixed` caches of all.
+pub(crate) fn cache_mb(asked: Option<u32>, limit: Option<u64>, fixed: &[u64]) -> u64 {
+    match (asked, limit) {
+        (Some(asked), _) => asked.into(),
+        (None, None) => CACHE_MB,
+        (None, Some(limit)) => {
+            let rest = (limit / 2).saturating_sub(fixed.iter().sum());
+            (rest / fixed.len().max(1) as u64 >> 20).clamp(1, CACHE_MB)
+        }
+    }
+}
+
 /// The names given, or those of all our backends; `is_foreign` tells names that are not ours.
 ///
 /// # Errors

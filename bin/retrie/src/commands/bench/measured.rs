@@ -28,6 +28,17 @@ impl Measured {
     }
 }
 
+/// To how many bytes memory is capped, and how many share it.
+pub(super) fn print_memory_limit(out: &Output, limit: u64, sharers: usize) -> eyre::Result<()> {
+    say!(
+        out,
+        "memory limit {} MiB, shared by {sharers} stores that are all open while one runs; the page \
+         cache included, which is empty at first",
+        limit >> 20
+    );
+    Ok(())
+}
+
 /// How long a store waited for work in the background, if it did.
 pub(super) fn print_job_wait(out: &Output, name: &str, wait: Duration) -> eyre::Result<()> {
     if !wait.is_zero() {

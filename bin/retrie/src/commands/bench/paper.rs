@@ -218,7 +218,16 @@ fn words(setup: &Setup) -> Option<Vec<String>> {
                 flag("memory-limit", &format!("{limit}MB"));
             }
         }
-        Setup::Chain { accounts, senders, txs, txs_per_block, skewed, cache_mb, .. } => {
+        Setup::Chain {
+            accounts,
+            senders,
+            txs,
+            txs_per_block,
+            skewed,
+            cache_mb,
+            merge_interval,
+            ..
+        } => {
             let a_block = txs_per_block.unwrap_or(TXS_PER_BLOCK).min(txs);
             flag("accounts", &accounts);
             flag("signers", &senders);
@@ -231,6 +240,9 @@ fn words(setup: &Setup) -> Option<Vec<String>> {
             }
             if let Some(cache_mb) = cache_mb {
                 flag("cache-mb", &cache_mb);
+            }
+            if let Some(blocks) = merge_interval {
+                flag("lmpt.merge-interval", &blocks);
             }
         }
         Setup::SmallBank { blocks, txs_per_block, cache_mb, memory_pairs } => {

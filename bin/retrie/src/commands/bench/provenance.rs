@@ -86,6 +86,7 @@ impl Args {
             terms: &terms,
             root_maker: root_maker()?,
             cache: &cache,
+            memory_limit: None,
             stop,
         };
         let mut progress = RaceProgress::counting(out.metrics(), workload.name);

@@ -27,8 +27,6 @@ use std::{
 
 /// Slices, unless there are fewer commits.
 const SLICES: u64 = 25;
-/// Memory a store gets beside the page cache, in MiB.
-const CACHE_MB: u64 = 1024;
 
 /// Arguments of `retrie bench state`.
 #[derive(Clone, Debug, clap::Args)]
@@ -155,7 +153,11 @@ impl Args {
     /// Races the stores, for every variant of the workload.
     pub(super) fn measure(self, out: &Output, stop: &AtomicBool) -> eyre::Result<Measured> {
         let names = lanes::names(&self.backends, self.hash, is_peer)?;
-        let cache_bytes = self.cache_mb(&names)? << 20;
+        let fixed = names
+            .iter()
+            .map(|name| eyre::Ok(entrant(name, self.hash, &self.backend_args)?.fixed_bytes()));
+        let fixed = fixed.collect::<Result<Vec<_>, _>>()?;
+        let cache_bytes = lanes::cache_mb(self.cache_mb, self.memory_limit, &fixed) << 20;
         let terms =
             Terms { sync: self.sync, cache_bytes: cache_bytes as usize, retention: self.retention };
         let workloads = self.workloads(stop)?;
@@ -198,22 +200,6 @@ impl Args {
         }
         let printed = table::print(out, &raced);
         ended(race.workload, raced).and(printed)
-    }
-
-    /// A share of the memory limit for each of the stores, or what there is without one.
-    fn cache_mb(&self, names: &[String]) -> eyre::Result<u64> {
-        Ok(match (self.cache_mb, self.memory_limit) {
-            (Some(cache_mb), _) => cache_mb.into(),
-            (None, None) => CACHE_MB,
-            (None, Some(limit)) => {
-                let mut fixed = 0;
-                for name in names {
-                    fixed += entrant(name, self.hash, &self.backend_args)?.fixed_bytes();
-                }
-                let share = (limit / 2).saturating_sub(fixed) / names.len() as u64;
-                (share >> 20).clamp(1, CACHE_MB)
-            }
-        })
     }
 
     fn workloads(&self, stop: &AtomicBool) -> eyre::Result<Vec<Workload>> {

@@ -1,7 +1,7 @@
 //! What `bench state` prints.
 
 use crate::{
-    commands::bench::measured::print_job_wait,
+    commands::bench::measured::{print_job_wait, print_memory_limit},
     output::{Output, grouped, say},
 };
 use retrie_bench::{
@@ -81,14 +81,8 @@ pub(super) fn print_terms(
         terms.retention,
         hashes.join(", ")
     );
-    if let Some(limit) = memory_limit {
-        say!(
-            out,
-            "memory limit {} MiB, shared by {} stores that are all open while one runs; the page cache \
-             included, which is empty at first",
-            limit >> 20,
-            entrants.len()
-        );
+    if let Some(limit) = *memory_limit {
+        print_memory_limit(out, limit, entrants.len())?;
     }
     for remark in remarks(entrants) {
         say!(out, "{remark}");
