@@ -73,6 +73,16 @@ impl Layer {
         self.len
     }
 
+    /// About as many bytes of memory as it takes.
+    pub(crate) fn bytes(&self) -> usize {
+        let row = |(_, key, row): (Table, &Key, &Written)| {
+            let values = [&row.previous, &row.next].into_iter().flatten();
+            let beyond = if key.spilled() { key.len() } else { 0 };
+            size_of::<(Key, Written)>() + beyond + values.map(|value| value.len()).sum::<usize>()
+        };
+        self.iter().map(row).sum()
+    }
+
     fn table_mut(&mut self, table: Table) -> &mut LayerTable {
         let at = self.tables.iter().position(|(t, _)| t.id == table.id).unwrap_or_else(|| {
             self.tables.push((table, LayerTable::default()));
@@ -203,8 +213,8 @@ impl LayerStack {
 pub(crate) struct RowView {
     /// Proposals above the durable state.
     pub(crate) stack: LayerStack,
-    /// Undo of durable blocks above the one that is viewed.
-    pub(crate) reverse: Option<Arc<Layer>>,
+    /// Undo of durable blocks above the one that is viewed, the oldest first.
+    pub(crate) reverse: Vec<Arc<Layer>>,
     /// The durable tip when the view was taken.
     pub(crate) durable: Arc<DurableRows>,
     /// Where reads are counted.

@@ -6,7 +6,7 @@ use super::{
     kv::{KvRead, KvStore, KvWrite},
     overlay::{FILES, LayerStack, RowView},
     proposal::{Proposal, ProposedBlock},
-    undo,
+    undo::{self, UndoLayers},
 };
 use crate::{
     AnyBackend, AnyCache, BlockRef, Direction, KeyRange, NodeRead, Row, StateError, StoreError,
@@ -59,6 +59,7 @@ pub(crate) struct DurableState {
     pub(crate) counters: Arc<Counters>,
     pub(crate) leases: Arc<Leases>,
     pub(crate) poisoned: AtomicBool,
+    pub(crate) undo: UndoLayers,
     pub(crate) memory: Mutex<InMemory>,
     /// Signalled whenever the folder should look, or has finished a generation.
     pub(crate) folding: Condvar,
@@ -188,7 +189,7 @@ impl DurableState {
         let durable = DurableRows::new(generations, memory.seq, snapshot, &self.leases);
         Ok(RowView {
             stack: LayerStack::default(),
-            reverse: None,
+            reverse: Vec::new(),
             durable: Arc::new(durable),
             counters: self.counters.clone(),
         })

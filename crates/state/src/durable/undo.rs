@@ -7,7 +7,8 @@ use super::{
 };
 use crate::{Direction, KvRead, KvWrite, StateError, StoreError, Table};
 use alloy_primitives::{B256, Bytes};
-use std::ops::RangeInclusive;
+use quick_cache::{Weighter, sync::Cache};
+use std::{collections::BTreeMap, ops::RangeInclusive, sync::Arc};
 
 /// Undo rows: key = block number (8 bytes, big-endian) || piece (4 bytes, big-endian). A record
 /// starts with hash and root of the block, then hash and root of its parent (32 bytes each).
@@ -97,6 +98,77 @@ pub(crate) fn onto(
     Ok(())
 }
 
+/// Sizes of spans, in blocks. A state is as many layers deep as it takes spans to get there: a few dozen
+/// at any depth that is retained in practice.
+const SPANS: [u64; 3] = [256, 16, 1];
+/// Memory for layers of undo that have been asked for, in bytes.
+const LAYERS_BYTES: u64 = 64 << 20;
+
+/// Undo as layers, one for each span of blocks that was asked for lately, so that whoever asks for old
+/// states again and again, of one block or of many, does not read the records of all blocks above it
+/// each time. Spans begin at multiples of their size, so that neighbouring states share them.
+#[derive(Debug)]
+pub(crate) struct UndoLayers(Cache<SpanOf, Arc<Layer>, ByBytes>);
+
+/// A span by its first block and the hash of its last one, with which the others are given.
+type SpanOf = (u64, B256);
+
+#[derive(Clone, Debug)]
+struct ByBytes;
+
+impl Weighter<SpanOf, Arc<Layer>> for ByBytes {
+    fn weight(&self, _: &SpanOf, layer: &Arc<Layer>) -> u64 {
+        layer.bytes() as u64
+    }
+}
+
+impl Default for UndoLayers {
+    fn default() -> Self {
+        Self(Cache::with_weighter(256, LAYERS_BYTES, ByBytes))
+    }
+}
+
+impl UndoLayers {
+    /// The layers that lead from the state of block `to` down to the one before `from`, the oldest block
+    /// first: what it says of a row hides what the others say. `blocks` has hash and root of each.
+    ///
+    /// # Errors
+    /// If a record, or a block of `blocks`, is missing or damaged.
+    pub(crate) fn down(
+        &self,
+        kv: &dyn KvRead,
+        tables: &[Table],
+        (from, to): (u64, u64),
+        blocks: &BTreeMap<u64, (B256, B256)>,
+    ) -> Result<Vec<Arc<Layer>>, StateError> {
+        let mut layers = Vec::new();
+        for span in spans(from, to) {
+            let (hash, _) = blocks.get(span.end()).ok_or_else(|| {
+                let what = format!("block {} is retained without its hash", span.end());
+                StateError::corrupt(UNDO.name, what)
+            })?;
+            let layer = self.0.get_or_insert_with(&(*span.start(), *hash), || {
+                let mut layer = Layer::default();
+                onto(kv, tables, span.clone(), &mut layer)?;
+                Ok::<_, StateError>(Arc::new(layer))
+            })?;
+            layers.push(layer);
+        }
+        Ok(layers)
+    }
+}
+
+/// The spans that together are `from..=to`, in this order.
+fn spans(mut from: u64, to: u64) -> impl Iterator<Item = RangeInclusive<u64>> {
+    std::iter::from_fn(move || {
+        let fits = |size: &&u64| from.is_multiple_of(**size) && from + **size - 1 <= to;
+        let size = SPANS.iter().find(fits)?;
+        let first = from;
+        from += size;
+        Some(first..=from - 1)
+    })
+}
+
 /// The files that a block retired: only the states below it name them.
 pub(crate) fn retired_files(rows: &[UndoRow]) -> impl Iterator<Item = String> {
     rows.iter()
@@ -113,4 +185,121 @@ pub(crate) fn prune(txn: &mut dyn KvWrite, tip: u64, keep: u64) -> Result<(), St
         delete_records(txn, UNDO, first, (tip + 1 - keep).min(last + 1))?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{KvStore, MemoryStore};
+    use std::cell::Cell;
+
+    const TABLE: Table = Table::new(7, "Test");
+
+    fn hash(number: u64) -> B256 {
+        B256::with_last_byte(number as u8)
+    }
+
+    /// Records of blocks 1 to `last`: block n wrote the rows n and n mod 7, which had n - 1 in them.
+    fn records(last: u64) -> (MemoryStore, BTreeMap<u64, (B256, B256)>) {
+        let kv = MemoryStore::new();
+        let mut txn = kv.begin_write().unwrap();
+        for n in 1..=last {
+            let mut record = RecordWriter::new(&[0; HEAD]);
+            for key in [n, n % 7] {
+                let key = Key::from_slice(&key.to_be_bytes());
+                record.push(TABLE, &key, Some(&(n - 1).to_be_bytes()));
+            }
+            record.write(&mut *txn, UNDO, n).unwrap();
+        }
+        txn.commit().unwrap();
+        (kv, (1..=last).map(|n| (n, (hash(n), B256::ZERO))).collect())
+    }
+
+    /// Counts the records that are read.
+    struct Counting<'a>(&'a dyn KvRead, Cell<u64>);
+
+    impl KvRead for Counting<'_> {
+        fn get(&self, table: Table, key: &[u8]) -> Result<Option<Bytes>, StoreError> {
+            self.0.get(table, key)
+        }
+        fn seek(
+            &self,
+            table: Table,
+            from: Option<&[u8]>,
+            direction: Direction,
+        ) -> Result<Option<crate::Row>, StoreError> {
+            self.0.seek(table, from, direction)
+        }
+        fn scan(
+            &self,
+            table: Table,
+            range: crate::KeyRange<'_>,
+            direction: Direction,
+            limit: usize,
+        ) -> Result<Vec<crate::Row>, StoreError> {
+            self.1.set(self.1.get() + 1);
+            self.0.scan(table, range, direction, limit)
+        }
+        fn count(&self, table: Table) -> Result<u64, StoreError> {
+            self.0.count(table)
+        }
+    }
+
+    #[test]
+    fn spans_are_aligned_few_and_cover_every_block_once() {
+        for (from, to) in [(1, 1), (1, 128), (5, 20), (16, 31), (250, 1_300), (511, 513), (9, 8)] {
+            let spans: Vec<_> = spans(from, to).collect();
+            let covered: Vec<u64> = spans.iter().cloned().flatten().collect();
+            assert_eq!(covered, (from..=to).collect::<Vec<_>>());
+            for span in &spans {
+                let size = span.end() - span.start() + 1;
+                assert!(SPANS.contains(&size) && span.start().is_multiple_of(size), "{span:?}");
+            }
+            assert!(
+                spans.len() <= 60 + (to.saturating_sub(from) / 256) as usize,
+                "{}",
+                spans.len()
+            );
+        }
+    }
+
+    #[test]
+    fn layers_lead_to_the_state_that_the_records_lead_to() {
+        let (kv, blocks) = records(200);
+        let (snapshot, layers) = (kv.snapshot().unwrap(), UndoLayers::default());
+        for (from, to) in [(1, 200), (150, 200), (16, 31), (3, 40), (200, 200), (17, 199)] {
+            let down = layers.down(&*snapshot, &[TABLE], (from, to), &blocks).unwrap();
+            let mut expected = Layer::default();
+            onto(&*snapshot, &[TABLE], from..=to, &mut expected).unwrap();
+            for (table, key, row) in expected.iter() {
+                let found = down.iter().find_map(|layer| layer.get(table, key)).unwrap();
+                assert_eq!(found.next, row.next, "{from}..={to}");
+            }
+            assert!(down.iter().all(|layer| {
+                layer.iter().all(|(table, key, _)| expected.get(table, key).is_some())
+            }));
+        }
+    }
+
+    #[test]
+    fn records_are_read_once_while_nothing_changes_and_anew_on_another_branch() {
+        let (kv, mut blocks) = records(200);
+        let (snapshot, layers) = (kv.snapshot().unwrap(), UndoLayers::default());
+        let kv = Counting(&*snapshot, Cell::new(0));
+        let reads = |range: (u64, u64), blocks: &_| {
+            kv.1.set(0);
+            layers.down(&kv, &[TABLE], range, blocks).unwrap();
+            kv.1.get()
+        };
+        assert_eq!(reads((73, 199), &blocks), 127);
+        assert_eq!(reads((73, 199), &blocks), 0);
+        // A block above, and a state one block higher.
+        assert_eq!(reads((73, 200), &blocks), 1);
+        assert_eq!(reads((74, 200), &blocks), 0);
+        // The last span that was whole ends in another block now.
+        blocks.insert(191, (hash(250), B256::ZERO));
+        assert_eq!(reads((73, 200), &blocks), 16);
+        blocks.remove(&200);
+        assert!(layers.down(&kv, &[TABLE], (73, 200), &blocks).is_err());
+    }
 }

@@ -496,7 +496,7 @@ impl<'a> AfterCommit<'a> {
             let rows = DurableRows::new(Vec::new(), change.seq, snapshot, &durable.leases);
             let view = RowView {
                 stack: LayerStack::default(),
-                reverse: None,
+                reverse: Vec::new(),
                 durable: Arc::new(rows),
                 counters: durable.counters.clone(),
             };

@@ -19,13 +19,13 @@ use crate::{
         counters::{Counters, Counts},
         flat_history::{self, CHANGED_KEYS, CHANGES},
         journal::{self, DurableRows, JOURNAL, Leases},
-        overlay::{FILES, Layer, LayerStack, RowView},
+        overlay::{FILES, LayerStack, RowView},
         proposal::Parent,
         state::{
             DurableState, InMemory, META, Retained, Tip, TipState, named_files, read_meta,
             remove_unnamed_files,
         },
-        undo::{self, UNDO},
+        undo::{self, UNDO, UndoLayers},
     },
 };
 use alloy_primitives::B256;
@@ -228,7 +228,7 @@ impl StateStore {
         let Retained { blocks, retired } = Retained::read(&*snapshot, &tables, tip)?;
         let view = RowView {
             stack: LayerStack::default(),
-            reverse: None,
+            reverse: Vec::new(),
             durable: Arc::new(DurableRows::new(vec![replayed.clone()], seq, snapshot, &leases)),
             counters: counters.clone(),
         };
@@ -255,6 +255,7 @@ impl StateStore {
             counters,
             leases,
             poisoned: AtomicBool::new(false),
+            undo: UndoLayers::default(),
             memory: Mutex::new(InMemory {
                 tip,
                 seq,
@@ -510,15 +511,16 @@ impl StateStore {
         if !memory.is_durable(at) {
             return Err(unknown(block));
         }
+        let blocks = memory.blocks.range(at.number + 1..).map(|(number, at)| (*number, *at));
+        let blocks = blocks.collect();
         drop(memory);
         let snapshot = &*view.durable.snapshot;
         // The snapshot may be one commit ahead of memory, and that commit may have pruned.
         if undo::span(snapshot)?.is_none_or(|(first, _)| at.number + 1 < first) {
             return Err(self.beyond_retention(at.number));
         }
-        let mut reverse = Layer::default();
-        undo::onto(snapshot, &self.durable.tables, at.number + 1..=tip.number, &mut reverse)?;
-        view.reverse = Some(Arc::new(reverse));
+        let (tables, span) = (&self.durable.tables, (at.number + 1, tip.number));
+        view.reverse = self.durable.undo.down(snapshot, tables, span, &blocks)?;
         Ok(view)
     }
 }

@@ -53,7 +53,8 @@ struct Levels {
     generations: Vec<Vec<Writes>>,
     /// Commits after the reader was opened, in the last generation.
     later: Vec<Writes>,
-    reverse: Option<Writes>,
+    /// The newest first, as in a view.
+    reverse: Vec<Writes>,
     stack: Vec<Writes>,
     top: Writes,
 }
@@ -67,7 +68,7 @@ fn levels() -> impl Strategy<Value = Levels> {
         writes(300),
         prop::collection::vec(prop::collection::vec(writes(60), 0..4), 1..4),
         prop::collection::vec(writes(60), 0..3),
-        prop::option::of(writes(60)),
+        prop::collection::vec(writes(60), 0..4),
         prop::collection::vec(writes(60), 0..5),
         writes(40),
     )
@@ -110,8 +111,8 @@ impl Levels {
             let seq = seq + 1 + n as u64;
             active.insert(seq, &layer(commit), leases.oldest(seq - 1));
         }
-        let reverse = self.reverse.as_ref().map(|writes| Arc::new(layer(writes)));
-        self.reverse.iter().for_each(|writes| write(&mut model, writes));
+        let reverse = self.reverse.iter().map(|writes| Arc::new(layer(writes))).collect();
+        self.reverse.iter().rev().for_each(|writes| write(&mut model, writes));
         let mut stack = LayerStack::default();
         for writes in &self.stack {
             stack = stack.pushed(Arc::new(layer(writes)));
@@ -227,7 +228,7 @@ fn keys_and_names_that_the_store_cannot_hold_are_refused_when_written() {
         tables: Vec::new(),
         generations: vec![Vec::new()],
         later: Vec::new(),
-        reverse: None,
+        reverse: Vec::new(),
         stack: Vec::new(),
         top: Vec::new(),
     };
@@ -280,8 +281,12 @@ fn a_failing_store_fails_the_range_read_once_and_ends_it() {
     }
     let leases = Arc::new(Leases::default());
     let durable = Arc::new(DurableRows::new(Vec::new(), 0, Arc::new(Broken), &leases));
-    let mut view =
-        RowView { stack: LayerStack::default(), reverse: None, durable, counters: Arc::default() };
+    let mut view = RowView {
+        stack: LayerStack::default(),
+        reverse: Vec::new(),
+        durable,
+        counters: Arc::default(),
+    };
     view.stack = view.stack.pushed(Arc::new(layer(&vec![(3, None), (255, Some(1))])));
     assert!(view.get(TABLE, &[9]).is_err());
     let rows: Vec<_> = view.scan(TABLE, KeyRange::ALL, Direction::Forward).unwrap().collect();
