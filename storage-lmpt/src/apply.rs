@@ -5,13 +5,15 @@ use crate::{
     hash::lineage,
     layer, leaf,
     merge::{Merge, Merges},
-    row::{META, Meta, SNAPSHOT, STATE, published_key, settled},
+    row::{META, Meta, SNAPSHOT, STATE, mixed_key, published_key, settled},
     snapshot::{Changes, Origin, Snapshot, rows},
     state::{EMPTY, Layers, State},
 };
+use alloy_primitives::Bytes;
 use rayon::prelude::*;
 use retrie_state::{Applied, ApplyContext, NodeWrite, StateDelta, StateError, flat};
 use retrie_storage_mpt::{Item, Trie, TrieHash};
+use std::sync::Arc;
 
 /// Applies `delta` as the next block on `parent`.
 pub(crate) fn apply(
@@ -36,13 +38,13 @@ pub(crate) fn apply(
         if let Some(merge) = merge.take() {
             publish(context, view, &mut meta, &merge)?;
         }
-        layers = Layers { intermediate: layers.delta, ..Layers::default() };
+        layers = Layers { intermediate: Arc::new(layers.delta.into()), ..Layers::default() };
         meta.intermediate = meta.delta;
         meta.generation += 1;
         (meta.delta_from, meta.delta_keys) = (context.number, 0);
     }
     flat::apply(view, delta)?;
-    let (trie, new) = layer::apply(view, meta.generation, &layers.delta, delta)?;
+    let (trie, new) = layer::apply(view, (meta.generation, context.number), &layers.delta, delta)?;
     meta.delta = trie.hash();
     meta.delta_keys += new;
     layers.delta = trie;
@@ -66,6 +68,9 @@ fn publish(
         return Err(StateError::corrupt(META.name, what));
     }
     tracing::debug!(block = context.number, generation, settled, rows = all, "publishing a merge");
+    if from < all {
+        view.replace(META, &mixed_key(generation), None, Some(Bytes::new()))?;
+    }
     for made in merged.progress.rows(from, usize::MAX).iter() {
         view.replace(made.table, &Origin::Block.key(&made.key), None, Some(made.row.clone()))?;
     }

@@ -5,7 +5,7 @@ use crate::{
     LAYERS, LISTS, META, SNAPSHOT, layer,
     layer::Leaves,
     leaf, lists,
-    row::{Meta, published, settled},
+    row::{Meta, is_mixed, published, settled},
     snapshot::{Origin, Snapshot, branch_key, parse_key, rows},
     state::{Layers, State},
 };
@@ -78,9 +78,11 @@ impl Check<'_> {
 
     /// The rows of layers, each of a generation that is there.
     fn layer_rows(&mut self) -> Result<(), StateError> {
+        let mut order = layer::Order::default();
         for row in self.view.scan(LAYERS, KeyRange::ALL, Direction::Forward)? {
             let (key, row) = row?;
-            if let Err(fault) = layer::check_row(&key, &row) {
+            let entries = layer::read_row(&key, &row);
+            if let Err(fault) = entries.and_then(|entries| order.follow(&key, &entries)) {
                 (self.report)(fault);
                 continue;
             }
@@ -194,6 +196,12 @@ impl Check<'_> {
                 self.fault(SNAPSHOT, format!("row {key} is of no branch"));
                 continue;
             };
+            // A row that a block wrote is removed only where that is said of its generation.
+            if key.last() == Some(&(Origin::Block as u8)) && !is_mixed(self.view, stamp)? {
+                let what =
+                    format!("row {key} was written by a block, but generation {stamp} is said");
+                self.fault(SNAPSHOT, format!("{what} to have been settled whole"));
+            }
             let mark = mark(branch);
             if self.reached.contains(&mark) || useless.contains(&mark) {
                 continue;

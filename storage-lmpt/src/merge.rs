@@ -23,6 +23,7 @@ use crate::{
     lists::{Lists, Useless},
     row::{LISTS, Meta, SNAPSHOT, list_key},
     snapshot::{Changes, Recorded, Snapshot, branch_key, parse_key, rows},
+    state::free_aside,
 };
 use alloy_primitives::{B256, Bytes};
 use alloy_trie::Nibbles;
@@ -60,6 +61,15 @@ pub(crate) struct Progress {
     /// Where the snapshot is read from; nowhere once all is made, as a view holds a snapshot of the
     /// database.
     view: Mutex<Option<Arc<dyn NodeRead>>>,
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        let made = std::mem::take(self.made.get_mut());
+        if !made.is_empty() {
+            free_aside(made);
+        }
+    }
 }
 
 impl fmt::Debug for Progress {

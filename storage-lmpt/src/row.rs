@@ -4,10 +4,11 @@
 //! |---|---|---|
 //! | [`SNAPSHOT`] | path, generation (8, BE), origin (1) | a branch of the snapshot trie ([`trie::row`]) |
 //! | [`LISTS`] | generation (8, BE), part (4, BE), origin (1) | a list of rows that the merge of that generation made useless ([`lists`](crate::lists)) |
-//! | [`LAYERS`] | generation (8, BE), encoded state key | leaf: tag and value, or a tombstone |
+//! | [`LAYERS`] | generation (8, BE), block (8, BE), part (4, BE) | what the block did to the layer ([`layer`](crate::layer)) |
 //! | [`META`] | `00` | the [state](Meta) |
 //! | [`META`] | `01`, generation (8, BE) | the block that published the merge of that generation (8, BE), until all that it made useless is gone |
 //! | [`META`] | `02`, generation (8, BE) | how many rows of that merge are settled (8, BE) |
+//! | [`META`] | `03`, generation (8, BE) | the block that published that merge wrote rows of it itself: none (0 bytes) |
 //!
 //! [`trie::row`]: retrie_storage_mpt::trie::row
 
@@ -32,6 +33,7 @@ pub const META: Table = Table::new(0x63, "LmptMeta");
 pub(crate) const STATE: &[u8] = &[0];
 const PUBLISHED: u8 = 1;
 const SETTLED: u8 = 2;
+const MIXED: u8 = 3;
 
 /// All of a state that does not lie in rows of their own.
 #[derive(Clone, Debug)]
@@ -149,9 +151,29 @@ pub(crate) fn published(
     }))
 }
 
-/// Key of the layer row of a key, which is encoded.
-pub(crate) fn layer_key(generation: u64, key: &[u8]) -> Vec<u8> {
-    [&generation.to_be_bytes()[..], key].concat()
+/// Key of the row that says of a generation that not all rows of its merge were settled when a block
+/// published it.
+pub(crate) fn mixed_key(generation: u64) -> [u8; 9] {
+    meta_key(MIXED, generation)
+}
+
+/// Whether rows of `generation` may be there that a block wrote: see [`mixed_key`]. Those of the first
+/// block are.
+pub(crate) fn is_mixed(view: &dyn NodeRead, generation: u64) -> Result<bool, StateError> {
+    Ok(generation == 0 || view.get(META, &mixed_key(generation))?.is_some())
+}
+
+/// Key of a layer row.
+pub(crate) fn layer_key(generation: u64, number: u64, part: u32) -> Vec<u8> {
+    [&generation.to_be_bytes()[..], &number.to_be_bytes(), &part.to_be_bytes()].concat()
+}
+
+/// Generation, block and part in such a key.
+pub(crate) fn parse_layer_key(key: &[u8]) -> Option<(u64, u64, u32)> {
+    let (generation, rest) = key.split_first_chunk()?;
+    let (number, part) = rest.split_first_chunk()?;
+    let part = u32::from_be_bytes(part.try_into().ok()?);
+    Some((u64::from_be_bytes(*generation), u64::from_be_bytes(*number), part))
 }
 
 /// Key of a list, but for its origin.

@@ -9,14 +9,18 @@
 use crate::{
     lists,
     row::{
-        LAYERS, LISTS, META, SNAPSHOT, generation_range, published, published_key, settled,
-        settled_key,
+        LAYERS, LISTS, META, SNAPSHOT, generation_range, is_mixed, published, published_key,
+        settled, settled_key,
     },
     snapshot::{Origin, branch_key},
     state::{Hints, State},
 };
 use alloy_primitives::Bytes;
 use retrie_state::{Direction, KeyRange, NodeWrite, Row, StateError, Table};
+use std::collections::{BTreeMap, btree_map::Entry};
+
+/// What it costs to remove a row of a layer, which is a page, in rows of the usual size.
+const LAYER_ROW: usize = 4;
 
 /// Writes some `budget` of rows; see [`Backend::settle`](retrie_state::Backend::settle).
 pub(crate) fn settle(
@@ -69,7 +73,7 @@ fn clean_up(
         let Some((generation, _)) = next.filter(|(_, block)| *block <= first_retained) else {
             return Ok(());
         };
-        let rows = some_rows(view, LAYERS, generation, &hints.layers, left)?;
+        let rows = some_rows(view, LAYERS, generation, &hints.layers, 1 + left / LAYER_ROW)?;
         let lists = some_rows(view, LISTS, generation, &hints.lists, 1 + left / 1024)?;
         if is_first {
             is_first = false;
@@ -78,16 +82,16 @@ fn clean_up(
             first(&rows).into_iter().for_each(|key| hints.layers = key);
             first(&lists).into_iter().for_each(|key| hints.lists = key);
         }
-        left -= rows.len();
-        for (key, row) in &rows {
-            view.replace(LAYERS, key, Some(row.clone()), None)?;
+        left = left.saturating_sub(rows.len() * LAYER_ROW);
+        for (key, _) in &rows {
+            view.delete(LAYERS, key)?;
         }
         for (key, list) in &lists {
             if left == 0 {
                 return Ok(());
             }
             left = left.saturating_sub(remove_listed(view, generation, list)? + 1);
-            view.replace(LISTS, key, Some(list.clone()), None)?;
+            view.delete(LISTS, key)?;
         }
         if rows.is_empty() && lists.is_empty() {
             left = left.saturating_sub(2);
@@ -122,12 +126,23 @@ fn remove_listed(
     list: &Bytes,
 ) -> Result<usize, StateError> {
     let entries = lists::decode(generation, list)?;
+    let (mut mixed, mut writes) = (BTreeMap::new(), 0);
     for (path, stamp) in &entries {
         let key = branch_key(path, *stamp);
+        let is_mixed = match mixed.entry(*stamp) {
+            Entry::Occupied(known) => *known.get(),
+            Entry::Vacant(unknown) => *unknown.insert(is_mixed(view.as_read(), *stamp)?),
+        };
         // Which one there is a read would tell: a needless deletion costs less.
-        for origin in Origin::ALL {
+        let origins: &[Origin] = match (*stamp, is_mixed) {
+            (0, _) => &[Origin::Block],
+            (_, true) => &Origin::ALL,
+            (_, false) => &[Origin::Settled],
+        };
+        for origin in origins {
             view.delete(SNAPSHOT, &origin.key(&key))?;
         }
+        writes += origins.len();
     }
-    Ok(entries.len() * Origin::ALL.len())
+    Ok(writes)
 }

@@ -5,7 +5,10 @@ use alloy_primitives::B256;
 use parking_lot::Mutex;
 use retrie_state::{NodeRead, StateError};
 use retrie_storage_mpt::{Trie, TrieHash};
-use std::sync::{Arc, OnceLock};
+use std::{
+    ops::Deref,
+    sync::{Arc, OnceLock},
+};
 
 /// Root of a trie without keys.
 pub(crate) const EMPTY: B256 = TrieHash::Keccak256.empty_root();
@@ -25,7 +28,40 @@ pub struct State {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Layers {
     pub(crate) delta: Trie,
-    pub(crate) intermediate: Trie,
+    pub(crate) intermediate: Arc<Frozen>,
+}
+
+/// A layer that changes no more. What is left of it in the end, hundreds of thousands of nodes, is freed
+/// by a thread: a block would wait for it.
+#[derive(Debug, Default)]
+pub(crate) struct Frozen(Trie);
+
+impl From<Trie> for Frozen {
+    fn from(trie: Trie) -> Self {
+        Self(trie)
+    }
+}
+
+impl Deref for Frozen {
+    type Target = Trie;
+
+    fn deref(&self) -> &Trie {
+        &self.0
+    }
+}
+
+impl Drop for Frozen {
+    fn drop(&mut self) {
+        if !self.0.is_empty() {
+            free_aside(std::mem::take(&mut self.0));
+        }
+    }
+}
+
+/// Frees something large beside all else.
+pub(crate) fn free_aside<T: Send + 'static>(large: T) {
+    // If there is no thread to be had, the closure is dropped here, and the thing with it.
+    let _ = std::thread::Builder::new().name("lmpt-free".into()).spawn(move || drop(large));
 }
 
 /// Where clean-up begins to look: what comes before is gone for good. It is removed without undo.
@@ -98,6 +134,6 @@ impl Layers {
             let what = format!("the delta has {keys} keys, not {}", meta.delta_keys);
             return Err(StateError::corrupt(crate::META.name, what));
         }
-        Ok(Self { delta, intermediate })
+        Ok(Self { delta, intermediate: Arc::new(intermediate.into()) })
     }
 }

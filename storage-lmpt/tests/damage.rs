@@ -124,7 +124,7 @@ fn a_row_of_a_layer_that_is_added_is_told() {
     write(&chain.kv, LAYERS, &other, Some(&row));
     let store = try_open(chain.params, &chain.kv, &chain.options).unwrap();
     let error = go_on(&store, &chain, &next).unwrap_err().to_string();
-    assert!(error.contains("LmptLayers: rows of generation"), "{error}");
+    assert!(error.contains("LmptLayers: row") && error.contains("out of order"), "{error}");
     // Values are in Flat.
     let tip = chain.number() - 1;
     assert_eq!(store.at(At::Tip).unwrap().root(), chain.roots[tip as usize]);
