@@ -46,11 +46,13 @@ impl Chunk {
         }
         let groups = count.div_ceil(GROUP);
         reader.take(groups * 32).ok()?;
-        let first = first.encode();
-        let mut last = first.to_vec();
+        let mut last = first.encode().to_vec();
         for _ in 1..groups {
             let (shared, len) = (usize::from(reader.u8().ok()?), usize::from(reader.u8().ok()?));
-            let fence = [first.get(..shared)?, reader.take(len).ok()?].concat();
+            let fence = [last.get(..shared)?, reader.take(len).ok()?].concat();
+            if fence.len() > StateKey::MAX_ENCODED_LEN {
+                return None;
+            }
             if fence <= last {
                 return None;
             }
@@ -65,12 +67,13 @@ impl Chunk {
         let mut body = Vec::with_capacity(COUNT + groups.len() * 40);
         body.extend((entries.len() as u16).to_be_bytes());
         body.extend(groups.iter().flatten());
-        let first = entries.first().map(|entry| entry.key.encode());
+        let mut last = entries.first().map_or_else(Vec::new, |first| first.key.encode().to_vec());
         for at in (GROUP..entries.len()).step_by(GROUP) {
             let fence = fence(&entries[at - 1].key.encode(), &entries[at].key.encode());
-            let shared = first.as_ref().map_or(0, |first| shared(first, &fence));
+            let shared = shared(&last, &fence);
             body.extend([shared as u8, (fence.len() - shared) as u8]);
             body.extend(&fence[shared..]);
+            last = fence;
         }
         Self { body: body.into() }
     }
@@ -99,15 +102,14 @@ impl Chunk {
     /// The group in which `key` lies, or would; `first` is the first key of the chunk.
     pub(crate) fn group_of(&self, first: &EncodedKey, key: &EncodedKey) -> usize {
         let mut fences = &self.body[COUNT + 32 * self.groups()..];
+        let mut fence = [0; StateKey::MAX_ENCODED_LEN];
+        fence[..first.len()].copy_from_slice(first);
         let mut group = 0;
         while let Some(([shared, len], rest)) = fences.split_first_chunk() {
             let (bytes, rest) = rest.split_at(usize::from(*len));
-            let (own, others) = key.split_at(usize::from(*shared).min(key.len()));
-            let is_before = match own.cmp(&first[..usize::from(*shared)]) {
-                std::cmp::Ordering::Equal => others < bytes,
-                order => order.is_lt(),
-            };
-            if is_before {
+            let (start, end) = (usize::from(*shared), usize::from(*shared) + bytes.len());
+            fence[start..end].copy_from_slice(bytes);
+            if key[..] < fence[..end] {
                 break;
             }
             group += 1;
