@@ -36,6 +36,7 @@ families! {
     retrie_storage_cole,
     retrie_storage_prefix,
     retrie_storage_lmpt,
+    retrie_storage_bavl,
 }
 
 #[cfg(feature = "std")]

@@ -370,7 +370,7 @@ mod tests {
     use retrie_backends::{Flags, kind, lane};
 
     /// What the papers need and is not built yet.
-    const PLANNED: [&str; 2] = ["bavl", "avlplus"];
+    const PLANNED: [&str; 1] = ["avlplus"];
 
     #[test]
     fn backends_are_ours_with_flags_that_they_have_or_planned() {

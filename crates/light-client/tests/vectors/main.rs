@@ -6,6 +6,7 @@
 mod chain;
 mod format;
 mod make;
+mod make_bavl;
 mod make_cole;
 mod make_duptree;
 mod make_lmpt;
@@ -18,7 +19,7 @@ use format::File;
 type Make = fn() -> File;
 
 /// What is made in a second or two.
-const MADE: [(&str, Make); 9] = [
+const MADE: [(&str, Make); 10] = [
     ("mpt.json", make_mpt::mpt),
     ("mpt-archive.json", make_mpt::archive),
     ("eip1186.json", make_mpt::eip1186),
@@ -28,6 +29,7 @@ const MADE: [(&str, Make); 9] = [
     ("prefix.json", make_mpt::prefix),
     ("duptree.json", make_duptree::duptree),
     ("lmpt.json", make_lmpt::lmpt),
+    ("bavl.json", make_bavl::bavl),
 ];
 
 /// What takes more.

@@ -1,5 +1,6 @@
 // Picks the verifier of a proof, and compares what an answer states with what its proof shows.
 import { keccak_256 } from '@noble/hashes/sha3.js';
+import { verifyBavl } from './bavl.js';
 import { type Hex, equal, fromHex, quantity, toHex } from './bytes.js';
 import type { ColeParams } from './cole/params.js';
 import { LATEST, type Version, verifyCole } from './cole/verify.js';
@@ -91,8 +92,8 @@ export interface VerifiedProvenance {
 }
 
 /**
- * Verifies proofs of `mpt`, `mpt-archive`, `prefix`, `duptree` and `lmpt`, and of `lvmt` and `cole` under
- * pinned parameters.
+ * Verifies proofs of `mpt`, `mpt-archive`, `prefix`, `duptree`, `lmpt` and `bavl`, and of `lvmt` and
+ * `cole` under pinned parameters.
  */
 export class Verifier {
   private readonly lvmt: readonly LvmtParams[];
@@ -225,6 +226,7 @@ export class Verifier {
       prefix: ['keccak256'],
       duptree: ['blake2b-256'],
       lmpt: ['keccak256'],
+      bavl: ['blake2b-256'],
     };
     if (version !== 1 || !Object.hasOwn(known, backend) || !known[backend]!.includes(hash)) {
       throw new Refused(
@@ -250,6 +252,7 @@ export class Verifier {
     if (digest !== ZERO) throw unknownParams(backend, digest);
     if (backend === 'duptree') return { verify: verifyDupTree };
     if (backend === 'lmpt') return { verify: verifyLmpt };
+    if (backend === 'bavl') return { verify: verifyBavl };
     return { verify: (...question) => verifyMpt(HASHES[hash]!, ...question) };
   }
 }

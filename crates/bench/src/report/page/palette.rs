@@ -14,8 +14,7 @@ pub(super) struct Colour {
 }
 
 /// Colours of what is no backend of ours, or not yet. Backends bring their own.
-const NAMED: [(&str, &str, &str); 6] = [
-    ("bavl", "#5b3fa0", "#a48be0"),
+const NAMED: [(&str, &str, &str); 5] = [
     ("avlplus", "#8f7bbd", "#c9bdea"),
     ("nomt", "#2b2b2b", "#e6e2da"),
     ("firewood", "#882255", "#d06a9b"),

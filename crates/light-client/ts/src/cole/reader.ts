@@ -11,6 +11,11 @@ export class Reader {
     return this.at === this.bytes.length;
   }
 
+  /** Number of bytes still to be read. */
+  get left(): number {
+    return this.bytes.length - this.at;
+  }
+
   take(length: number | bigint): Uint8Array {
     if (BigInt(length) > BigInt(this.bytes.length - this.at)) throw malformed('it ends early');
     const start = this.at;

@@ -1,0 +1,175 @@
+//! Proofs of `bavl`: a tree of chunks of more than one group, whose keys came and went in several
+//! blocks.
+
+use crate::{
+    chain::{Chain, accounts, address, changes, slot_value, word},
+    format::{Case, File, Question, Trusted},
+    make::Maker,
+    make_mpt::answer_by,
+};
+use alloy_primitives::{B256, Bytes, U64, keccak256};
+use rand::{SeedableRng, rngs::StdRng, seq::IteratorRandom};
+use retrie_light_client::{StateKey, StateProofResponse};
+use retrie_storage_bavl::{Bavl, ChunkEntries};
+use serde_json::json;
+use std::collections::{BTreeMap, BTreeSet};
+
+const BLOCKS: u64 = 9;
+
+struct Scene {
+    chain: Chain,
+    present: Vec<StateKey>,
+    deleted: Vec<StateKey>,
+    absent: Vec<StateKey>,
+}
+
+fn scene() -> Scene {
+    let random = &mut StdRng::seed_from_u64(13);
+    let mut chain = Chain::new(Bavl::new(ChunkEntries::new(20).unwrap()));
+    chain.block(&BTreeMap::new());
+    chain.block(&accounts(random, [0]));
+    chain.block(&accounts(random, (0..60).map(|n| n % 4)));
+    while chain.tip() < BLOCKS {
+        let live = chain.states.last().unwrap();
+        let mut changed = changes(random, live, 6);
+        changed.extend(accounts(random, [0, 2]));
+        // Deleted keys come back.
+        for key in chain.states.iter().flat_map(BTreeMap::keys).choose_multiple(random, 3) {
+            if matches!(key, StateKey::Slot(..)) && !live.contains_key(key) {
+                changed.insert(*key, Some(slot_value(random)));
+            }
+        }
+        chain.block(&changed);
+    }
+    let live = chain.states.last().unwrap();
+    let ever: BTreeSet<_> = chain.states.iter().flat_map(|state| state.keys().copied()).collect();
+    let pick = |random: &mut StdRng, keys: Vec<StateKey>, count| {
+        let mut picked = keys.into_iter().choose_multiple(random, count);
+        picked.sort_unstable();
+        picked
+    };
+    let present = pick(random, live.keys().copied().collect(), 8);
+    let deleted = ever.into_iter().filter(|key| !live.contains_key(key)).collect();
+    let deleted = pick(random, deleted, 2);
+    assert_eq!(deleted.len(), 2);
+    let absent = vec![
+        StateKey::Account(address(random)),
+        StateKey::Slot(address(random), word(random)),
+        StateKey::Slot(*present[0].address(), word(random)),
+    ];
+    Scene { chain, present, deleted, absent }
+}
+
+pub(crate) fn bavl() -> File {
+    let mut make = Maker::new("Proofs of bavl, valid and forged.", Vec::new());
+    let scene = scene();
+    let Scene { chain, present, deleted, absent } = &scene;
+    for (what, key) in [
+        ("an account", present[0]),
+        ("a slot", present[7]),
+        ("a deleted slot", deleted[0]),
+        ("another deleted slot", deleted[1]),
+        ("an absent account", absent[0]),
+        ("a slot of an absent account", absent[1]),
+        ("an absent slot", absent[2]),
+        ("a key before all others", StateKey::Account(Default::default())),
+        ("a key after all others", StateKey::Slot([0xff; 20].into(), B256::repeat_byte(0xff))),
+    ] {
+        make.proof(what, chain, BLOCKS, &[key]);
+    }
+    make.proof("no keys", chain, BLOCKS, &[]);
+    let all: Vec<StateKey> = chain.states.last().unwrap().keys().copied().collect();
+    make.proof("all keys", chain, BLOCKS, &all);
+    let keys = [present[5], deleted[1], absent[0], present[1], present[6], absent[2]];
+    make.proof("several keys, one twice", chain, BLOCKS, &[&keys[..], &keys[..1]].concat());
+    let turned: Vec<_> = keys.iter().rev().copied().collect();
+    make.proof("several keys, turned around", chain, BLOCKS, &turned);
+    let edges = [present[0], absent[0], absent[1]];
+    make.proof("three keys in the empty state", chain, 0, &edges);
+    make.proof("no keys in the empty state", chain, 0, &[]);
+    make.proof("three keys in a state of one account", chain, 1, &edges);
+
+    let (of, number) = ("several keys", BLOCKS - 1);
+    make.proof(of, chain, number, &keys);
+    make.anyhow_forged(of, chain, number, &keys, 80);
+    forged_parts(&mut make, of, &chain.prove(number, &keys).bytes);
+    answers(&mut make, &scene);
+    make.file
+}
+
+/// Tags, counts and hashes that are not the tree's. Byte 0 says how many entries chunks hold; then come
+/// inner nodes, down to the first thing that is none.
+fn forged_parts(make: &mut Maker, of: &str, proof: &[u8]) {
+    let len = proof.len();
+    assert_eq!(proof[..3], [20, 1, 1], "a tree of some height");
+    make.longer_number(of, proof, 0);
+    for (how, class, most) in [
+        ("chunks of fewer entries", None, 19),
+        ("chunks of more entries", Some("root"), 21),
+        ("chunks of three entries", Some("malformed"), 3),
+        ("chunks of no entries", Some("malformed"), 0),
+    ] {
+        make.forged_bytes(of, how, class, (0, 1, Bytes::from([most])));
+    }
+    make.forged_bytes(
+        of,
+        "chunks of 4097 entries",
+        Some("malformed"),
+        (0, 1, vec![0x81, 0x20].into()),
+    );
+    make.forged_bytes(of, "no tag of a node", Some("malformed"), (1, 1, vec![3].into()));
+    make.forged_bytes(
+        of,
+        "an empty chunk for all",
+        Some("malformed"),
+        (1, len - 1, vec![2, 0, 1].into()),
+    );
+    make.forged_bytes(of, "an empty tree", Some("root"), (1, len - 1, vec![2, 0, 0].into()));
+    let hidden = [vec![0], vec![7; 32]].concat();
+    make.forged_bytes(of, "nothing but a top", Some("root"), (1, len - 1, hidden.clone().into()));
+    let nothing = [vec![1], hidden.clone(), hidden.clone()].concat();
+    make.forged_bytes(
+        of,
+        "an inner node that shows nothing",
+        Some("malformed"),
+        (1, len - 1, nothing.into()),
+    );
+    let high: Vec<u8> = vec![1; 65];
+    make.forged_bytes(of, "a tree too high", Some("malformed"), (1, 0, high.into()));
+    let beside = [vec![1], hidden.clone()].concat();
+    make.forged_bytes(of, "a node more above", Some("root"), (1, 0, beside.into()));
+    let twice = [&[1], &proof[1..]].concat();
+    make.forged_bytes(of, "all of it twice", Some("malformed"), (1, 0, twice.into()));
+}
+
+fn answers(make: &mut Maker, scene: &Scene) {
+    let Scene { chain, present, absent, .. } = scene;
+    let tip = chain.tip();
+    let slot = present.iter().rev().find_map(|key| match key {
+        StateKey::Slot(address, slot) => Some((*address, *slot)),
+        StateKey::Account(_) => None,
+    });
+    let (address, slot) = slot.expect("one of the keys is a slot");
+    let nothing = B256::repeat_byte(0x3c);
+    let header = &chain.headers[tip as usize];
+    let rlp = Bytes::from(alloy_rlp::encode(header));
+    let by_header = Trusted::Header { hash: keccak256(&rlp), rlp };
+    let pinned = Trusted::Checkpoint { block: U64::from(tip), root: header.state_root };
+    for (name, address, slots, trusted) in [
+        ("an answer under a header", address, vec![slot, nothing], by_header),
+        ("an answer under a checkpoint", address, vec![slot], pinned.clone()),
+        ("an answer of an absent account", *absent[0].address(), vec![nothing], pinned),
+    ] {
+        let keys = StateProofResponse::keys_of(address, slots.clone());
+        let (proof, truth) = (chain.prove(tip, &keys), chain.truth(tip, &keys));
+        let (json, truth) = answer_by(proof, truth, address, &slots);
+        make.valid(name, trusted, None, Question::Answer(json), truth);
+    }
+    let of = "an answer under a checkpoint";
+    let storage = json!([{"key": slot, "value": "0x1"}]);
+    make.forged_field_as(of, "another value", "storage", "claim", storage);
+    make.forged_field_as(of, "an older state", "asOf", "kind", json!("0x1"));
+    make.forged_field_as(of, "said to be of mpt", "backend", "kind", json!("mpt"));
+    let with = Some(BTreeMap::from([("address".to_owned(), json!(absent[0].address()))]));
+    make.forged(of, "of another account", None, Case { with, ..Case::default() });
+}

@@ -1,0 +1,135 @@
+//! The check of a store: every row of chunks and hashes, and that they fit the entries.
+
+use crate::{
+    ChunkEntries,
+    chunk::{
+        CHUNKS, Chunk, Entry, GROUP, HASHES, group_key, group_row, make, read_entries,
+        read_group_key,
+    },
+    state::{rebuild, root},
+    tree::{Place, Tree},
+};
+use alloy_primitives::{B256, hex};
+use rayon::prelude::*;
+use retrie_state::{Direction, KeyRange, NodeRead, StateError, StateKey};
+
+/// Chunks whose faults are found together.
+const AT_ONCE: usize = 256;
+
+/// Checks the rows of the state that `view` shows, whose recorded root is `recorded`; see
+/// [`Backend::check`](retrie_state::Backend::check).
+pub(crate) fn check(
+    most: ChunkEntries,
+    view: &dyn NodeRead,
+    recorded: B256,
+    report: &mut dyn FnMut(StateError),
+) -> Result<(), StateError> {
+    // It refuses what is malformed, and shapes of no AVL tree.
+    let tree = match rebuild(view, most) {
+        Ok(tree) => tree,
+        Err(error @ StateError::Corrupt { .. }) => {
+            report(error);
+            return Ok(());
+        }
+        Err(error) => return Err(error),
+    };
+    let found = root(most, &tree);
+    if found != recorded {
+        let what = format!("the rows lead to root {found}, recorded is {recorded}");
+        report(StateError::corrupt(CHUNKS.name, what));
+    }
+    if tree.0.is_none() && !read_entries(view, None, None)?.is_empty() {
+        report(StateError::corrupt(CHUNKS.name, "there are entries, and no chunks"));
+    }
+    foreign_rows(view, &tree, report)?;
+    let places = tree.places();
+    let is_alone = places.len() == 1;
+    for places in places.chunks(AT_ONCE) {
+        let faults = places
+            .par_iter()
+            .map(|place| faults(most, view, place, is_alone))
+            .collect::<Result<Vec<_>, StateError>>()?;
+        faults.into_iter().flatten().for_each(&mut *report);
+    }
+    Ok(())
+}
+
+/// Rows of hashes that no chunk has.
+fn foreign_rows(
+    view: &dyn NodeRead,
+    tree: &Tree,
+    report: &mut dyn FnMut(StateError),
+) -> Result<(), StateError> {
+    for row in view.scan(HASHES, KeyRange::ALL, Direction::Forward)? {
+        let (key, _) = row?;
+        let place = |first: &StateKey| tree.begins(first).map(|place| place.chunk.groups());
+        let is_own = read_group_key(&key)
+            .is_some_and(|(first, group)| place(&first).is_some_and(|groups| group < groups));
+        if !is_own {
+            report(StateError::corrupt(HASHES.name, format!("row {key}: no chunk has it")));
+        }
+    }
+    Ok(())
+}
+
+/// What is wrong with one chunk.
+fn faults(
+    most: ChunkEntries,
+    view: &dyn NodeRead,
+    place: &Place<'_>,
+    is_alone: bool,
+) -> Result<Vec<StateError>, StateError> {
+    let (start, next) = (place.start(), place.next);
+    let entries = read_entries(view, start.as_ref(), next.as_ref())?;
+    let first = place.node.first.encode();
+    let row = hex::encode(&first[..]);
+    let mut faults = Vec::new();
+    let mut wrong = |what: String| {
+        faults.push(StateError::corrupt(CHUNKS.name, format!("row {row}: {what}")));
+    };
+    let count = place.chunk.count();
+    if entries.len() != count {
+        wrong(format!("it says {count} entries, {} are there", entries.len()));
+        return Ok(faults);
+    }
+    if !is_alone && !most.holds(count) {
+        let bounds = (most.least(), most.most());
+        wrong(format!("a chunk of {count} entries, beside others of {} to {}", bounds.0, bounds.1));
+    }
+    if entries.first().is_some_and(|entry| entry.key != place.node.first) {
+        wrong("its first key is another one".to_owned());
+    }
+    match make(&[&entries]).pop() {
+        Some(made) if made.chunk == *place.chunk => {}
+        Some(made) => wrong(difference(&made.chunk, place.chunk).to_owned()),
+        None => wrong("it has no entries".to_owned()),
+    }
+    for (group, entries) in entries.chunks(GROUP).enumerate() {
+        let key = group_key(&first, group);
+        let row = hex::encode(&key);
+        let what = match view.get(crate::HASHES, &key)? {
+            Some(held) if held == group_row(entries) => continue,
+            Some(held) => describe(&held, entries),
+            None => "it is missing".to_owned(),
+        };
+        faults.push(StateError::corrupt(HASHES.name, format!("row {row}: {what}")));
+    }
+    Ok(faults)
+}
+
+fn difference(made: &Chunk, held: &Chunk) -> &'static str {
+    match made.group_hashes().eq(held.group_hashes()) {
+        true => "it has other fences than its entries make",
+        false => "it has other hashes of groups than its entries make",
+    }
+}
+
+/// Names the first entry that has another hash.
+fn describe(held: &[u8], entries: &[Entry]) -> String {
+    let (hashes, _) = held.as_chunks::<32>();
+    let wrong = entries.iter().zip(hashes).find(|(entry, held)| entry.hash != B256::from(**held));
+    match wrong {
+        Some((entry, _)) => format!("it has another hash than {} and its value make", entry.key),
+        None => format!("it has {} bytes, not {} hashes", held.len(), entries.len()),
+    }
+}

@@ -1,0 +1,163 @@
+//! What lists of backends have of `bavl`.
+
+use crate::verify;
+use alloc::vec::Vec;
+use alloy_primitives::B256;
+use retrie_state::{
+    HashId, ProofError, StateKey, Value,
+    descriptor::{ParamsFacts, ProofFormat, ProofVerifier},
+};
+
+/// Name of the backend.
+pub(crate) const NAME: &str = "bavl";
+/// Version of its rows and proofs.
+pub(crate) const VERSION: u32 = 1;
+
+/// Checks proofs. They say how many entries chunks hold, and the root binds it: there are no
+/// parameters to trust.
+#[derive(Clone, Copy, Debug)]
+struct Verifier;
+
+impl ProofVerifier for Verifier {
+    fn params(&self) -> Option<ParamsFacts> {
+        None
+    }
+
+    fn values(
+        &self,
+        root: B256,
+        keys: &[StateKey],
+        as_of: Option<u64>,
+        proof: &[u8],
+    ) -> Result<Vec<Option<Value>>, ProofError> {
+        match as_of {
+            None => verify(root, keys, proof),
+            Some(_) => Err(ProofFormat::NO_HISTORY),
+        }
+    }
+}
+
+/// Multi-proofs of an AVL tree of chunks.
+pub static PROOF_FORMATS: &[ProofFormat] = &[ProofFormat {
+    backend: NAME,
+    version: VERSION,
+    hash: HashId::Blake2b256,
+    shows_history: false,
+    verifier: Some(&Verifier),
+}];
+
+#[cfg(feature = "std")]
+pub use backends::BACKENDS;
+
+#[cfg(feature = "std")]
+mod backends {
+    use super::NAME;
+    use crate::{Bavl, ChunkEntries};
+    use retrie_state::{
+        AnyBackend,
+        descriptor::{Descriptor, Flag, MakeError, Making, Purpose, Takes, is},
+    };
+    use std::sync::Arc;
+
+    const ENTRIES: &str = "bavl.chunk-entries";
+
+    const FLAGS: &[Flag] = &[Flag {
+        long: ENTRIES,
+        value_name: "ENTRIES",
+        help: "Entries that a chunk of `bavl` holds, 4 to 4096. It is settled when a datadir is \
+               made; roots depend on it. [default: 256]",
+        default: None,
+        takes: Takes::Text(is::<ChunkEntries>),
+    }];
+
+    /// `bavl`.
+    pub static BACKENDS: &[Descriptor] = &[Descriptor {
+        flags: FLAGS,
+        // Chunks are cut and put together all the time.
+        small_flags: &[(ENTRIES, "4")],
+        advice,
+        ..Descriptor::plain(
+            NAME,
+            "B+AVL: an AVL tree of self-verifiable chunks",
+            make,
+            || {
+                let entries = ChunkEntries::new(ChunkEntries::LEAST);
+                Arc::new(Bavl::new(entries.unwrap_or_default()))
+            },
+            ["#5b3fa0", "#a48be0"],
+        )
+    }];
+
+    fn make(making: &Making<'_>) -> Result<Arc<dyn AnyBackend>, MakeError> {
+        let wanted = making.flags.get::<ChunkEntries>(ENTRIES)?;
+        let entries = match making.purpose {
+            Purpose::Trial | Purpose::New { .. } => wanted.unwrap_or_default(),
+            Purpose::Existing { datadir, layout, .. } => match ChunkEntries::of_stamp(layout) {
+                Some(stamped) if wanted.is_none_or(|wanted| wanted == stamped) => stamped,
+                _ => {
+                    return Err(MakeError::OtherLayout {
+                        backend: NAME,
+                        datadir: datadir.to_owned(),
+                        found: layout.to_owned(),
+                        expected: wanted.unwrap_or_default().stamp().to_owned(),
+                    });
+                }
+            },
+        };
+        Ok(Arc::new(Bavl::new(entries)))
+    }
+
+    fn advice(error: &MakeError) -> Option<&'static str> {
+        match error {
+            MakeError::OtherLayout { found, .. } => Some(match ChunkEntries::of_stamp(found) {
+                Some(_) => "leave --bavl.chunk-entries away: the datadir knows its chunks",
+                None => "use a newer program",
+            }),
+            _ => None,
+        }
+    }
+
+    #[cfg(test)]
+    mod tests {
+        use super::*;
+        use retrie_state::descriptor::Flags;
+        use std::path::Path;
+
+        fn made(flag: Option<&str>, stamped: Option<&str>) -> Result<&'static str, MakeError> {
+            let mut flags = Flags::default();
+            if let Some(flag) = flag {
+                flags.set(&FLAGS[0], flag)?;
+            }
+            let purpose = stamped.map_or(Purpose::Trial, |layout| Purpose::Existing {
+                datadir: Path::new("datadir"),
+                params: Default::default(),
+                layout,
+            });
+            let made = make(&Making { flags: &flags, purpose, cache: None })?;
+            Ok(made.identity().layout)
+        }
+
+        #[test]
+        fn the_chunks_of_a_datadir_win_unless_a_flag_contradicts_them() {
+            let other = "chunk-entries=17";
+            assert_eq!(made(None, None).unwrap(), "chunk-entries=256");
+            assert_eq!(made(Some("17"), None).unwrap(), other);
+            assert_eq!(made(None, Some(other)).unwrap(), other);
+            assert_eq!(made(Some("17"), Some(other)).unwrap(), other);
+            for (flag, stamped) in [
+                (Some("18"), other),
+                (None, "chunk-entries=3"),
+                (None, "chunk-entries=017"),
+                (None, ""),
+            ] {
+                let error = made(flag, Some(stamped)).unwrap_err();
+                assert!(matches!(&error, MakeError::OtherLayout { found, .. } if found == stamped));
+                assert!(advice(&error).is_some());
+            }
+            for wrong in ["3", "4097", "many", "-1", ""] {
+                let error = made(Some(wrong), None).unwrap_err();
+                assert!(matches!(error, MakeError::Flag { .. }), "{wrong}");
+            }
+        }
+    }
+}

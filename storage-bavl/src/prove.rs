@@ -1,0 +1,210 @@
+//! Proofs of some keys, and of whole chunks.
+
+use crate::{
+    ChunkEntries,
+    chunk::{CHUNKS, Chunk, GROUP, GROUP_LEVEL, group_key, levels, read_group},
+    hash,
+    read::{CHUNK, HIDDEN, INNER},
+    tree::{Kind, Node, Place, Tree},
+};
+use alloy_primitives::B256;
+use rayon::prelude::*;
+use retrie_state::{
+    Direction, KeyRange, NodeRead, StateError, StateKey, Value, flat, wire::put_varint,
+};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ops::Bound,
+};
+
+/// Keys that one thread takes at a time.
+const AT_ONCE: usize = 16;
+
+/// The proof of `keys` in the state that `view` and `tree` show.
+pub(crate) fn prove(
+    most: ChunkEntries,
+    view: &dyn NodeRead,
+    tree: &Tree,
+    keys: &[StateKey],
+) -> Result<Vec<u8>, StateError> {
+    let found = keys
+        .par_iter()
+        .with_min_len(AT_ONCE)
+        .map(|key| around(view, key))
+        .collect::<Result<Vec<_>, _>>()?;
+    let shown: BTreeMap<StateKey, Value> = found.into_iter().flatten().collect();
+    let shown: Vec<(StateKey, Value)> = shown.into_iter().collect();
+    let mut proof = Proof::new(most, view);
+    match &tree.0 {
+        // There is nothing else to show.
+        None if !keys.is_empty() => proof.out.extend([CHUNK, 0, 0]),
+        None => proof.hidden(&hash::no_entries()),
+        Some(top) => proof.node(top, &shown)?,
+    }
+    Ok(proof.out)
+}
+
+/// The proof of the whole chunk in whose range `key` lies, and the first key of the next one.
+pub(crate) fn prove_chunk(
+    most: ChunkEntries,
+    view: &dyn NodeRead,
+    tree: &Tree,
+    key: &StateKey,
+) -> Result<(Vec<u8>, Option<StateKey>), StateError> {
+    let mut proof = Proof::new(most, view);
+    let (Some(top), Some(Place { next, node, .. })) = (&tree.0, tree.find(key)) else {
+        proof.out.extend([CHUNK, 0, 0]);
+        return Ok((proof.out, None));
+    };
+    let (start, end) = (node.first.encode(), next.as_ref().map(StateKey::encode));
+    let range = KeyRange { start: &start, end: end.as_deref() };
+    let entries = view.scan(flat::TABLE, range, Direction::Forward)?;
+    let entries = entries.map(|row| entry(row?)).collect::<Result<Vec<_>, StateError>>()?;
+    proof.node(top, &entries)?;
+    Ok((proof.out, next))
+}
+
+fn entry((key, value): (alloy_primitives::Bytes, Value)) -> Result<(StateKey, Value), StateError> {
+    let what = || StateError::corrupt(flat::TABLE.name, format!("row {key} is not a state key"));
+    Ok((StateKey::decode(&key).ok_or_else(what)?, value))
+}
+
+/// The entry of `key`, or if it has none, those before and after it.
+fn around(view: &dyn NodeRead, key: &StateKey) -> Result<Vec<(StateKey, Value)>, StateError> {
+    if let Some(value) = flat::get(view, key)? {
+        return Ok(vec![(*key, value)]);
+    }
+    let encoded = key.encode();
+    let one = |range, direction| {
+        let row = view.scan(flat::TABLE, range, direction)?.next().transpose()?;
+        row.map(entry).transpose()
+    };
+    let before = one(KeyRange::new(&[], &encoded), Direction::Backward)?;
+    let after = one(KeyRange::from(&encoded), Direction::Forward)?;
+    Ok(before.into_iter().chain(after).collect())
+}
+
+struct Proof<'a> {
+    view: &'a dyn NodeRead,
+    out: Vec<u8>,
+}
+
+impl<'a> Proof<'a> {
+    fn new(most: ChunkEntries, view: &'a dyn NodeRead) -> Self {
+        let mut out = Vec::new();
+        put_varint(&mut out, most.get().into());
+        Self { view, out }
+    }
+
+    fn hidden(&mut self, hash: &B256) {
+        self.out.push(HIDDEN);
+        self.out.extend_from_slice(&hash[..]);
+    }
+
+    /// A node, below which these entries are to be shown.
+    fn node(&mut self, node: &Node, shown: &[(StateKey, Value)]) -> Result<(), StateError> {
+        match &node.kind {
+            _ if shown.is_empty() => self.hidden(&node.hash()),
+            Kind::Inner(_, left, right) => {
+                let at = shown.partition_point(|(key, _)| *key < right.first);
+                self.out.push(INNER);
+                self.node(left, &shown[..at])?;
+                self.node(right, &shown[at..])?;
+            }
+            Kind::Chunk(chunk) => {
+                self.out.push(CHUNK);
+                self.chunk(&node.first, chunk, shown)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn chunk(
+        &mut self,
+        first: &StateKey,
+        chunk: &Chunk,
+        shown: &[(StateKey, Value)],
+    ) -> Result<(), StateError> {
+        let mut within = Within::new(self.view, first, chunk);
+        put_varint(&mut self.out, chunk.count() as u64);
+        put_varint(&mut self.out, shown.len() as u64);
+        let mut positions = BTreeSet::new();
+        let mut next = 0;
+        for (key, value) in shown {
+            let position = within.position(key, value)?;
+            let gap = position.checked_sub(next).ok_or_else(|| {
+                StateError::corrupt(CHUNKS.name, format!("{key} has a place before smaller keys"))
+            })?;
+            put_varint(&mut self.out, gap as u64);
+            self.out.extend_from_slice(&key.encode());
+            put_varint(&mut self.out, value.len() as u64);
+            self.out.extend_from_slice(value);
+            next = position + 1;
+            positions.insert(position);
+        }
+        let top = hash::levels(chunk.count());
+        within.hashes(top, 0, &positions, &mut self.out);
+        Ok(())
+    }
+}
+
+/// The hash tree of a chunk, of which groups are read as needed.
+struct Within<'a> {
+    view: &'a dyn NodeRead,
+    first: &'a StateKey,
+    chunk: &'a Chunk,
+    /// Levels within groups that were read, from entries up.
+    groups: BTreeMap<usize, Vec<Vec<B256>>>,
+    /// Levels above groups, from groups up.
+    upper: Vec<Vec<B256>>,
+}
+
+impl<'a> Within<'a> {
+    fn new(view: &'a dyn NodeRead, first: &'a StateKey, chunk: &'a Chunk) -> Self {
+        let upper = levels(chunk.group_hashes().collect());
+        Self { view, first, chunk, groups: BTreeMap::new(), upper }
+    }
+
+    /// Where an entry is.
+    fn position(&mut self, key: &StateKey, value: &Value) -> Result<usize, StateError> {
+        let (first, encoded) = (self.first.encode(), key.encode());
+        let number = self.chunk.group_of(&first, &encoded);
+        let group = match self.groups.entry(number) {
+            std::collections::btree_map::Entry::Occupied(group) => group.into_mut(),
+            std::collections::btree_map::Entry::Vacant(place) => {
+                let row_key = group_key(&first, number);
+                let len = self.chunk.group_len(number);
+                place.insert(levels(read_group(self.view, &row_key, len)?.1))
+            }
+        };
+        let hash = hash::entry(&encoded, value);
+        let at = group.first().and_then(|entries| entries.iter().position(|own| *own == hash));
+        at.map(|at| number * GROUP + at).ok_or_else(|| {
+            let what = format!("group {number} of the chunk from {} on lacks {key}", self.first);
+            StateError::corrupt(crate::HASHES.name, what)
+        })
+    }
+
+    /// Appends the hashes of nodes, at or below node `index` of `level`, that no shown entry is below.
+    fn hashes(&self, level: u32, index: usize, shown: &BTreeSet<usize>, out: &mut Vec<u8>) {
+        let range = (Bound::Included(index << level), Bound::Excluded((index + 1) << level));
+        if shown.range(range).next().is_none() {
+            out.extend(self.hash(level, index).unwrap_or_default());
+        } else if let Some(below) = level.checked_sub(1) {
+            self.hashes(below, 2 * index, shown, out);
+            if 2 * index + 1 < hash::nodes_at(self.chunk.count(), below) {
+                self.hashes(below, 2 * index + 1, shown, out);
+            }
+        }
+    }
+
+    fn hash(&self, level: u32, index: usize) -> Option<B256> {
+        if let Some(above) = level.checked_sub(GROUP_LEVEL) {
+            return self.upper.get(above as usize)?.get(index).copied();
+        }
+        // Below groups only beside what is shown. A short last group has fewer levels.
+        let (group, within) = (index >> (GROUP_LEVEL - level), index % (GROUP >> level));
+        let levels = self.groups.get(&group)?;
+        levels.get(level as usize).or_else(|| levels.last())?.get(within).copied()
+    }
+}

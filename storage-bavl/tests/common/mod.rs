@@ -1,0 +1,614 @@
+//! A view in memory, a store on it, and a model of the tree by its definition: it shares nothing
+//! with the crate but BLAKE2b.
+#![allow(dead_code, missing_docs, unreachable_pub)]
+
+use alloy_primitives::{Address, B256, Bytes, U256};
+use rand::{Rng, rngs::StdRng};
+use retrie_state::{
+    ApplyContext, Backend, BulkSink, DeltaBuilder, Direction, Jobs, KeyRange, NodeRead, NodeWrite,
+    Rows, StateDelta, StateError, StateKey, Table, Value, blake2b,
+};
+use retrie_storage_bavl::{Bavl, ChunkEntries, State};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
+};
+
+/// Rows in memory. It insists on right previous values, and counts reads and writes of a table.
+#[derive(Debug, Default)]
+pub struct View {
+    pub tables: BTreeMap<Table, BTreeMap<Vec<u8>, Bytes>>,
+    /// Rows that `get` was asked for, by table id.
+    pub gets: [AtomicU64; 3],
+    pub scans: [AtomicU64; 3],
+    pub writes: [u64; 3],
+    /// Whether previous values may be wrong, as those of damaged rows are.
+    pub lenient: bool,
+}
+
+impl Clone for View {
+    fn clone(&self) -> Self {
+        Self { tables: self.tables.clone(), ..Self::default() }
+    }
+}
+
+fn counter(table: Table) -> usize {
+    match table.id {
+        0x70 => 1,
+        0x71 => 2,
+        _ => 0,
+    }
+}
+
+impl View {
+    fn set(&mut self, table: Table, key: &[u8], value: Option<Bytes>) -> Option<Bytes> {
+        self.writes[counter(table)] += 1;
+        let rows = self.tables.entry(table).or_default();
+        match value {
+            Some(value) => rows.insert(key.to_vec(), value),
+            None => rows.remove(key),
+        }
+    }
+
+    /// Without the tables that are empty.
+    pub fn filled(&self) -> BTreeMap<Table, BTreeMap<Vec<u8>, Bytes>> {
+        self.tables.clone().into_iter().filter(|(_, rows)| !rows.is_empty()).collect()
+    }
+}
+
+impl NodeRead for View {
+    fn get(&self, table: Table, key: &[u8]) -> Result<Option<Bytes>, StateError> {
+        self.gets[counter(table)].fetch_add(1, Relaxed);
+        Ok(self.tables.get(&table).and_then(|rows| rows.get(key).cloned()))
+    }
+
+    fn scan<'a>(
+        &'a self,
+        table: Table,
+        range: KeyRange<'_>,
+        direction: Direction,
+    ) -> Result<Rows<'a>, StateError> {
+        self.scans[counter(table)].fetch_add(1, Relaxed);
+        let Some(rows) = self.tables.get(&table) else { return Ok(Box::new(std::iter::empty())) };
+        let start = range.start.to_vec();
+        let rows = match range.end {
+            Some(end) => rows.range(start..end.to_vec()),
+            None => rows.range(start..),
+        };
+        let row = |(key, value): (&Vec<u8>, &Bytes)| Ok((key.clone().into(), value.clone()));
+        Ok(match direction {
+            Direction::Forward => Box::new(rows.map(row)),
+            Direction::Backward => Box::new(rows.rev().map(row)),
+        })
+    }
+}
+
+impl NodeWrite for View {
+    fn put(&mut self, table: Table, key: &[u8], value: Bytes) -> Result<(), StateError> {
+        self.set(table, key, Some(value));
+        Ok(())
+    }
+
+    fn delete(&mut self, table: Table, key: &[u8]) -> Result<(), StateError> {
+        self.set(table, key, None);
+        Ok(())
+    }
+
+    fn replace(
+        &mut self,
+        table: Table,
+        key: &[u8],
+        previous: Option<Bytes>,
+        next: Option<Bytes>,
+    ) -> Result<(), StateError> {
+        let stored = self.set(table, key, next);
+        let is_right = self.lenient || stored == previous;
+        assert!(is_right, "previous value of {} {key:02x?}", table.name);
+        Ok(())
+    }
+
+    fn publish_file(&mut self, _: &str) -> Result<(), StateError> {
+        unreachable!("no files")
+    }
+
+    fn retire_file(&mut self, _: &str) -> Result<(), StateError> {
+        unreachable!("no files")
+    }
+
+    fn as_read(&self) -> &dyn NodeRead {
+        self
+    }
+}
+
+impl BulkSink for View {
+    fn put(&mut self, table: Table, key: &[u8], value: &[u8]) -> Result<(), StateError> {
+        let rows = self.tables.entry(table).or_default();
+        assert!(rows.last_key_value().is_none_or(|(last, _)| &last[..] < key), "out of order");
+        rows.insert(key.to_vec(), Bytes::copy_from_slice(value));
+        Ok(())
+    }
+
+    fn put_unordered(&mut self, table: Table, key: &[u8], value: &[u8]) -> Result<(), StateError> {
+        let stored = self.set(table, key, Some(Bytes::copy_from_slice(value)));
+        assert_eq!(stored, None, "a row comes twice: {key:02x?}");
+        Ok(())
+    }
+}
+
+pub type Values = BTreeMap<StateKey, Value>;
+
+/// The tree by its definition: `docs/formats/bavl.md`, in the simplest words.
+#[derive(Clone, Debug)]
+pub struct Model {
+    pub most: usize,
+    pub tree: Option<Tree>,
+    pub values: Values,
+}
+
+type Entries = Vec<(StateKey, Value)>;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Tree {
+    Chunk(Entries),
+    Inner(Box<Tree>, Box<Tree>),
+}
+
+use Tree::{Chunk, Inner};
+
+pub fn hash(parts: &[&[u8]]) -> B256 {
+    blake2b::hash(parts)
+}
+
+pub fn varint(mut number: u64) -> Vec<u8> {
+    let mut out = Vec::new();
+    loop {
+        let byte = (number % 128) as u8;
+        number /= 128;
+        if number == 0 {
+            out.push(byte);
+            return out;
+        }
+        out.push(byte + 128);
+    }
+}
+
+pub fn entry_hash((key, value): &(StateKey, Value)) -> B256 {
+    hash(&[&[0], &key.encode(), value])
+}
+
+/// RFC 6962, 2.1.
+pub fn within(entries: &[B256]) -> B256 {
+    if entries.len() == 1 {
+        return entries[0];
+    }
+    let left = (0..).map(|n| 1 << n).take_while(|n| *n < entries.len()).last().unwrap();
+    hash(&[&[1], &within(&entries[..left])[..], &within(&entries[left..])[..]])
+}
+
+pub fn chunk_hash(entries: &[(StateKey, Value)]) -> B256 {
+    let hashes: Vec<_> = entries.iter().map(entry_hash).collect();
+    hash(&[&[2], &(entries.len() as u32).to_be_bytes(), &within(&hashes)[..]])
+}
+
+impl Tree {
+    pub fn height(&self) -> u8 {
+        match self {
+            Chunk(_) => 0,
+            Inner(left, right) => 1 + left.height().max(right.height()),
+        }
+    }
+
+    pub fn hash(&self) -> B256 {
+        match self {
+            Chunk(entries) => chunk_hash(entries),
+            Inner(left, right) => hash(&[&[3], &left.hash()[..], &right.hash()[..]]),
+        }
+    }
+
+    pub fn chunks(&self) -> Vec<&Entries> {
+        match self {
+            Chunk(entries) => vec![entries],
+            Inner(left, right) => [left.chunks(), right.chunks()].concat(),
+        }
+    }
+
+    pub fn first(&self) -> StateKey {
+        self.chunks()[0][0].0
+    }
+
+    fn leans(&self) -> i32 {
+        match self {
+            Chunk(_) => 0,
+            Inner(left, right) => i32::from(right.height()) - i32::from(left.height()),
+        }
+    }
+
+    /// Every node is balanced, and every chunk within bounds.
+    pub fn assert_sound(&self, most: usize) {
+        let chunks = self.chunks();
+        let keys: Vec<_> = chunks.iter().flat_map(|c| c.iter().map(|entry| entry.0)).collect();
+        assert!(keys.is_sorted() && !keys.is_empty());
+        let is_alone = chunks.len() == 1;
+        for chunk in chunks {
+            assert!(
+                chunk.len() <= most && (is_alone || chunk.len() >= most / 2),
+                "{}",
+                chunk.len()
+            );
+        }
+        self.assert_balanced();
+    }
+
+    fn assert_balanced(&self) {
+        assert!(self.leans().abs() < 2);
+        if let Inner(left, right) = self {
+            left.assert_balanced();
+            right.assert_balanced();
+        }
+    }
+}
+
+fn inner(left: Tree, right: Tree) -> Tree {
+    Inner(Box::new(left), Box::new(right))
+}
+
+fn rotated_left(tree: Tree) -> Tree {
+    let Inner(a, right) = tree else { unreachable!() };
+    let Inner(b, c) = *right else { unreachable!() };
+    inner(inner(*a, *b), *c)
+}
+
+fn rotated_right(tree: Tree) -> Tree {
+    let Inner(left, c) = tree else { unreachable!() };
+    let Inner(a, b) = *left else { unreachable!() };
+    inner(*a, inner(*b, *c))
+}
+
+/// What textbooks do to a node that leans by 2.
+fn balanced(tree: Tree) -> Tree {
+    match (tree.leans(), tree) {
+        (2, Inner(left, right)) => {
+            let right = if right.leans() < 0 { rotated_right(*right) } else { *right };
+            rotated_left(inner(*left, right))
+        }
+        (-2, Inner(left, right)) => {
+            let left = if left.leans() > 0 { rotated_left(*left) } else { *left };
+            rotated_right(inner(left, *right))
+        }
+        (_, tree) => tree,
+    }
+}
+
+fn join(left: Tree, right: Tree) -> Tree {
+    let (l, r) = (left.height(), right.height());
+    match (left, right) {
+        (Inner(a, b), right) if l >= r + 2 => balanced(inner(*a, join(*b, right))),
+        (left, Inner(a, b)) if r >= l + 2 => balanced(inner(join(left, *a), *b)),
+        (left, right) => inner(left, right),
+    }
+}
+
+fn halved(mut chunks: Vec<Entries>) -> Option<Tree> {
+    if chunks.len() < 2 {
+        return chunks.pop().map(Chunk);
+    }
+    let right = chunks.split_off(chunks.len().div_ceil(2));
+    Some(inner(halved(chunks)?, halved(right)?))
+}
+
+/// The tree with chunks in place of those that begin with the keys given.
+fn replaced(tree: Tree, new: &BTreeMap<StateKey, Vec<Entries>>) -> Option<Tree> {
+    match tree {
+        Chunk(entries) => halved(new[&entries[0].0].clone()),
+        Inner(left, right) => match (replaced(*left, new), replaced(*right, new)) {
+            (Some(left), Some(right)) => Some(join(left, right)),
+            (left, right) => left.or(right),
+        },
+    }
+}
+
+impl Model {
+    pub fn new(most: u32) -> Self {
+        Self { most: most as usize, tree: None, values: Values::new() }
+    }
+
+    /// Sizes of the chunks that a run is cut into.
+    fn cut(&self, mut run: Entries) -> Vec<Entries> {
+        let usual = self.most - self.most / 4;
+        let mut chunks = Vec::new();
+        while !run.is_empty() {
+            let len = run.len();
+            let size = match len {
+                _ if len <= self.most => len,
+                _ if len <= self.most + usual => len.div_ceil(2),
+                _ if len <= 3 * usual => len.div_ceil(3),
+                _ => usual,
+            };
+            let rest = run.split_off(size);
+            chunks.push(std::mem::replace(&mut run, rest));
+        }
+        chunks
+    }
+
+    pub fn apply(&mut self, delta: &StateDelta) {
+        for change in delta.changes() {
+            match &change.next {
+                Some(value) => drop(self.values.insert(change.key, value.clone())),
+                None => drop(self.values.remove(&change.key)),
+            }
+        }
+        let Some(tree) = self.tree.take() else {
+            let all = self.values.clone().into_iter().collect();
+            self.tree = halved(self.cut(all));
+            return;
+        };
+        // What is in the range of each chunk now, and then regrouped.
+        let firsts: Vec<StateKey> = tree.chunks().iter().map(|chunk| chunk[0].0).collect();
+        let mut new: Vec<Entries> = Vec::new();
+        let holds = |run: &Entries| (self.most / 2..=self.most).contains(&run.len());
+        for at in 0..firsts.len() {
+            let next = firsts.get(at + 1);
+            let is_own = |key: &StateKey| {
+                (at == 0 || *key >= firsts[at]) && next.is_none_or(|next| key < next)
+            };
+            let own = self.values.iter().filter(|(key, _)| is_own(key));
+            let run: Entries = own.map(|(key, value)| (*key, value.clone())).collect();
+            let waits = new.len() == 1 && !holds(&new[0]);
+            if run.is_empty() {
+                continue;
+            }
+            if waits || (!holds(&run) && !new.is_empty()) {
+                let both = [new.pop().unwrap(), run].concat();
+                new.extend(self.cut(both));
+            } else {
+                new.push(run);
+            }
+        }
+        // The last one may have waited in vain.
+        let new = match &new[..] {
+            [only] => self.cut(only.clone()),
+            _ => new,
+        };
+        let mut places: BTreeMap<StateKey, Vec<Entries>> =
+            firsts.iter().map(|first| (*first, Vec::new())).collect();
+        for chunk in new {
+            let place = firsts.iter().rev().find(|first| **first <= chunk[0].0);
+            places.get_mut(place.unwrap_or(&firsts[0])).unwrap().push(chunk);
+        }
+        self.tree = replaced(tree, &places);
+    }
+
+    pub fn top(&self) -> B256 {
+        self.tree.as_ref().map_or_else(|| hash(&[&[2, 0, 0, 0, 0]]), Tree::hash)
+    }
+
+    pub fn root(&self) -> B256 {
+        hash(&[&[4], &(self.most as u32).to_be_bytes(), &self.top()[..]])
+    }
+
+    /// Chunks with their key-heights, in order.
+    pub fn key_heights(&self) -> Vec<(StateKey, u8)> {
+        fn walk(tree: &Tree, own: u8, all: &mut Vec<(StateKey, u8)>) {
+            match tree {
+                Chunk(entries) => all.push((entries[0].0, own)),
+                Inner(left, right) => {
+                    walk(left, own, all);
+                    walk(right, tree.height(), all);
+                }
+            }
+        }
+        let mut all = Vec::new();
+        if let Some(tree) = &self.tree {
+            walk(tree, 0, &mut all);
+        }
+        all
+    }
+
+    /// The entries that the one proof of `keys` shows.
+    pub fn shown(&self, keys: &[StateKey]) -> BTreeSet<StateKey> {
+        let mut shown = BTreeSet::new();
+        for key in keys {
+            if self.values.contains_key(key) {
+                shown.insert(*key);
+            } else {
+                shown.extend(self.values.range(..key).next_back().map(|(key, _)| *key));
+                shown.extend(self.values.range(key..).next().map(|(key, _)| *key));
+            }
+        }
+        shown
+    }
+
+    /// The one proof of `keys`.
+    pub fn proof(&self, keys: &[StateKey]) -> Parts {
+        let shown = self.shown(keys);
+        let node = match &self.tree {
+            None if keys.is_empty() => Part::Hidden(self.top()),
+            None => Part::Chunk { count: 0, entries: Vec::new(), hashes: Vec::new() },
+            Some(tree) => part(tree, &shown),
+        };
+        Parts { most: self.most as u64, node }
+    }
+}
+
+/// A proof in parts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Parts {
+    pub most: u64,
+    pub node: Part,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Part {
+    Hidden(B256),
+    Inner(Box<Part>, Box<Part>),
+    Chunk { count: u64, entries: Vec<(u64, Vec<u8>, Vec<u8>)>, hashes: Vec<B256> },
+}
+
+fn part(tree: &Tree, shown: &BTreeSet<StateKey>) -> Part {
+    match tree {
+        _ if !tree.chunks().into_iter().flatten().any(|(key, _)| shown.contains(key)) => {
+            Part::Hidden(tree.hash())
+        }
+        Inner(left, right) => {
+            Part::Inner(Box::new(part(left, shown)), Box::new(part(right, shown)))
+        }
+        Chunk(all) => {
+            let mut entries = Vec::new();
+            let mut next = 0;
+            for (at, (key, value)) in all.iter().enumerate() {
+                if shown.contains(key) {
+                    entries.push((at as u64 - next, key.encode().to_vec(), value.to_vec()));
+                    next = at as u64 + 1;
+                }
+            }
+            let mut hashes = Vec::new();
+            beside(all, shown, &mut hashes);
+            Part::Chunk { count: all.len() as u64, entries, hashes }
+        }
+    }
+}
+
+/// The hashes beside what is shown, from left to right.
+fn beside(all: &[(StateKey, Value)], shown: &BTreeSet<StateKey>, hashes: &mut Vec<B256>) {
+    if !all.iter().any(|(key, _)| shown.contains(key)) {
+        hashes.push(within(&all.iter().map(entry_hash).collect::<Vec<_>>()));
+    } else if all.len() > 1 {
+        let left = all.len().next_power_of_two() / 2;
+        beside(&all[..left], shown, hashes);
+        beside(&all[left..], shown, hashes);
+    }
+}
+
+impl Parts {
+    pub fn bytes(&self) -> Vec<u8> {
+        let mut out = varint(self.most);
+        self.node.write(&mut out);
+        out
+    }
+}
+
+impl Part {
+    fn write(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::Hidden(hash) => {
+                out.push(0);
+                out.extend(hash);
+            }
+            Self::Inner(left, right) => {
+                out.push(1);
+                left.write(out);
+                right.write(out);
+            }
+            Self::Chunk { count, entries, hashes } => {
+                out.push(2);
+                out.extend(varint(*count));
+                out.extend(varint(entries.len() as u64));
+                for (gap, key, value) in entries {
+                    out.extend(varint(*gap));
+                    out.extend(key);
+                    out.extend(varint(value.len() as u64));
+                    out.extend(value);
+                }
+                out.extend(hashes.iter().flatten());
+            }
+        }
+    }
+
+    /// All nodes, parents first.
+    pub fn each(&mut self, change: &mut dyn FnMut(&mut Self)) {
+        change(self);
+        if let Self::Inner(left, right) = self {
+            left.each(change);
+            right.each(change);
+        }
+    }
+}
+
+/// A backend with its state.
+pub struct Store {
+    pub backend: Bavl,
+    pub view: View,
+    pub cache: State,
+    pub root: B256,
+    pub number: u64,
+}
+
+pub fn bavl(most: u32) -> Bavl {
+    Bavl::new(ChunkEntries::new(most).unwrap())
+}
+
+impl Store {
+    pub fn new(most: u32) -> Self {
+        let (backend, view) = (bavl(most), View::default());
+        let cache = backend.open(&view, None).unwrap();
+        let root = backend.empty_root();
+        Self { backend, view, cache, root, number: 0 }
+    }
+
+    pub fn most(&self) -> u32 {
+        self.backend.chunk_entries().get()
+    }
+
+    pub fn apply(&mut self, delta: &StateDelta) -> Result<(), StateError> {
+        let jobs = Jobs::new(None);
+        let context = ApplyContext { number: self.number, parent_root: self.root, jobs: &jobs };
+        let applied = self.backend.apply(&context, &mut self.view, &self.cache, delta)?;
+        (self.root, self.cache) = (applied.root, applied.cache);
+        self.number += 1;
+        Ok(())
+    }
+
+    pub fn reopen(&mut self) {
+        self.cache = self.backend.open(&self.view, None).unwrap();
+    }
+
+    pub fn prove(&self, keys: &[StateKey]) -> Bytes {
+        self.backend.prove(&self.view, &self.cache, keys).unwrap()
+    }
+
+    /// What its check finds wrong.
+    pub fn faults(&self) -> Vec<String> {
+        let mut faults = Vec::new();
+        let report = &mut |fault: StateError| faults.push(fault.to_string());
+        let done = self.backend.check(&self.view, &self.cache, self.root, true, None, report);
+        faults.extend(done.err().map(|error| error.to_string()));
+        faults
+    }
+}
+
+/// Accounts and slots, of which some differ in their last byte alone.
+pub fn key(n: u64) -> StateKey {
+    match n % 4 {
+        0 => StateKey::Account(Address::left_padding_from(&n.to_be_bytes())),
+        1 => StateKey::Account(Address::from_word(hash(&[&n.to_be_bytes()]))),
+        _ => StateKey::Slot(Address::repeat_byte((n % 3) as u8), B256::from(U256::from(n / 3))),
+    }
+}
+
+pub fn value(random: &mut StdRng) -> Value {
+    let len = random.random_range(0..80);
+    (0..len).map(|_| random.random::<u8>()).collect()
+}
+
+/// The delta that sets (or deletes) these keys.
+pub fn delta(
+    before: &Values,
+    changes: impl IntoIterator<Item = (StateKey, Option<Value>)>,
+) -> StateDelta {
+    let mut builder = DeltaBuilder::new();
+    for (key, next) in changes {
+        builder.change(key, before.get(&key).cloned(), next);
+    }
+    builder.build()
+}
+
+/// Some of the first `keys` keys, set or deleted.
+pub fn random_delta(random: &mut StdRng, before: &Values, keys: u64, changes: usize) -> StateDelta {
+    let changes: Vec<_> = (0..changes)
+        .map(|_| {
+            let key = key(random.random_range(0..keys));
+            (key, random.random_ratio(3, 4).then(|| value(random)))
+        })
+        .collect();
+    delta(before, changes)
+}
