@@ -328,7 +328,12 @@ mod tests {
 
     #[test]
     fn backends_that_do_not_exist_yet_are_known_to() {
-        assert!(is_here("lvmt@0/64") && is_here("duptree:layout=naive") && is_here("lmpt") && is_here("bavl:chunk-entries=64"));
+        assert!(
+            is_here("lvmt@0/64")
+                && is_here("duptree:layout=naive")
+                && is_here("lmpt")
+                && is_here("bavl:chunk-entries=64")
+        );
         assert!(!is_here("avlplus"));
     }
 }
