@@ -18,7 +18,7 @@ pub(crate) fn cache_mb(asked: Option<u32>, limit: Option<u64>, fixed: &[u64]) ->
         (None, None) => CACHE_MB,
         (None, Some(limit)) => {
             let rest = (limit / 2).saturating_sub(fixed.iter().sum());
-            (rest / fixed.len().max(1) as u64 >> 20).clamp(1, CACHE_MB)
+            ((rest >> 20) / fixed.len().max(1) as u64).clamp(1, CACHE_MB)
         }
     }
 }
