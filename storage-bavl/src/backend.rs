@@ -9,9 +9,8 @@ use crate::{
 };
 use alloy_primitives::{B256, Bytes};
 use retrie_state::{
-    Applied, ApplyContext, Backend, BackendStats, BulkSink, Capabilities, Direction, HashId,
-    Identity, KeyRange, NodeRead, NodeWrite, ProofError, StateDelta, StateError, StateKey, Table,
-    Value, flat,
+    Applied, ApplyContext, Backend, BackendStats, BulkSink, Capabilities, HashId, Identity,
+    NodeRead, NodeWrite, ProofError, StateDelta, StateError, StateKey, Table, Value, flat,
 };
 use std::path::Path;
 
@@ -159,14 +158,8 @@ impl Backend for Bavl {
     }
 
     fn stats(&self, view: &dyn NodeRead, _: &State) -> Result<BackendStats, StateError> {
-        let count = |table: Table| {
-            let rows = view.scan(table, KeyRange::ALL, Direction::Forward)?;
-            Ok((table.name, rows.map(|row| row.map(|_| 1u64)).sum::<Result<u64, _>>()?))
-        };
-        let tables =
-            self.tables().into_iter().map(count).collect::<Result<Vec<_>, StateError>>()?;
-        let live_keys = tables.first().map_or(0, |(_, rows)| *rows);
-        Ok(BackendStats { tables, live_keys, dead_keys: 0 })
+        let stats = BackendStats::count(view, &self.tables())?;
+        Ok(BackendStats { live_keys: stats.rows(flat::TABLE), ..stats })
     }
 
     fn check(
