@@ -2,13 +2,15 @@
 
 use crate::{
     ChunkEntries,
-    chunk::{CHUNKS, Entry, GROUP, HASHES, Made, group_key, group_row, make, read_entries},
+    chunk::{CHUNKS, Entry, HASHES, Made, PART, group_key, group_row, make, read_entries},
     regroup::{Content, Region, regroup},
     touch::{RowChange, Touched, touched, update},
     tree::{Edit, Node, Place, Tree},
 };
+use alloy_primitives::{Bytes, hex};
 use rayon::prelude::*;
 use retrie_state::{NodeRead, NodeWrite, StateDelta, StateError, flat};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Chunks that one thread takes at a time: enough to be hashed together.
 const AT_ONCE: usize = 16;
@@ -48,7 +50,7 @@ fn regions<'a>(
     touched: Vec<Touched<'a>>,
 ) -> Result<Vec<Region<'a>>, StateError> {
     let (moved, same): (Vec<_>, Vec<_>) =
-        touched.iter().copied().partition(|touched| touched.moves_keys());
+        touched.iter().copied().partition(|touched| !touched.stays(most));
     let updated = same
         .par_chunks(AT_ONCE)
         .map(|same| update(view, same))
@@ -59,9 +61,9 @@ fn regions<'a>(
         .collect::<Result<Vec<_>, StateError>>()?;
     let (mut updated, mut read) = (updated.into_iter().flatten(), read.into_iter());
     let contents = touched.iter().filter_map(|touched| {
-        let content = match touched.moves_keys() {
-            true => Content::Run(read.next()?),
-            false => Content::Same(touched.place, updated.next()?),
+        let content = match touched.stays(most) {
+            true => Content::Same(touched.place, updated.next()?),
+            false => Content::Run(read.next()?),
         };
         Some((touched.place, content))
     });
@@ -153,14 +155,17 @@ fn group_rows(
     run: &[Entry],
 ) -> Result<Vec<RowChange>, StateError> {
     let Some(first) = run.first() else { return Ok(Vec::new()) };
-    let before = tree.begins(&first.key).map_or(0, |place| place.chunk.groups());
-    let first = first.key.encode();
-    let mut next = run.chunks(GROUP);
+    let encoded = first.key.encode();
+    let before = tree.begins(&first.key).map(|place| place.chunk.groups(&encoded));
+    let before: BTreeSet<u16> = before.into_iter().flatten().map(|group| group.name).collect();
+    let new = run.chunks(PART).enumerate().map(|(name, group)| (name as u16, group_row(group)));
+    let mut new: BTreeMap<u16, Bytes> = new.collect();
     let mut rows = Vec::new();
-    for group in 0..before.max(run.len().div_ceil(GROUP)) {
-        let key = group_key(&first, group);
-        let previous = if group < before { Some(old_row(view, &key)?) } else { None };
-        let next = next.next().map(group_row);
+    for name in before.iter().copied().chain((0..new.len() as u16).filter(|n| !before.contains(n)))
+    {
+        let key = group_key(&encoded, name);
+        let previous = if before.contains(&name) { Some(old_row(view, &key)?) } else { None };
+        let next = new.remove(&name);
         if previous != next {
             rows.push(RowChange { table: HASHES, key, previous, next });
         }
@@ -171,17 +176,17 @@ fn group_rows(
 /// The removal of the rows of an old chunk's groups.
 fn rows_of_gone(view: &dyn NodeRead, old: &Place<'_>) -> Result<Vec<RowChange>, StateError> {
     let first = old.node.first.encode();
-    let gone = (0..old.chunk.groups()).map(|group| {
-        let key = group_key(&first, group);
+    let gone = old.chunk.groups(&first).into_iter().map(|group| {
+        let key = group_key(&first, group.name);
         let previous = Some(old_row(view, &key)?);
         Ok(RowChange { table: HASHES, key, previous, next: None })
     });
     gone.collect()
 }
 
-fn old_row(view: &dyn NodeRead, key: &[u8]) -> Result<alloy_primitives::Bytes, StateError> {
+fn old_row(view: &dyn NodeRead, key: &[u8]) -> Result<Bytes, StateError> {
     view.get(HASHES, key)?.ok_or_else(|| {
-        let row = alloy_primitives::hex::encode(key);
+        let row = hex::encode(key);
         StateError::corrupt(HASHES.name, format!("row {row}: it is missing"))
     })
 }

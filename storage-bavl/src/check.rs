@@ -3,15 +3,14 @@
 use crate::{
     ChunkEntries,
     chunk::{
-        CHUNKS, Chunk, Entry, GROUP, HASHES, group_key, group_row, make, read_entries,
-        read_group_key,
+        CHUNKS, Entry, Group, HASHES, group_key, group_row, make, read_entries, read_group_key,
     },
     state::{rebuild, root},
     tree::{Place, Tree},
 };
 use alloy_primitives::{B256, hex};
 use rayon::prelude::*;
-use retrie_state::{Direction, KeyRange, NodeRead, StateError, StateKey};
+use retrie_state::{Direction, KeyRange, NodeRead, StateError};
 
 /// Chunks whose faults are found together.
 const AT_ONCE: usize = 256;
@@ -62,9 +61,10 @@ fn foreign_rows(
 ) -> Result<(), StateError> {
     for row in view.scan(HASHES, KeyRange::ALL, Direction::Forward)? {
         let (key, _) = row?;
-        let place = |first: &StateKey| tree.begins(first).map(|place| place.chunk.groups());
-        let is_own = read_group_key(&key)
-            .is_some_and(|(first, group)| place(&first).is_some_and(|groups| group < groups));
+        let is_own = read_group_key(&key).is_some_and(|(first, name)| {
+            let groups = tree.begins(&first).map(|place| place.chunk.groups(&first.encode()));
+            groups.is_some_and(|groups| groups.iter().any(|group| group.name == name))
+        });
         if !is_own {
             report(StateError::corrupt(HASHES.name, format!("row {key}: no chunk has it")));
         }
@@ -100,14 +100,27 @@ fn faults(
         wrong("its first key is another one".to_owned());
     }
     match make(&[&entries]).pop() {
-        Some(made) if made.chunk == *place.chunk => {}
-        Some(made) => wrong(difference(&made.chunk, place.chunk).to_owned()),
+        Some(made) if made.chunk.parts().eq(place.chunk.parts()) => {}
+        Some(_) => wrong("it has other hashes of parts than its entries make".to_owned()),
         None => wrong("it has no entries".to_owned()),
     }
-    for (group, entries) in entries.chunks(GROUP).enumerate() {
-        let key = group_key(&first, group);
+    let groups = place.chunk.groups(&first);
+    for Group { name, start, fence, .. } in groups.iter().skip(1) {
+        let is_between = match entries.get(start - 1..=*start) {
+            Some([last, first]) => {
+                last.key.encode()[..] < *fence.bytes() && *fence.bytes() <= first.key.encode()[..]
+            }
+            _ => false,
+        };
+        if !is_between {
+            wrong(format!("the fence of group {name} is not where the group begins"));
+        }
+    }
+    for Group { name, start, len, .. } in groups {
+        let entries = entries.get(start..start + len).unwrap_or_default();
+        let key = group_key(&first, name);
         let row = hex::encode(&key);
-        let what = match view.get(crate::HASHES, &key)? {
+        let what = match view.get(HASHES, &key)? {
             Some(held) if held == group_row(entries) => continue,
             Some(held) => describe(&held, entries),
             None => "it is missing".to_owned(),
@@ -115,13 +128,6 @@ fn faults(
         faults.push(StateError::corrupt(HASHES.name, format!("row {row}: {what}")));
     }
     Ok(faults)
-}
-
-fn difference(made: &Chunk, held: &Chunk) -> &'static str {
-    match made.group_hashes().eq(held.group_hashes()) {
-        true => "it has other fences than its entries make",
-        false => "it has other hashes of groups than its entries make",
-    }
 }
 
 /// Names the first entry that has another hash.

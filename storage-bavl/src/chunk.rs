@@ -1,23 +1,29 @@
-//! A chunk in memory, and its rows: how many entries it has, hashes by groups of 16, and fences.
+//! A chunk in memory, and its rows: the hashes of its parts, and those of its entries by groups.
 //!
 //! Entries themselves are in the flat table, where a chunk is the range from its first key up to that
-//! of the next one. So its rows are named by that key, too: there are no ids.
+//! of the next one. So its rows are named by that key, too.
+//!
+//! *Parts* are 16 positions each, as the hash tree has them; a key that comes or goes shifts all behind
+//! it. *Groups* are what rows hold, between fences that stay where they are: a key that comes or goes
+//! changes the row of its own group alone.
 
 use crate::{ChunkEntries, hash, hash::Batch};
-use alloy_primitives::{B256, Bytes};
+use alloy_primitives::{B256, Bytes, hex};
 use retrie_state::{
     Direction, EncodedKey, KeyRange, NodeRead, StateError, StateKey, Table, flat, wire::WireReader,
 };
 
-/// One row a chunk: first key -> key-height, count, hashes of groups, fences.
+/// One row a chunk: first key -> key-height, count, hashes of parts, groups with their fences.
 pub const CHUNKS: Table = Table::new(0x70, "BavlChunks");
-/// One row a group: first key of the chunk, number of the group -> hashes of its entries.
+/// One row a group: first key of the chunk, name of the group -> hashes of its entries.
 pub const HASHES: Table = Table::new(0x71, "BavlHashes");
 
-/// Entries of a group.
-pub(crate) const GROUP: usize = 16;
-/// Its level in the hash tree of a chunk.
-pub(crate) const GROUP_LEVEL: u32 = 4;
+/// Entries of a part, and of a new group.
+pub(crate) const PART: usize = 16;
+/// Level of a part in the hash tree of a chunk.
+pub(crate) const PART_LEVEL: u32 = 4;
+/// Most entries of a group that has grown.
+pub(crate) const MOST_IN_GROUP: usize = 24;
 
 /// An entry by its hash.
 #[derive(Clone, Copy, Debug)]
@@ -26,103 +32,168 @@ pub(crate) struct Entry {
     pub(crate) hash: B256,
 }
 
+/// A group of a chunk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Group {
+    /// Names its row.
+    pub(crate) name: u16,
+    /// Number of its entries, at least 1.
+    pub(crate) len: usize,
+    /// Position of the first one.
+    pub(crate) start: usize,
+    /// Above all keys of the group before, and not above its own; empty in the first one.
+    pub(crate) fence: Fence,
+}
+
+/// Some bytes, as many as a key has at most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Fence {
+    /// Zeros where not in use.
+    bytes: [u8; StateKey::MAX_ENCODED_LEN],
+    len: u8,
+}
+
+impl Fence {
+    pub(crate) const NONE: Self = Self { bytes: [0; StateKey::MAX_ENCODED_LEN], len: 0 };
+
+    /// The shortest one that parts `last` from `first`, which comes after it.
+    pub(crate) fn between(last: &[u8], first: &[u8]) -> Self {
+        Self::of(&first[..(shared(last, first) + 1).min(first.len())])
+    }
+
+    fn of(own: &[u8]) -> Self {
+        let mut fence = Self::NONE;
+        fence.bytes[..own.len()].copy_from_slice(own);
+        fence.len = own.len() as u8;
+        fence
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.len)]
+    }
+}
+
 /// A chunk of one entry or more: the row but for the key-height, which is a matter of the tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Chunk {
-    /// Count (2), hash of each group (32), fences.
+    /// Count (2), number of groups (2), hash of each part (32), groups.
     body: Bytes,
 }
 
-/// Bytes of the count.
-const COUNT: usize = 2;
+/// Bytes before the hashes.
+const HEAD: usize = 4;
 
 impl Chunk {
     /// Reads a body; `None` if it is none of a chunk that begins with `first`.
     pub(crate) fn decode(first: &StateKey, body: Bytes, most: ChunkEntries) -> Option<Self> {
         let mut reader = WireReader::new(&body);
         let count = usize::from(reader.u16().ok()?);
-        if !(1..=most.most()).contains(&count) {
+        let groups = usize::from(reader.u16().ok()?);
+        if !(1..=most.most()).contains(&count) || !(1..=count).contains(&groups) {
             return None;
         }
-        let groups = count.div_ceil(GROUP);
-        reader.take(groups * 32).ok()?;
-        let mut last = first.encode().to_vec();
-        for _ in 1..groups {
-            let (shared, len) = (usize::from(reader.u8().ok()?), usize::from(reader.u8().ok()?));
-            let fence = [last.get(..shared)?, reader.take(len).ok()?].concat();
-            if fence.len() > StateKey::MAX_ENCODED_LEN {
+        reader.take(count.div_ceil(PART) * 32).ok()?;
+        let (mut fence, mut entries) = (Fence::of(&first.encode()), 0);
+        let mut names = Vec::with_capacity(groups);
+        for group in 0..groups {
+            names.push(reader.u16().ok()?);
+            let len = usize::from(reader.u8().ok()?);
+            if !(1..=MOST_IN_GROUP).contains(&len) {
                 return None;
             }
-            if fence <= last {
-                return None;
+            entries += len;
+            if group > 0 {
+                let shared = usize::from(reader.u8().ok()?);
+                let own = usize::from(reader.u8().ok()?);
+                let next = [fence.bytes().get(..shared)?, reader.take(own).ok()?].concat();
+                if next.len() > StateKey::MAX_ENCODED_LEN || &next[..] <= fence.bytes() {
+                    return None;
+                }
+                fence = Fence::of(&next);
             }
-            last = fence;
         }
         reader.finish().ok()?;
-        Some(Self { body })
+        names.sort_unstable();
+        let is_sound = entries == count && names.windows(2).all(|pair| pair[0] != pair[1]);
+        is_sound.then_some(Self { body })
     }
 
-    /// The chunk of these entries, and the hashes of its groups' entries.
-    fn new(entries: &[Entry], groups: &[B256]) -> Self {
-        let mut body = Vec::with_capacity(COUNT + groups.len() * 40);
-        body.extend((entries.len() as u16).to_be_bytes());
-        body.extend(groups.iter().flatten());
-        let mut last = entries.first().map_or_else(Vec::new, |first| first.key.encode().to_vec());
-        for at in (GROUP..entries.len()).step_by(GROUP) {
-            let fence = fence(&entries[at - 1].key.encode(), &entries[at].key.encode());
-            let shared = shared(&last, &fence);
-            body.extend([shared as u8, (fence.len() - shared) as u8]);
-            body.extend(&fence[shared..]);
-            last = fence;
+    /// The chunk that begins with `first`, of these parts and groups.
+    pub(crate) fn new(first: &EncodedKey, parts: &[B256], groups: &[Group]) -> Self {
+        let count = groups.iter().map(|group| group.len).sum::<usize>();
+        let mut body = Vec::with_capacity(HEAD + parts.len() * 32 + groups.len() * 10);
+        body.extend((count as u16).to_be_bytes());
+        body.extend((groups.len() as u16).to_be_bytes());
+        body.extend(parts.iter().flatten());
+        let mut last: &[u8] = first;
+        for (at, group) in groups.iter().enumerate() {
+            body.extend(group.name.to_be_bytes());
+            body.push(group.len as u8);
+            if at > 0 {
+                let fence = group.fence.bytes();
+                let shared = shared(last, fence);
+                body.extend([shared as u8, (fence.len() - shared) as u8]);
+                body.extend(&fence[shared..]);
+                last = fence;
+            }
         }
         Self { body: body.into() }
     }
 
     /// Number of its entries.
     pub(crate) fn count(&self) -> usize {
-        self.body.first_chunk().map_or(0, |count| usize::from(u16::from_be_bytes(*count)))
+        self.number(0)
     }
 
     /// Number of its groups.
-    pub(crate) fn groups(&self) -> usize {
-        self.count().div_ceil(GROUP)
+    pub(crate) fn group_count(&self) -> usize {
+        self.number(2)
     }
 
-    /// Number of entries of a group.
-    pub(crate) fn group_len(&self, group: usize) -> usize {
-        self.count().saturating_sub(group * GROUP).min(GROUP)
+    fn number(&self, at: usize) -> usize {
+        self.body[at..].first_chunk().map_or(0, |number| usize::from(u16::from_be_bytes(*number)))
     }
 
-    /// Hashes of its groups.
-    pub(crate) fn group_hashes(&self) -> impl ExactSizeIterator<Item = B256> {
-        let hashes = &self.body[COUNT..COUNT + 32 * self.groups()];
+    /// Hashes of its parts.
+    pub(crate) fn parts(&self) -> impl ExactSizeIterator<Item = B256> {
+        let hashes = &self.body[HEAD..self.end_of_parts()];
         hashes.as_chunks::<32>().0.iter().map(B256::from)
     }
 
-    /// The group in which `key` lies, or would; `first` is the first key of the chunk.
-    pub(crate) fn group_of(&self, first: &EncodedKey, key: &EncodedKey) -> usize {
-        let mut fences = &self.body[COUNT + 32 * self.groups()..];
-        let mut fence = [0; StateKey::MAX_ENCODED_LEN];
-        fence[..first.len()].copy_from_slice(first);
-        let mut group = 0;
-        while let Some(([shared, len], rest)) = fences.split_first_chunk() {
-            let (bytes, rest) = rest.split_at(usize::from(*len));
-            let (start, end) = (usize::from(*shared), usize::from(*shared) + bytes.len());
-            fence[start..end].copy_from_slice(bytes);
-            if key[..] < fence[..end] {
-                break;
-            }
-            group += 1;
-            fences = rest;
-        }
-        group
+    fn end_of_parts(&self) -> usize {
+        HEAD + 32 * self.count().div_ceil(PART)
     }
 
-    /// The same with other hashes of some groups.
-    pub(crate) fn with_groups(&self, hashes: impl Iterator<Item = (usize, B256)>) -> Self {
+    /// Its groups, from left to right; `first` is its first key.
+    pub(crate) fn groups(&self, first: &EncodedKey) -> Vec<Group> {
+        let mut rest = &self.body[self.end_of_parts()..];
+        let mut groups = Vec::with_capacity(self.group_count());
+        let (mut start, mut fence) = (0, Fence::of(first));
+        while let Some(([a, b, len], own)) = rest.split_first_chunk() {
+            let (name, len) = (u16::from_be_bytes([*a, *b]), usize::from(*len));
+            rest = own;
+            if start > 0
+                && let Some(([shared, more], own)) = own.split_first_chunk()
+            {
+                let (bytes, own) = own.split_at(usize::from(*more));
+                let kept = usize::from(*shared);
+                fence.bytes[kept..].fill(0);
+                fence.bytes[kept..kept + bytes.len()].copy_from_slice(bytes);
+                fence.len = shared + more;
+                rest = own;
+            }
+            let own = if start > 0 { fence } else { Fence::NONE };
+            groups.push(Group { name, len, start, fence: own });
+            start += len;
+        }
+        groups
+    }
+
+    /// The same with other hashes of some parts.
+    pub(crate) fn with_parts(&self, hashes: impl Iterator<Item = (usize, B256)>) -> Self {
         let mut body = self.body.to_vec();
-        for (group, hash) in hashes {
-            body[COUNT + 32 * group..][..32].copy_from_slice(&hash[..]);
+        for (part, hash) in hashes {
+            body[HEAD + 32 * part..][..32].copy_from_slice(&hash[..]);
         }
         Self { body: body.into() }
     }
@@ -133,27 +204,28 @@ impl Chunk {
     }
 }
 
+/// The place among `groups` of the one in which `key` lies, or would.
+pub(crate) fn group_of(groups: &[Group], key: &EncodedKey) -> usize {
+    let behind = groups.partition_point(|group| group.fence.bytes() <= &key[..]);
+    behind.saturating_sub(1)
+}
+
 fn shared(a: &[u8], b: &[u8]) -> usize {
     a.iter().zip(b).take_while(|(a, b)| a == b).count()
 }
 
-/// The shortest bytes that are above `last` and not above `first`, which comes after it.
-fn fence(last: &[u8], first: &[u8]) -> Vec<u8> {
-    first[..(shared(last, first) + 1).min(first.len())].to_vec()
-}
-
 /// Key of a row in [`HASHES`].
-pub(crate) fn group_key(first: &EncodedKey, group: usize) -> Vec<u8> {
-    let mut key = Vec::with_capacity(first.len() + 1);
+pub(crate) fn group_key(first: &EncodedKey, name: u16) -> Vec<u8> {
+    let mut key = Vec::with_capacity(first.len() + 2);
     key.extend_from_slice(first);
-    key.push(group as u8);
+    key.extend(name.to_be_bytes());
     key
 }
 
 /// What [`group_key`] is the key of.
-pub(crate) fn read_group_key(key: &[u8]) -> Option<(StateKey, usize)> {
-    let (group, first) = key.split_last()?;
-    Some((StateKey::decode(first)?, usize::from(*group)))
+pub(crate) fn read_group_key(key: &[u8]) -> Option<(StateKey, u16)> {
+    let (first, name) = key.split_last_chunk()?;
+    Some((StateKey::decode(first)?, u16::from_be_bytes(*name)))
 }
 
 /// The hashes of one group's entries, from its row.
@@ -166,10 +238,7 @@ pub(crate) fn read_group(
     len: usize,
 ) -> Result<(Bytes, Vec<B256>), StateError> {
     let wrong = |what: String| {
-        StateError::corrupt(
-            HASHES.name,
-            format!("row {}: {what}", alloy_primitives::hex::encode(key)),
-        )
+        StateError::corrupt(HASHES.name, format!("row {}: {what}", hex::encode(key)))
     };
     let row = view.get(HASHES, key)?.ok_or_else(|| wrong("it is missing".into()))?;
     let hashes: Vec<B256> = row.as_chunks::<32>().0.iter().map(B256::from).collect();
@@ -209,33 +278,45 @@ pub(crate) struct Made {
     pub(crate) hash: B256,
 }
 
+/// The groups of a chunk that is made of these entries.
+pub(crate) fn new_groups(entries: &[Entry]) -> Vec<Group> {
+    let group = |(at, own): (usize, &[Entry])| {
+        let start = at * PART;
+        let fence = match (start.checked_sub(1).and_then(|last| entries.get(last)), own.first()) {
+            (Some(last), Some(first)) => Fence::between(&last.key.encode(), &first.key.encode()),
+            _ => Fence::NONE,
+        };
+        Group { name: at as u16, len: own.len(), start, fence }
+    };
+    entries.chunks(PART).enumerate().map(group).collect()
+}
+
 /// Makes chunks of runs of entries, none of which is empty, and hashes them together.
 pub(crate) fn make(runs: &[&[Entry]]) -> Vec<Made> {
     let mut batch = Batch::default();
-    let groups = |run: &&[Entry]| -> Vec<Vec<B256>> {
-        run.chunks(GROUP).map(|group| group.iter().map(|entry| entry.hash).collect()).collect()
+    let parts = |run: &&[Entry]| -> Vec<Vec<B256>> {
+        run.chunks(PART).map(|part| part.iter().map(|entry| entry.hash).collect()).collect()
     };
-    let mut lists: Vec<Vec<B256>> = runs.iter().flat_map(groups).collect();
+    let mut lists: Vec<Vec<B256>> = runs.iter().flat_map(parts).collect();
     batch.fold(&mut lists);
     let mut tops = lists.into_iter().flatten();
-    let chunks: Vec<Chunk> = runs
-        .iter()
-        .map(|run| {
-            let groups: Vec<B256> = tops.by_ref().take(run.len().div_ceil(GROUP)).collect();
-            Chunk::new(run, &groups)
+    let heads = runs.iter().filter_map(|run| Some((run.first()?.key, *run)));
+    let chunks: Vec<(StateKey, Chunk)> = heads
+        .map(|(first, run)| {
+            let parts: Vec<B256> = tops.by_ref().take(run.len().div_ceil(PART)).collect();
+            (first, Chunk::new(&first.encode(), &parts, &new_groups(run)))
         })
         .collect();
-    let hashes = hash_all(&chunks);
-    let firsts = runs.iter().filter_map(|run| run.first());
-    let made = firsts.zip(chunks).zip(hashes);
-    made.map(|((first, chunk), hash)| Made { first: first.key, chunk, hash }).collect()
+    let hashes = hash_all(chunks.iter().map(|(_, chunk)| chunk));
+    let made = chunks.into_iter().zip(hashes);
+    made.map(|((first, chunk), hash)| Made { first, chunk, hash }).collect()
 }
 
 /// The hashes of chunks.
 pub(crate) fn hash_all<'a>(chunks: impl IntoIterator<Item = &'a Chunk> + Clone) -> Vec<B256> {
     let mut batch = Batch::default();
     let mut tops: Vec<Vec<B256>> =
-        chunks.clone().into_iter().map(|chunk| chunk.group_hashes().collect()).collect();
+        chunks.clone().into_iter().map(|chunk| chunk.parts().collect()).collect();
     batch.fold(&mut tops);
     for (chunk, top) in chunks.into_iter().zip(tops.iter().flatten()) {
         batch.chunk(chunk.count() as u32, top);
@@ -248,7 +329,7 @@ pub(crate) fn group_row(entries: &[Entry]) -> Bytes {
     entries.iter().flat_map(|entry| entry.hash).collect()
 }
 
-/// The levels of a group's hash tree, or of that over the groups of a chunk, from `nodes` up.
+/// The levels of a part's hash tree, or of that over the parts of a chunk, from `nodes` up.
 pub(crate) fn levels(nodes: Vec<B256>) -> Vec<Vec<B256>> {
     let mut levels = vec![nodes];
     while let Some(below) = levels.last().filter(|level| level.len() > 1) {
@@ -283,7 +364,11 @@ mod tests {
                 StateKey::Account(Address::from_word(U256::from(n * 999).into()))
             });
             let Made { first, chunk, hash } = made(&entries);
-            assert_eq!((chunk.count(), chunk.groups()), (count, count.div_ceil(16)));
+            assert_eq!((chunk.count(), chunk.group_count()), (count, count.div_ceil(16)));
+            let groups = new_groups(&entries);
+            assert_eq!(chunk.groups(&first.encode()), groups);
+            let parts: Vec<_> = chunk.parts().collect();
+            assert_eq!(Chunk::new(&first.encode(), &parts, &groups), chunk);
             let body = chunk.body.clone();
             assert_eq!(Chunk::decode(&first, body.clone(), most).as_ref(), Some(&chunk));
             assert_eq!(hash_all([&chunk]), [hash]);
@@ -297,7 +382,7 @@ mod tests {
             let fewer = ChunkEntries::new(99).unwrap();
             assert_eq!(Chunk::decode(&first, body, fewer).is_none(), count > 99);
         }
-        let none = Chunk { body: vec![0, 0].into() };
+        let none = Chunk { body: vec![0, 0, 0, 0].into() };
         assert_eq!(Chunk::decode(&StateKey::Account(Address::ZERO), none.body, most), None);
     }
 
@@ -310,17 +395,17 @@ mod tests {
         };
         let entries = entries(90, key);
         let Made { first, chunk, .. } = made(&entries);
-        let first = first.encode();
+        let groups = chunk.groups(&first.encode());
         for (at, entry) in entries.iter().enumerate() {
-            assert_eq!(chunk.group_of(&first, &entry.key.encode()), at / GROUP, "{at}");
+            assert_eq!(group_of(&groups, &entry.key.encode()), at / PART, "{at}");
         }
         // Beside its keys, too, a key lies in a group with one of its neighbours.
         for n in 20..49 {
             let between = StateKey::Slot(Address::ZERO, U256::from(n * 2 + 1).into()).encode();
-            let group = chunk.group_of(&first, &between);
+            let group = group_of(&groups, &between);
             assert!([n / 16, (n + 1) / 16].contains(&(group as u64)), "{n}");
         }
         let low = StateKey::Account(Address::ZERO).encode();
-        assert_eq!(chunk.group_of(&first, &low), 0);
+        assert_eq!(group_of(&groups, &low), 0);
     }
 }

@@ -8,9 +8,10 @@
 //! * **Chunk**: a run of entries in key order, at most M of them (256, or as `--bavl.chunk-entries`
 //!   says), and at least half as many unless it is the only one. A leaf of the tree.
 //! * **Position** of an entry: its place in its chunk, from 0 on.
-//! * **Group**: 16 entries of a chunk, from a position that is a multiple of 16 on. One row of hashes.
-//! * **Fence**: the shortest bytes that are above the last key of a group and not above the first of
-//!   the next one.
+//! * **Part** of a chunk: 16 positions, from a multiple of 16 on. A node of its hash tree.
+//! * **Group**: 16 neighbouring entries of a chunk, or up to 24: one row of hashes. It keeps its entries
+//!   when positions shift.
+//! * **Fence**: bytes that are above the last key of a group and not above the first of the next one.
 //! * **Separator** of an inner node: the smallest key on its right. It is never stored.
 //! * **Key-height** of a chunk: height of the inner node whose separator is its first key; 0 of the
 //!   first chunk. All key-heights in a row tell the shape of the tree (section IV.D).
@@ -20,9 +21,10 @@
 //! ```text
 //!  delta -> Flat: the entries. A chunk is a range of it; there is no second copy
 //!    '-> chunks it falls into
-//!          | same keys ------> the groups that changed: hashed, written
-//!          | keys came or went: the chunk is read from Flat; too large or too small, it is put
-//!          |                    together with a neighbour and cut anew
+//!          | it stays in its place ---> groups that changed are written, the parts hashed in which
+//!          |                            something changed or shifted
+//!          | too large, too small, .. > it is read from Flat, put together with a neighbour and
+//!          |                            cut anew
 //!          '-> chunks, old for new -> AVL tree (in memory): rotations -> hashes -> root
 //! ```
 //!
@@ -39,10 +41,10 @@
 //! | `read`, `verify` | bytes of proofs, and checking them: pure, `no_std` |
 //! | `params` | how many entries a chunk holds |
 //! | `fill` | how a run of entries is cut into chunks |
-//! | `chunk` | a chunk in memory and its rows: groups, fences |
+//! | `chunk` | a chunk in memory and its rows: parts, groups, fences |
 //! | `tree` | the AVL tree, shared between blocks |
 //! | `state` | the structure of one block's state, rebuilt from rows |
-//! | `touch`, `regroup`, `apply` | a block: what changes in place, what is cut anew, the tree |
+//! | `touch`, `regroup`, `apply` | a block: what stays in its place, what is cut anew, the tree |
 //! | `load`, `prove`, `check` | whole states, proofs, `db verify` |
 //! | `backend`, `descriptor` | the contract |
 

@@ -3,7 +3,7 @@
 
 use crate::{
     ChunkEntries,
-    chunk::{CHUNKS, Entry, GROUP, HASHES, Made, group_key, group_row, make},
+    chunk::{CHUNKS, Entry, HASHES, Made, PART, group_key, group_row, make},
     hash::Batch,
     state::root,
     tree::{Node, Tree, halve},
@@ -77,8 +77,8 @@ impl Loader<'_> {
         let made: Vec<Vec<Made>> = chunks.par_chunks(EACH).map(make).collect();
         for (Made { first, chunk, hash }, entries) in made.into_iter().flatten().zip(&chunks) {
             let encoded = first.encode();
-            for (number, group) in entries.chunks(GROUP).enumerate() {
-                self.sink.put(HASHES, &group_key(&encoded, number), &group_row(group))?;
+            for (name, group) in (0u16..).zip(entries.chunks(PART)) {
+                self.sink.put(HASHES, &group_key(&encoded, name), &group_row(group))?;
             }
             let node = Node::chunk(first, chunk, hash);
             self.chunks.push(node);

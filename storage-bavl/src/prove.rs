@@ -2,7 +2,7 @@
 
 use crate::{
     ChunkEntries,
-    chunk::{CHUNKS, Chunk, GROUP, GROUP_LEVEL, group_key, levels, read_group},
+    chunk::{CHUNKS, Chunk, Group, PART, PART_LEVEL, group_key, group_of, levels, read_group},
     hash,
     read::{CHUNK, HIDDEN, INNER},
     tree::{Kind, Node, Place, Tree},
@@ -13,7 +13,7 @@ use retrie_state::{
     Direction, KeyRange, NodeRead, StateError, StateKey, Value, flat, wire::put_varint,
 };
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, btree_map::Entry},
     ops::Bound,
 };
 
@@ -141,6 +141,7 @@ impl<'a> Proof<'a> {
             self.out.extend_from_slice(value);
             next = position + 1;
             positions.insert(position);
+            within.read_part(position / PART)?;
         }
         let top = hash::levels(chunk.count());
         within.hashes(top, 0, &positions, &mut self.out);
@@ -153,36 +154,63 @@ struct Within<'a> {
     view: &'a dyn NodeRead,
     first: &'a StateKey,
     chunk: &'a Chunk,
-    /// Levels within groups that were read, from entries up.
-    groups: BTreeMap<usize, Vec<Vec<B256>>>,
-    /// Levels above groups, from groups up.
+    groups: Vec<Group>,
+    /// Hashes of entries, by place of their group.
+    known: BTreeMap<usize, Vec<B256>>,
+    /// Levels within parts, from entries up.
+    parts: BTreeMap<usize, Vec<Vec<B256>>>,
+    /// Levels above parts, from parts up.
     upper: Vec<Vec<B256>>,
 }
 
 impl<'a> Within<'a> {
     fn new(view: &'a dyn NodeRead, first: &'a StateKey, chunk: &'a Chunk) -> Self {
-        let upper = levels(chunk.group_hashes().collect());
-        Self { view, first, chunk, groups: BTreeMap::new(), upper }
+        let (known, parts) = (BTreeMap::new(), BTreeMap::new());
+        let groups = chunk.groups(&first.encode());
+        let upper = levels(chunk.parts().collect());
+        Self { view, first, chunk, groups, known, parts, upper }
+    }
+
+    /// The hashes of a group's entries.
+    fn group(&mut self, at: usize) -> Result<&[B256], StateError> {
+        Ok(match self.known.entry(at) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(place) => {
+                let Group { name, len, .. } = self.groups[at];
+                place.insert(read_group(self.view, &group_key(&self.first.encode(), name), len)?.1)
+            }
+        })
     }
 
     /// Where an entry is.
     fn position(&mut self, key: &StateKey, value: &Value) -> Result<usize, StateError> {
-        let (first, encoded) = (self.first.encode(), key.encode());
-        let number = self.chunk.group_of(&first, &encoded);
-        let group = match self.groups.entry(number) {
-            std::collections::btree_map::Entry::Occupied(group) => group.into_mut(),
-            std::collections::btree_map::Entry::Vacant(place) => {
-                let row_key = group_key(&first, number);
-                let len = self.chunk.group_len(number);
-                place.insert(levels(read_group(self.view, &row_key, len)?.1))
-            }
-        };
+        let encoded = key.encode();
+        let at = group_of(&self.groups, &encoded);
         let hash = hash::entry(&encoded, value);
-        let at = group.first().and_then(|entries| entries.iter().position(|own| *own == hash));
-        at.map(|at| number * GROUP + at).ok_or_else(|| {
-            let what = format!("group {number} of the chunk from {} on lacks {key}", self.first);
+        let place = self.group(at)?.iter().position(|own| *own == hash);
+        let Group { name, start, .. } = self.groups[at];
+        place.map(|place| start + place).ok_or_else(|| {
+            let what = format!("group {name} of the chunk from {} on lacks {key}", self.first);
             StateError::corrupt(crate::HASHES.name, what)
         })
+    }
+
+    /// Hashes a part, of which some entries are shown and others are not.
+    fn read_part(&mut self, part: usize) -> Result<(), StateError> {
+        if self.parts.contains_key(&part) {
+            return Ok(());
+        }
+        let (start, end) = (part * PART, (part + 1) * PART);
+        let mut hashes = Vec::with_capacity(PART);
+        for at in 0..self.groups.len() {
+            let group = self.groups[at];
+            if group.start < end && start < group.start + group.len {
+                let own = start.saturating_sub(group.start)..(end - group.start).min(group.len);
+                hashes.extend_from_slice(&self.group(at)?[own]);
+            }
+        }
+        self.parts.insert(part, levels(hashes));
+        Ok(())
     }
 
     /// Appends the hashes of nodes, at or below node `index` of `level`, that no shown entry is below.
@@ -199,12 +227,12 @@ impl<'a> Within<'a> {
     }
 
     fn hash(&self, level: u32, index: usize) -> Option<B256> {
-        if let Some(above) = level.checked_sub(GROUP_LEVEL) {
+        if let Some(above) = level.checked_sub(PART_LEVEL) {
             return self.upper.get(above as usize)?.get(index).copied();
         }
-        // Below groups only beside what is shown. A short last group has fewer levels.
-        let (group, within) = (index >> (GROUP_LEVEL - level), index % (GROUP >> level));
-        let levels = self.groups.get(&group)?;
+        // Below parts only beside what is shown. A short last part has fewer levels.
+        let (part, within) = (index >> (PART_LEVEL - level), index % (PART >> level));
+        let levels = self.parts.get(&part)?;
         levels.get(level as usize).or_else(|| levels.last())?.get(within).copied()
     }
 }

@@ -1,4 +1,4 @@
-//! Chunks whose keys came or went: what they are cut into, with which neighbours.
+//! Chunks that do not stay in their places: what they are cut into, with which neighbours.
 //!
 //! Chunks that a block touches are taken in key order. One that has too many entries or too few is put
 //! together with its left neighbour, as that is by then; the first of all, which has none, with its right
@@ -16,7 +16,7 @@ use retrie_state::{NodeRead, StateError, StateKey};
 /// What a chunk has become.
 #[derive(Debug)]
 pub(crate) enum Content<'a> {
-    /// The same keys.
+    /// It stays in its place.
     Same(Place<'a>, Updated),
     /// Other ones, perhaps too many, too few, or none.
     Run(Vec<Entry>),

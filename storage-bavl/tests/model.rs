@@ -7,7 +7,10 @@ use common::{Model, Store, Tree, View, bavl, chunk_hash, delta, hash, key, rando
 use rand::{Rng, SeedableRng, rngs::StdRng, seq::IteratorRandom};
 use retrie_state::{Backend, StateKey, Value, flat};
 use retrie_storage_bavl::{CHUNKS, HASHES, verify};
-use std::collections::BTreeSet;
+use std::{
+    collections::BTreeSet,
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
+};
 
 fn same(store: &Store, model: &Model, random: &mut StdRng) {
     assert_eq!(store.root, model.root());
@@ -206,6 +209,48 @@ fn a_changed_value_writes_its_group_and_its_chunk() {
 }
 
 #[test]
+fn a_key_that_comes_or_goes_writes_its_group_and_its_chunk() {
+    let mut random = StdRng::seed_from_u64(10);
+    let random = &mut random;
+    let slot = |n: u64| StateKey::Slot(Address::ZERO, U256::from(n).into());
+    let mut store = Store::new(256);
+    let mut values: common::Values = (0..3000).map(|n| (slot(n * 100), value(random))).collect();
+    let all: Vec<_> = values.iter().map(|(key, value)| (*key, Some(value.clone()))).collect();
+    store.apply(&delta(&Default::default(), all)).unwrap();
+    let (mut splits, mut gets, mut scans) = (0, 0, 0);
+    for n in 0..400 {
+        let key = match n % 4 {
+            0 => *values.keys().choose(random).unwrap(),
+            _ => slot(150_000 + random.random_range(0..40) * 100 + random.random_range(1..100)),
+        };
+        let next = (n % 4 > 0 && !values.contains_key(&key)).then(|| value(random));
+        let changed = delta(&values, [(key, next.clone())]);
+        let counts = |store: &Store| {
+            let count = |all: &[AtomicU64; 3]| all.iter().map(|n| n.load(Relaxed)).sum::<u64>();
+            (store.view.writes, count(&store.view.gets), count(&store.view.scans))
+        };
+        let before = counts(&store);
+        store.apply(&changed).unwrap();
+        let after = counts(&store);
+        let written = |table: usize| after.0[table] - before.0[table];
+        match (written(1), written(2)) {
+            (1, 1) => (gets, scans) = (gets + after.1 - before.1, scans + after.2 - before.2),
+            (0, 0) if changed.is_empty() => {}
+            // A group in two, or a chunk that is cut or made anew.
+            (_, groups) => splits += groups.min(1),
+        }
+        match next {
+            Some(value) => drop(values.insert(key, value)),
+            None => drop(values.remove(&key)),
+        }
+        assert_eq!(store.faults(), [""; 0]);
+    }
+    assert!((10..80).contains(&splits), "{splits}");
+    // Of the chunk's groups those behind the key.
+    assert!(gets < 400 * 17 && scans <= 400, "{gets}, {scans}");
+}
+
+#[test]
 fn trees_with_other_chunks_never_share_a_root() {
     let sizes = [4, 5, 16, 256, 4096];
     let roots = |keys: u64| -> BTreeSet<B256> {
@@ -241,7 +286,7 @@ fn a_value_that_is_not_the_one_before_is_refused() {
     store.view.lenient = true;
     let error = store.apply(&delta(&Default::default(), [(key(7), Some(vec![1].into()))]));
     let error = error.unwrap_err().to_string();
-    assert!(error.contains(CHUNKS.name) && error.contains("had"), "{error}");
+    assert!(error.contains(HASHES.name) && error.contains("entries"), "{error}");
 }
 
 /// The roots of the empty state, of one entry and of three, byte for byte as the format page has them.
@@ -256,7 +301,7 @@ fn small_roots_and_rows_are_those_of_the_format() {
     assert_eq!(store.root, root(256, hash(&[&[2, 0, 0, 0, 1], &entry(a, &[7, 8])[..]])));
     assert_eq!(
         store.view.tables[&CHUNKS][&a.encode().to_vec()],
-        [&[0, 0, 1][..], &entry(a, &[7, 8])[..]].concat()
+        [&[0, 0, 1, 0, 1][..], &entry(a, &[7, 8])[..], &[0, 0, 1]].concat()
     );
 
     let more = [(b, Some(vec![9].into())), (c, Some(vec![].into()))];
@@ -266,7 +311,7 @@ fn small_roots_and_rows_are_those_of_the_format() {
     let pair = hash(&[&[1], &one[..], &two[..]]);
     let top = hash(&[&[1], &pair[..], &three[..]]);
     assert_eq!(store.root, root(256, hash(&[&[2, 0, 0, 0, 3], &top[..]])));
-    let row_key = [&a.encode()[..], &[0]].concat();
+    let row_key = [&a.encode()[..], &[0, 0]].concat();
     assert_eq!(store.view.tables[&HASHES][&row_key], [one, two, three].concat());
     assert_eq!(store.view.tables[&HASHES].len(), 1);
     assert_eq!(store.view.tables[&flat::TABLE].len(), 3);
@@ -292,7 +337,7 @@ fn rows_of_two_chunks_are_those_of_the_format() {
         let (own, fence) = (slot(first).encode(), slot(first + 16).encode());
         let shared = own.iter().zip(&fence[..]).take_while(|(a, b)| a == b).count();
         let fence = [&[shared as u8, (52 - shared) as u8], &fence[shared..52]].concat();
-        [&[key_height, 0, 18], &groups[..], &fence].concat()
+        [&[key_height, 0, 18, 0, 2], &groups[..], &[0, 0, 16], &[0, 1, 2], &fence].concat()
     };
     let rows = &store.view.tables[&CHUNKS];
     assert_eq!(rows[&slot(1).encode().to_vec()], row(0, &left, 1));

@@ -150,7 +150,7 @@ type Entries = Vec<(StateKey, Value)>;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Tree {
     Chunk(Entries),
-    Inner(Box<Tree>, Box<Tree>),
+    Inner(Box<Self>, Box<Self>),
 }
 
 use Tree::{Chunk, Inner};
@@ -440,7 +440,7 @@ pub struct Parts {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Part {
     Hidden(B256),
-    Inner(Box<Part>, Box<Part>),
+    Inner(Box<Self>, Box<Self>),
     Chunk { count: u64, entries: Vec<(u64, Vec<u8>, Vec<u8>)>, hashes: Vec<B256> },
 }
 

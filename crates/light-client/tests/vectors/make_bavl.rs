@@ -136,7 +136,7 @@ fn forged_parts(make: &mut Maker, of: &str, proof: &[u8]) {
     );
     let high: Vec<u8> = vec![1; 65];
     make.forged_bytes(of, "a tree too high", Some("malformed"), (1, 0, high.into()));
-    let beside = [vec![1], hidden.clone()].concat();
+    let beside = [vec![1], hidden].concat();
     make.forged_bytes(of, "a node more above", Some("root"), (1, 0, beside.into()));
     let twice = [&[1], &proof[1..]].concat();
     make.forged_bytes(of, "all of it twice", Some("malformed"), (1, 0, twice.into()));
