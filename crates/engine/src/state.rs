@@ -168,7 +168,8 @@ impl View {
         }
         let why = match why {
             _ if !is_canonical => StateError::UnknownBlock { hash: *hash },
-            Some(StateError::UnknownBlock { .. }) if need == Need::Entries => {
+            // The block is known: what is not is a way to its state.
+            Some(StateError::UnknownBlock { .. }) if need != Need::Values => {
                 store.beyond_retention(number)
             }
             Some(why) => why,
