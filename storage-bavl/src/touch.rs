@@ -358,6 +358,10 @@ impl Changing<'_> {
             Some(next) => Some(next.fence.bytes()),
             None => next.as_deref(),
         };
+        // A fence that was damaged may lie beyond the chunk.
+        if end.is_some_and(|end| end <= start) {
+            return Ok(Vec::new());
+        }
         let rows = view.scan(flat::TABLE, KeyRange { start, end }, Direction::Forward)?;
         rows.map(|row| row.map(|(key, _)| key)).collect()
     }

@@ -170,6 +170,30 @@ fn key_heights_of_no_avl_tree_are_refused_by_name() {
     }
 }
 
+/// A chunk whose last fence lies behind its last key, and behind the chunk.
+#[test]
+fn a_fence_beyond_its_chunk_is_named_and_nothing_panics() {
+    let (mut store, model) = scene(40);
+    let rows: Vec<_> = store.view.tables[&CHUNKS].clone().into_iter().collect();
+    let mut tried = 0;
+    for (first, row) in rows {
+        let groups = u16::from_be_bytes([row[3], row[4]]);
+        let parts = usize::from(u16::from_be_bytes([row[1], row[2]])).div_ceil(16);
+        if groups != 2 {
+            continue;
+        }
+        tried += 1;
+        // Head, parts, first group; then name, length, and nothing shared: one byte.
+        let second = 5 + 32 * parts + 3;
+        let damaged = [&row[..second + 3], &[0, 1, 0xff]].concat();
+        set(&mut store, CHUNKS, &first, Some(damaged.into()));
+        let faults = found(&store, &model);
+        assert!(faults.iter().any(|fault| fault.contains("fence")), "{faults:?}");
+        set(&mut store, CHUNKS, &first, Some(row));
+    }
+    assert!(tried > 0);
+}
+
 #[test]
 fn another_shape_of_the_same_chunks_is_another_root() {
     let (mut store, model) = scene(5);
