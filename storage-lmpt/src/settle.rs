@@ -19,8 +19,10 @@ use alloy_primitives::Bytes;
 use retrie_state::{Direction, KeyRange, NodeWrite, Row, StateError, Table};
 use std::collections::{BTreeMap, btree_map::Entry};
 
-/// What it costs to remove a row of a layer, which is a page, in rows of the usual size.
-const LAYER_ROW: usize = 4;
+/// What removing a row takes of a budget: rows of layers may be as large as a page.
+fn cost(row: &Bytes) -> usize {
+    1 + row.len() / 1024
+}
 
 /// Writes some `budget` of rows; see [`Backend::settle`](retrie_state::Backend::settle).
 pub(crate) fn settle(
@@ -73,7 +75,8 @@ fn clean_up(
         let Some((generation, _)) = next.filter(|(_, block)| *block <= first_retained) else {
             return Ok(());
         };
-        let rows = some_rows(view, LAYERS, generation, &hints.layers, 1 + left / LAYER_ROW)?;
+        let rows = some_rows(view, LAYERS, generation, &hints.layers, left)?;
+        // What a list names costs far more than the list.
         let lists = some_rows(view, LISTS, generation, &hints.lists, 1 + left / 1024)?;
         if is_first {
             is_first = false;
@@ -82,8 +85,8 @@ fn clean_up(
             first(&rows).into_iter().for_each(|key| hints.layers = key);
             first(&lists).into_iter().for_each(|key| hints.lists = key);
         }
-        left = left.saturating_sub(rows.len() * LAYER_ROW);
-        for (key, _) in &rows {
+        for (key, row) in &rows {
+            left = left.saturating_sub(cost(row));
             view.delete(LAYERS, key)?;
         }
         for (key, list) in &lists {
@@ -102,7 +105,7 @@ fn clean_up(
     Ok(())
 }
 
-/// Some rows of `generation`, none before `from`.
+/// Some rows of `generation`, none before `from`, that cost about `most`.
 fn some_rows(
     view: &dyn NodeWrite,
     table: Table,
@@ -116,7 +119,13 @@ fn some_rows(
         return Ok(Vec::new());
     }
     let rows = view.scan(table, KeyRange::new(start, &end), Direction::Forward)?;
-    rows.take(most).collect()
+    let mut taken = 0;
+    rows.take_while(|row| {
+        let is_within = taken < most;
+        taken += row.as_ref().map_or(0, |(_, row)| cost(row));
+        is_within
+    })
+    .collect()
 }
 
 /// Removes the rows that a list names; returns how many writes that took.
