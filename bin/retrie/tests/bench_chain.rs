@@ -160,7 +160,7 @@ fn bad_flags_are_one_line_errors() {
         ("kvstore --zipf 1.5", "Zipf"),
         ("transfers --memory-limit 16MB --backends raw", "a memory limit of 16 MiB is too small"),
         (
-            "erc20 --memory-limit 512MB --cache-mb 1024 --backends raw",
+            "transfers --memory-limit 512MB --cache-mb 1024 --backends raw",
             "smallest sensible limit is 1",
         ),
     ] {

@@ -278,16 +278,16 @@ fn real_blocks_verify_and_come_back_after_unwinding() {
             let stop = AtomicBool::new(false);
             import_into(&chain, sources, 0..=to, options, &stop, &mut |_| {}).unwrap();
         };
-        import(2000);
+        import(1000);
         assert_eq!(check(&node).findings, Vec::<String>::new(), "{setup:?}, not folded");
         let (before, tip) = (logical(&node), node.tip());
-        assert_eq!(node.open().unwind(1936, &mut |_| {}).unwrap(), 64);
+        assert_eq!(node.open().unwind(936, &mut |_| {}).unwrap(), 64);
         assert_eq!(check(&node).findings, Vec::<String>::new(), "{setup:?}, unwound");
-        import(2000);
+        import(1000);
         assert_eq!((logical(&node), node.tip()), (before, tip), "{setup:?}");
         let report = check(&node);
         assert_eq!(report.findings, Vec::<String>::new(), "{setup:?}, folded");
-        assert_eq!(report.blocks, 2001);
+        assert_eq!(report.blocks, 1001);
         // A byte of the state, deep inside.
         let (table, rows) = largest_of_state(&node);
         flip(&node, &table, rows / 3, Part::Value, 6);
