@@ -3,13 +3,15 @@
 use crate::{
     CHUNKS, ChunkEntries, HASHES, State, apply, check,
     descriptor::{NAME, VERSION},
-    hash, load, prove,
+    hash,
+    load::{self, Cut},
+    prove,
     state::root,
     verify,
 };
 use alloy_primitives::{B256, Bytes};
 use retrie_state::{
-    Applied, ApplyContext, Backend, BackendStats, BulkSink, Capabilities, HashId, Identity,
+    Applied, ApplyContext, Backend, BackendStats, BulkSink, Capabilities, Chunks, HashId, Identity,
     NodeRead, NodeWrite, ProofError, StateDelta, StateError, StateKey, Table, Value, flat,
 };
 use std::path::Path;
@@ -135,7 +137,7 @@ impl Backend for Bavl {
         entries: &mut dyn Iterator<Item = Result<(StateKey, Value), StateError>>,
         sink: &mut dyn BulkSink,
     ) -> Result<B256, StateError> {
-        load::load(self.most, entries, sink)
+        load::load(self.most, Cut::Even, entries, sink)
     }
 
     fn prove(
@@ -172,5 +174,9 @@ impl Backend for Bavl {
         report: &mut dyn FnMut(StateError),
     ) -> Result<(), StateError> {
         check::check(self.most, view, root, report)
+    }
+
+    fn chunks(&self) -> Option<&dyn Chunks<State>> {
+        Some(self)
     }
 }

@@ -46,6 +46,7 @@
 //! | `state` | the structure of one block's state, rebuilt from rows |
 //! | `touch`, `regroup`, `apply` | a block: what stays in its place, what is cut anew, the tree |
 //! | `load`, `prove`, `check` | whole states, proofs, `db verify` |
+//! | `sync` | the tree handed out chunk by chunk, and put together again |
 //! | `backend`, `descriptor` | the contract |
 
 #![cfg_attr(not(feature = "std"), no_std)]
@@ -81,6 +82,8 @@ mod prove;
 mod regroup;
 #[cfg(feature = "std")]
 mod state;
+#[cfg(feature = "std")]
+mod sync;
 #[cfg(feature = "std")]
 mod touch;
 #[cfg(feature = "std")]

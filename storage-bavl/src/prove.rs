@@ -56,12 +56,19 @@ pub(crate) fn prove_chunk(
         proof.out.extend([CHUNK, 0, 0]);
         return Ok((proof.out, None));
     };
-    let (start, end) = (node.first.encode(), next.as_ref().map(StateKey::encode));
-    let range = KeyRange { start: &start, end: end.as_deref() };
-    let entries = view.scan(flat::TABLE, range, Direction::Forward)?;
-    let entries = entries.map(|row| entry(row?)).collect::<Result<Vec<_>, StateError>>()?;
-    proof.node(top, &entries)?;
+    proof.node(top, &entries(view, &node.first, next.as_ref())?)?;
     Ok((proof.out, next))
+}
+
+/// The entries from `first` on, up to `next`.
+pub(crate) fn entries(
+    view: &dyn NodeRead,
+    first: &StateKey,
+    next: Option<&StateKey>,
+) -> Result<Vec<(StateKey, Value)>, StateError> {
+    let (start, end) = (first.encode(), next.map(StateKey::encode));
+    let range = KeyRange { start: &start, end: end.as_deref() };
+    view.scan(flat::TABLE, range, Direction::Forward)?.map(|row| entry(row?)).collect()
 }
 
 fn entry((key, value): (alloy_primitives::Bytes, Value)) -> Result<(StateKey, Value), StateError> {

@@ -140,7 +140,7 @@ impl Walk<'_> {
             let position = gap.checked_add(next).filter(|at| *at < u64::from(count));
             let position = position.ok_or_else(|| malformed("position beyond the chunk"))?;
             next = position + 1;
-            let key = self.key()?;
+            let key = StateKey::read(&mut self.reader).ok_or_else(|| malformed("key"))?;
             let len = usize::try_from(self.reader.varint()?).ok();
             let len = len.ok_or_else(|| malformed("length of a value"))?;
             let value = Value::copy_from_slice(self.reader.take(len)?);
@@ -149,15 +149,6 @@ impl Walk<'_> {
         let mut entries = entries.into_iter().peekable();
         let top = self.within(hash::levels(count as usize), 0, count as usize, &mut entries)?;
         Ok(hash::chunk(count, &top))
-    }
-
-    fn key(&mut self) -> Result<StateKey, ProofError> {
-        let len = match self.reader.rest().first() {
-            Some(0) => 21,
-            Some(1) => 53,
-            _ => return Err(malformed("tag of a key")),
-        };
-        StateKey::decode(self.reader.take(len)?).ok_or_else(|| malformed("key"))
     }
 
     /// Node `index` of `level` in the hash tree of a chunk of `count` entries, of which these are shown.

@@ -3,8 +3,8 @@
 use crate::{
     TrieHash,
     ethereum::{
-        self, Layout, Touched, Upper, by_account, decode_account, merge_nodes, refuse_orphan,
-        slot_items,
+        self, Layout, Touched, Upper, by_account, chunks, decode_account, merge_nodes,
+        refuse_orphan, slot_items,
     },
     leaf,
     trie::{self, Item, Place, RowChange, RowRecorder, Rows, Trie, Unkept},
@@ -16,9 +16,9 @@ use alloy_trie::EMPTY_ROOT_HASH;
 use rayon::prelude::*;
 use retrie_state::{
     AccountNodes, AccountProofs, Applied, ApplyContext, Backend, BackendStats, BulkSink,
-    Capabilities, Direction, HashId, Identity, KeyRange, NodeRead, NodeWrite, PartialState,
-    PartialTree, ProofError, StateDelta, StateError, StateKey, Table, Value, compare_rows, flat,
-    prefix_end,
+    Capabilities, ChunkId, ChunkServer, Chunks, Direction, HashId, Identity, KeyRange, NodeRead,
+    NodeWrite, Opened, PartialState, PartialTree, ProofError, StateDelta, StateError, StateKey,
+    Table, Value, compare_rows, flat, prefix_end,
 };
 use std::{collections::BTreeMap, path::Path, sync::Arc};
 
@@ -341,6 +341,10 @@ impl Backend for Mpt {
         Some(self)
     }
 
+    fn chunks(&self) -> Option<&dyn Chunks<MptCache>> {
+        Some(self)
+    }
+
     fn partial_state(&self) -> Option<&dyn PartialState> {
         Some(self)
     }
@@ -374,5 +378,40 @@ impl PartialState for Mpt {
         nodes: &[Bytes],
     ) -> Result<Arc<dyn PartialTree>, StateError> {
         Ok(Arc::new(crate::witness::PartialMpt::open(root, WitnessNodes::new(nodes))))
+    }
+}
+
+impl Chunks<MptCache> for Mpt {
+    fn serve(
+        &self,
+        view: Arc<dyn NodeRead>,
+        cache: Arc<MptCache>,
+    ) -> Result<Box<dyn ChunkServer>, StateError> {
+        chunks::server(TrieHash::Keccak256, view, move |view, keys, id| {
+            chunks::answer(&Tries { view, cache: &cache }, keys, view, id)
+        })
+    }
+
+    fn whole(&self, root: B256) -> Option<ChunkId> {
+        chunks::whole(TrieHash::Keccak256, root)
+    }
+
+    fn open(&self, id: &ChunkId, answer: &[u8]) -> Result<Opened, ProofError> {
+        chunks::open(TrieHash::Keccak256, id, answer)
+    }
+
+    /// The root follows from the entries, however they came.
+    fn loads_by_parts(&self) -> bool {
+        false
+    }
+
+    fn load(
+        &self,
+        number: u64,
+        _: &[(ChunkId, u64)],
+        entries: &mut dyn Iterator<Item = Result<(StateKey, Value), StateError>>,
+        sink: &mut dyn BulkSink,
+    ) -> Result<B256, StateError> {
+        self.bulk_load(number, entries, sink)
     }
 }

@@ -60,9 +60,10 @@ mod store;
 pub use crate::{
     backend::{
         AccountNodes, AccountProofs, AnyBackend, AnyCache, Applied, ApplyContext, Backend,
-        BackendStats, BulkSink, Capabilities, Direction, History, Job, JobContext, JobHandle,
-        JobOutput, Jobs, KeyRange, NodeRead, NodeWrite, PartialState, PartialTree, ProofShards,
-        Provenance, Row, Rows, Table, compare_rows, flat, prefix_end,
+        BackendStats, BulkSink, Capabilities, ChunkId, ChunkServer, Chunks, Direction, History,
+        Job, JobContext, JobHandle, JobOutput, Jobs, KeyRange, NodeRead, NodeWrite, Opened,
+        PartialState, PartialTree, ProofShards, Provenance, Row, Rows, Table, compare_rows, flat,
+        prefix_end,
     },
     durable::{
         Counters, Counts, EntrySorter, FlatHistory, KvRead, KvStore, KvTxn, KvWrite, MemoryStore,

@@ -8,10 +8,12 @@
 //! | [`load`], [`Layout`] | a whole state at once |
 //! | [`Tries`] | the tries of one state, for what follows |
 //! | [`prove`], [`account_proof`] | proof bytes, proofs of EIP-1186 |
+//! | [`chunks`] | a whole state in parts that prove themselves |
 //! | [`Upper`] | what of them stays in memory |
 //! | [`merge_nodes`] | what a removal needs beyond the proofs of what is removed |
 
 mod bulk;
+pub mod chunks;
 mod merge;
 mod proof;
 mod touched;

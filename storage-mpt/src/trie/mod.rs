@@ -39,7 +39,7 @@ use alloy_primitives::{B256, Bytes};
 use alloy_trie::{Nibbles, nodes::RlpNode};
 use retrie_state::StateError;
 use std::sync::Arc;
-use update::{Insert, Outcome, Placed, Update};
+use update::{Entry, Insert, Outcome, Placed, Update};
 
 /// One change of a batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -300,6 +300,11 @@ impl<S: Stamp> Part<S> {
         let part = Placed::taken_from(slot, update.build(slot, &inserts));
         update.finish_into(recorder);
         Some(Self(part))
+    }
+
+    /// Reference of its topmost node, if it hangs at `slot`.
+    pub(crate) fn reference(&self, slot: &Nibbles, encoder: &mut Encoder) -> RlpNode {
+        self.0.hang_at(slot).reference(slot.len(), encoder)
     }
 }
 

@@ -47,19 +47,22 @@ use alloy_primitives::{Address, B256, Bytes};
 use rayon::prelude::*;
 use retrie_state::{
     AccountNodes, AccountProofs, Applied, ApplyContext, Backend, BackendStats, BulkSink,
-    Capabilities, Change, Direction, HashId, History, Identity, KeyRange, NodeRead, NodeWrite,
-    PartialState, ProofError, StateDelta, StateError, StateKey, Table, Value, flat, prefix_end,
+    Capabilities, Change, ChunkId, ChunkServer, Chunks, Direction, HashId, History, Identity,
+    KeyRange, NodeRead, NodeWrite, Opened, PartialState, ProofError, StateDelta, StateError,
+    StateKey, Table, Value, flat, prefix_end,
 };
 use retrie_storage_mpt::{
     Item, Mpt, Trie, TrieHash,
-    ethereum::{self, Touched, Upper, by_account, decode_account, refuse_orphan, slot_items},
+    ethereum::{
+        self, Touched, Upper, by_account, chunks, decode_account, refuse_orphan, slot_items,
+    },
     leaf,
     trie::Unkept,
     verify,
 };
 use row::{Lists, Superseded, block_key, block_number, decode_block, encode_block, place};
 use state::{Found, Reader};
-use std::path::Path;
+use std::{path::Path, sync::Arc};
 use versions::Versions;
 
 const KECCAK: TrieHash = TrieHash::Keccak256;
@@ -407,8 +410,48 @@ impl Backend for Prefix {
         Some(self)
     }
 
+    fn chunks(&self) -> Option<&dyn Chunks<State>> {
+        Some(self)
+    }
+
     fn partial_state(&self) -> Option<&dyn PartialState> {
         self.witnesses.partial_state()
+    }
+}
+
+impl Chunks<State> for Prefix {
+    fn serve(
+        &self,
+        view: Arc<dyn NodeRead>,
+        state: Arc<State>,
+    ) -> Result<Box<dyn ChunkServer>, StateError> {
+        let layout = self.layout;
+        chunks::server(KECCAK, view, move |view, keys, id| {
+            chunks::answer(&state.on(view, layout), keys, view, id)
+        })
+    }
+
+    fn whole(&self, root: B256) -> Option<ChunkId> {
+        chunks::whole(KECCAK, root)
+    }
+
+    fn open(&self, id: &ChunkId, answer: &[u8]) -> Result<Opened, ProofError> {
+        chunks::open(KECCAK, id, answer)
+    }
+
+    /// The root follows from the entries, however they came.
+    fn loads_by_parts(&self) -> bool {
+        false
+    }
+
+    fn load(
+        &self,
+        number: u64,
+        _: &[(ChunkId, u64)],
+        entries: &mut dyn Iterator<Item = Result<(StateKey, Value), StateError>>,
+        sink: &mut dyn BulkSink,
+    ) -> Result<B256, StateError> {
+        self.bulk_load(number, entries, sink)
     }
 }
 

@@ -2,7 +2,8 @@
 
 use super::{
     AccountNodes, AccountProofs, Applied, ApplyContext, Backend, BackendStats, BulkSink,
-    Capabilities, History, NodeRead, NodeWrite, PartialState, ProofShards, Provenance, Table,
+    Capabilities, ChunkId, ChunkServer, Chunks, History, NodeRead, NodeWrite, Opened, PartialState,
+    ProofShards, Provenance, Table,
 };
 use crate::{Identity, ProofError, StateDelta, StateError, StateKey, Value, Version};
 use alloy_primitives::{Address, B256, Bytes};
@@ -95,14 +96,17 @@ pub trait AnyBackend: Send + Sync + 'static {
     fn proof_shards(&self) -> Option<Box<dyn ProofShards<Erased> + '_>>;
     fn provenance(&self) -> Option<Box<dyn Provenance<Erased> + '_>>;
     fn account_proofs(&self) -> Option<Box<dyn AccountProofs<Erased> + '_>>;
+    fn chunks(&self) -> Option<Box<dyn Chunks<Erased> + '_>>;
     fn partial_state(&self) -> Option<&dyn PartialState>;
 }
 
 fn of<C: 'static>(cache: &Erased) -> Result<&C, StateError> {
-    cache.downcast_ref().ok_or_else(|| {
-        let what = "a structure in memory belongs to another backend";
-        StateError::corrupt(std::any::type_name::<C>(), what)
-    })
+    cache.downcast_ref().ok_or_else(foreign::<C>)
+}
+
+fn foreign<C>() -> StateError {
+    let what = "a structure in memory belongs to another backend";
+    StateError::corrupt(std::any::type_name::<C>(), what)
 }
 
 impl<B: Backend> AnyBackend for B {
@@ -258,6 +262,10 @@ impl<B: Backend> AnyBackend for B {
             .map(|it| Box::new(Faculty(it)) as Box<dyn AccountProofs<Erased>>)
     }
 
+    fn chunks(&self) -> Option<Box<dyn Chunks<Erased> + '_>> {
+        Backend::chunks(self).map(|it| Box::new(Faculty(it)) as Box<dyn Chunks<Erased>>)
+    }
+
     fn partial_state(&self) -> Option<&dyn PartialState> {
         Backend::partial_state(self)
     }
@@ -349,5 +357,37 @@ impl<C: 'static> AccountProofs<Erased> for Faculty<'_, dyn AccountProofs<C> + '_
         removed: &[StateKey],
     ) -> Result<Vec<Bytes>, StateError> {
         self.0.merge_nodes(view, of(cache)?, removed)
+    }
+}
+
+impl<C: 'static + Send + Sync> Chunks<Erased> for Faculty<'_, dyn Chunks<C> + '_> {
+    fn serve(
+        &self,
+        view: Arc<dyn NodeRead>,
+        cache: AnyCache,
+    ) -> Result<Box<dyn ChunkServer>, StateError> {
+        self.0.serve(view, cache.downcast().map_err(|_| foreign::<C>())?)
+    }
+
+    fn whole(&self, root: B256) -> Option<ChunkId> {
+        self.0.whole(root)
+    }
+
+    fn open(&self, id: &ChunkId, answer: &[u8]) -> Result<Opened, ProofError> {
+        self.0.open(id, answer)
+    }
+
+    fn loads_by_parts(&self) -> bool {
+        self.0.loads_by_parts()
+    }
+
+    fn load(
+        &self,
+        number: u64,
+        parts: &[(ChunkId, u64)],
+        entries: &mut dyn Iterator<Item = Result<(StateKey, Value), StateError>>,
+        sink: &mut dyn BulkSink,
+    ) -> Result<B256, StateError> {
+        self.0.load(number, parts, entries, sink)
     }
 }

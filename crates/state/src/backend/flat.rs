@@ -49,6 +49,15 @@ pub fn slots_of(
         .collect()
 }
 
+/// The addresses of all accounts, in order.
+pub fn accounts(
+    view: &dyn NodeRead,
+) -> Result<impl Iterator<Item = Result<Address, StateError>>, StateError> {
+    // Keys of slots begin with 1.
+    let rows = view.scan(TABLE, KeyRange::new(&[], &[1]), Direction::Forward)?;
+    Ok(rows.map(|row| Ok(*decode(row?)?.0.address())))
+}
+
 /// Up to `limit` entries in key order from `start` on.
 pub fn entries(
     view: &dyn NodeRead,

@@ -8,6 +8,7 @@
 //!  AnyBackend                       the same for the framework, whatever its cache (erased)
 //! ```
 
+mod chunks;
 mod compare;
 mod erased;
 mod faculties;
@@ -15,6 +16,7 @@ pub mod flat;
 mod jobs;
 mod view;
 
+pub use chunks::{ChunkId, ChunkServer, Chunks, Opened};
 pub use compare::compare_rows;
 pub use erased::{AnyBackend, AnyCache};
 pub use faculties::{
@@ -303,6 +305,11 @@ pub trait Backend: Send + Sync + 'static {
 
     /// The faculty to prove accounts in the form of EIP-1186, where it exists.
     fn account_proofs(&self) -> Option<&dyn AccountProofs<Self::Cache>> {
+        None
+    }
+
+    /// The faculty to hand a whole state out in parts that prove themselves, where it exists.
+    fn chunks(&self) -> Option<&dyn Chunks<Self::Cache>> {
         None
     }
 

@@ -1,7 +1,7 @@
 //! [`StateAt`]: one state, to read and to prove from.
 
 use crate::{
-    AnyCache, BlockRef, StateError, StateKey, StateProof, StateReader, Value, Version,
+    AnyCache, BlockRef, ChunkServer, StateError, StateKey, StateProof, StateReader, Value, Version,
     backend::AccountNodes,
     durable::{flat_history, overlay::RowView, state::DurableState},
 };
@@ -164,6 +164,21 @@ impl StateAt {
         let proofs = self.durable.backend.account_proofs();
         let proofs = proofs.ok_or_else(|| self.durable.unsupported(EIP1186))?;
         proofs.merge_nodes(&self.view, &*self.cache, removed)
+    }
+
+    /// Begins to serve this state in [chunks](crate::Chunks). The server holds a snapshot of the store,
+    /// and a snapshot held for long keeps MDBX from reusing pages.
+    ///
+    /// # Errors
+    /// [`StateError::Unsupported`] if the backend has no chunks, and by histories.
+    pub fn serve_chunks(&self) -> Result<Box<dyn ChunkServer>, StateError> {
+        let unsupported = || self.durable.unsupported("state in chunks");
+        match self.kind {
+            Kind::Own => {}
+            Kind::History { .. } | Kind::FlatHistory => return Err(unsupported()),
+        }
+        let chunks = self.durable.backend.chunks().ok_or_else(unsupported)?;
+        chunks.serve(Arc::new(self.view.clone()), self.cache.clone())
     }
 
     /// Refuses what the backend cannot do for states that flat history reads.

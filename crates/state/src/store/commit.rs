@@ -3,8 +3,8 @@
 
 use super::StateStore;
 use crate::{
-    AnyCache, BlockRef, BulkSink, FlatHistory, KvWrite, Proposal, StateError, StateKey, StoreError,
-    Table, Tip, Value,
+    AnyBackend, AnyCache, BlockRef, BulkSink, ChunkId, FlatHistory, KvWrite, Proposal, StateError,
+    StateKey, StoreError, Table, Tip, Value,
     backend::check_file_name,
     durable::{
         flat_history,
@@ -203,6 +203,33 @@ impl StateStore {
         entries: &mut dyn Iterator<Item = Result<(StateKey, Value), StateError>>,
         txn: &mut dyn KvWrite,
     ) -> Result<(B256, AfterCommit<'a>), StateError> {
+        self.load(block, txn, |backend, sink| backend.bulk_load(block.number, entries, sink))
+    }
+
+    /// As [`bulk_load`](Self::bulk_load) of a state that came in [chunks](crate::Chunks): `parts` are
+    /// those that were answered with entries, and with how many, sorted.
+    ///
+    /// # Errors
+    /// [`StateError::Unsupported`] if the backend has no chunks.
+    pub fn load_chunks<'a>(
+        &'a self,
+        block: BlockRef,
+        parts: &[(ChunkId, u64)],
+        entries: &mut dyn Iterator<Item = Result<(StateKey, Value), StateError>>,
+        txn: &mut dyn KvWrite,
+    ) -> Result<(B256, AfterCommit<'a>), StateError> {
+        self.load(block, txn, |backend, sink| {
+            let chunks = backend.chunks().ok_or_else(|| self.durable.unsupported("chunks"))?;
+            chunks.load(block.number, parts, entries, sink)
+        })
+    }
+
+    fn load<'a>(
+        &'a self,
+        block: BlockRef,
+        txn: &mut dyn KvWrite,
+        rows: impl FnOnce(&dyn AnyBackend, &mut dyn BulkSink) -> Result<B256, StateError>,
+    ) -> Result<(B256, AfterCommit<'a>), StateError> {
         let guard = self.lock_commit()?;
         let seq = {
             let memory = self.durable.memory.lock();
@@ -213,7 +240,7 @@ impl StateStore {
         };
         let dir = self.options.dir.as_deref();
         let mut sink = Sink { txn: &mut *txn, dir, spill: Spill::new(dir) };
-        let root = self.durable.backend.bulk_load(block.number, entries, &mut sink)?;
+        let root = rows(&*self.durable.backend, &mut sink)?;
         let spill = sink.spill;
         spill.append_to(txn)?;
         let tip = Tip { block, root };

@@ -21,6 +21,7 @@
 
 mod changes;
 mod check;
+mod chunks;
 mod durability;
 mod fault;
 mod forks;
@@ -38,6 +39,7 @@ use std::sync::Arc;
 
 pub use changes::every_kept_state_is_read_by_changes;
 pub use check::a_whole_state_is_checked;
+pub use chunks::{a_state_in_chunks_goes_on_as_its_origin, mutated_chunks_are_refused};
 pub use durability::{
     a_dropped_after_commit_poisons_until_reopened, a_first_commit_of_many_blocks_keeps_them,
     a_kill_at_any_write_loses_nothing_committed, leftover_files_are_removed_on_open,
@@ -185,6 +187,8 @@ macro_rules! __all_backend_checks {
             versions_are_those_of_the_model_and_proven
             every_kept_state_is_read_by_changes
             a_whole_state_is_checked
+            a_state_in_chunks_goes_on_as_its_origin
+            mutated_chunks_are_refused
         }
     };
 }

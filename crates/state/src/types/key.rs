@@ -1,5 +1,6 @@
 //! Logical state keys: what the client reads and writes, before any backend maps them.
 
+use crate::wire::WireReader;
 use alloc::vec::Vec;
 use alloy_primitives::{Address, B256};
 use core::fmt;
@@ -45,6 +46,15 @@ impl StateKey {
             }
         };
         EncodedKey { bytes, len }
+    }
+
+    /// Reads the canonical bytes at the front of what comes; `None` if no key does.
+    pub fn read(reader: &mut WireReader<'_>) -> Option<Self> {
+        let len = match reader.rest().first()? {
+            0 => 21,
+            _ => Self::MAX_ENCODED_LEN,
+        };
+        Self::decode(reader.take(len).ok()?)
     }
 
     /// Reads [`encode`](Self::encode)'s bytes back; `None` if they are not canonical.
