@@ -9,6 +9,7 @@ use crate::commands::bench;
 use retrie_bench::{BenchError, chain::MakeChainError};
 use retrie_db::DbError;
 use retrie_engine::{DevError, EngineApiError, EngineError, pool::JournalError};
+use retrie_network::{FetchError, OriginError};
 use retrie_pipeline::{AnchorError, MigrateError, PipelineError};
 use retrie_sources::{DownloadError, RpcError, download::DownloadErrorKind, rpc::RpcErrorKind};
 use retrie_state::StateError;
@@ -34,6 +35,8 @@ fn about(error: &(dyn Error + 'static)) -> Advice {
         .or_else(|| typed::<DownloadError>(error, |error| download(&error.kind)))
         .or_else(|| typed::<ServeError>(error, |_| say("--metrics sets it")))
         .or_else(|| typed::<LogError>(error, |_| say("choose another --log.file.directory")))
+        .or_else(|| typed::<OriginError>(error, origin))
+        .or_else(|| typed::<FetchError>(error, fetch))
         .or_else(|| typed::<BenchError>(error, race))
         .or_else(|| bench::advice::of(error).map(Cow::Owned))
 }
@@ -83,6 +86,29 @@ fn anchor(error: &AnchorError) -> Advice {
         AnchorError::HistoryRoot { .. } => say(
             "leave out --state-root native if the headers carry Ethereum's roots, not the backend's",
         ),
+        _ => None,
+    }
+}
+
+fn origin(error: &OriginError) -> Advice {
+    match error {
+        OriginError::Disagree { .. } => say("trust one of them by its hash (--checkpoint)"),
+        OriginError::NoHeaders { .. } => {
+            say("check --sync.from, and that these nodes serve the namespace sync (--http.api)")
+        }
+        _ => None,
+    }
+}
+
+fn fetch(error: &FetchError) -> Advice {
+    match error {
+        FetchError::Unsupported { .. } => {
+            say("choose a --state-backend that can be (mpt, prefix, bavl), or load a dump \
+                 (retrie init-state)")
+        }
+        FetchError::NoPeers { .. } => {
+            say("name other nodes by --sync.from, or a newer block that they still keep")
+        }
         _ => None,
     }
 }

@@ -126,6 +126,7 @@ impl World {
             timeout: Duration::from_secs(10),
             retries: 0,
             backoff: Duration::from_millis(1),
+            ..HttpOptions::default()
         };
         let client = RpcClient::new(&self.server.url(), Http::new(options, Arc::default()));
         follower(&self.running, client, leader, &self.stop)

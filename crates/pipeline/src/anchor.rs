@@ -13,9 +13,9 @@
 use crate::{
     AnchorError, Chain, ChainOptions, PipelineError,
     chain::{DB_FOLDER, native_spec, write_genesis_block},
-    states::EntrySource,
+    states::{EntrySource, Roots, StatesTxn},
 };
-use alloy_primitives::{B256, KECCAK256_EMPTY, U256, keccak256};
+use alloy_primitives::{B256, Bytes, KECCAK256_EMPTY, U256, keccak256};
 use retrie_chainspec::{
     ChainSpec,
     primitives::{RecoveredBlock, SealedHeader},
@@ -23,10 +23,15 @@ use retrie_chainspec::{
 use retrie_consensus::ConsensusError;
 use retrie_db::{ChainRead, NewBlock, StateRootMode, WriteTxn};
 use retrie_sources::{DumpedAccount, HeaderItem, StateDump};
-use retrie_state::{Account, BlockRef, EntrySorter, StateError, StateKey, Value, encode_slot};
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, Ordering},
+use retrie_state::{
+    Account, BlockRef, ChunkId, EntrySorter, StateError, StateKey, Value, encode_slot,
+};
+use std::{
+    io,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 /// The block that a chain begins with, and as many ancestors as are known. BLOCKHASH in the blocks
@@ -78,10 +83,16 @@ fn spec_of(options: &ChainOptions) -> Result<Arc<ChainSpec>, PipelineError> {
     if options.root_mode != StateRootMode::Native {
         return Ok(options.spec.clone());
     }
-    if !options.backend.capabilities().state_determined_root {
+    native_spec(&options.spec, &options.backend)
+}
+
+/// Refuses headers with roots that cannot be had from a dump.
+fn refuse_history_root(options: &ChainOptions) -> Result<(), PipelineError> {
+    let needs_history = !options.backend.capabilities().state_determined_root;
+    if options.root_mode == StateRootMode::Native && needs_history {
         return Err(AnchorError::HistoryRoot { backend: options.backend.identity().name }.into());
     }
-    native_spec(&options.spec, &options.backend)
+    Ok(())
 }
 
 fn invalid(header: &SealedHeader, source: ConsensusError) -> PipelineError {
@@ -153,6 +164,7 @@ impl Anchor {
     /// # Errors
     /// [`AnchorError::NoHeader`] if it has another one.
     pub fn genesis(options: &ChainOptions, root: B256) -> Result<Self, PipelineError> {
+        refuse_history_root(options)?;
         let header = spec_of(options)?.genesis_header().clone();
         if header.state_root != root {
             return Err(AnchorError::NoHeader { root }.into());
@@ -164,6 +176,10 @@ impl Anchor {
     /// Header of the block.
     pub const fn header(&self) -> &SealedHeader {
         &self.header
+    }
+
+    fn block(&self) -> BlockRef {
+        BlockRef::new(self.header.number, self.header.hash())
     }
 
     /// How many ancestors are known.
@@ -228,10 +244,33 @@ impl Chain {
             let header = anchor.header();
             (header.number, header.hash(), header.state_root)
         };
+        refuse_history_root(&options)?;
         if dump.root() != header {
             let dump = dump.root();
             return Err(AnchorError::OtherState { dump, number, hash, header }.into());
         }
+        Self::create(options, |chain| chain.load(anchor, dump, stop, progress))
+    }
+
+    /// Makes a datadir whose chain begins with `anchor` and a state that came in chunks; as
+    /// [`create_at`](Self::create_at), all of it or nothing.
+    ///
+    /// # Errors
+    /// [`PipelineError::StateRoot`] if the state, or that which a referee loads of its entries, has
+    /// another root than the header; [`AnchorError::OtherRoot`] if it has another than is trusted;
+    /// errors of the state's parts, the database and the state stores.
+    pub fn create_synced(
+        options: ChainOptions,
+        anchor: &Anchor,
+        state: ChunkedState<'_>,
+    ) -> Result<(Self, LoadedState), PipelineError> {
+        Self::create(options, |chain| chain.load_chunks(anchor, state))
+    }
+
+    fn create(
+        options: ChainOptions,
+        load: impl FnOnce(&Self) -> Result<LoadedState, PipelineError>,
+    ) -> Result<(Self, LoadedState), PipelineError> {
         let folder = options.datadir.join(DB_FOLDER);
         let is_new = !folder.exists();
         let created = Self::open_stores(options).and_then(|chain| {
@@ -240,7 +279,7 @@ impl Chain {
                 let datadir = chain.db.datadir().to_owned();
                 return Err(AnchorError::NotEmpty { datadir, tip }.into());
             }
-            let loaded = chain.load(anchor, dump, stop, progress)?;
+            let loaded = load(&chain)?;
             chain.states.check_tips(&chain.db)?;
             Ok((chain, loaded))
         });
@@ -261,8 +300,6 @@ impl Chain {
         stop: &AtomicBool,
         progress: &mut dyn FnMut(&LoadedState),
     ) -> Result<LoadedState, PipelineError> {
-        let header = anchor.header();
-        let block = BlockRef::new(header.number, header.hash());
         let mut loaded = LoadedState::default();
         let mut txn = self.states.begin_write(&self.db)?;
         anchor.write(txn.rows())?;
@@ -274,11 +311,46 @@ impl Chain {
             sort(account?, &mut sorter, txn.rows(), &mut loaded)?;
             progress(&loaded);
         }
-        let roots = txn.load(block, &mut Sorted(sorter))?;
-        loaded.is_checked = self.states.check_roots(header, roots)? > 0;
-        self.states.write_roots(txn.rows(), block.hash, roots)?;
+        let roots = txn.load(anchor.block(), &mut Sorted(sorter))?;
+        self.finish(txn, anchor, roots, loaded)
+    }
+
+    fn load_chunks(
+        &self,
+        anchor: &Anchor,
+        state: ChunkedState<'_>,
+    ) -> Result<LoadedState, PipelineError> {
+        let mut txn = self.states.begin_write(&self.db)?;
+        anchor.write(txn.rows())?;
+        for code in state.codes {
+            let (hash, code) = code.map_err(|source| PipelineError::Io {
+                action: "reading the codes of contracts".into(),
+                source,
+            })?;
+            txn.rows().insert_code(&hash, &code)?;
+        }
+        let mut counted =
+            Counted { entries: Sorted(state.entries), loaded: LoadedState::default() };
+        let roots = txn.load_chunks(anchor.block(), state.parts, &mut counted)?;
+        if roots.own != state.root {
+            let (got, expected) = (roots.own, state.root);
+            return Err(AnchorError::OtherRoot { block: anchor.block(), got, expected }.into());
+        }
+        self.finish(txn, anchor, roots, counted.loaded)
+    }
+
+    /// Commits states with these roots, if those are what they must be.
+    fn finish(
+        &self,
+        mut txn: StatesTxn<'_>,
+        anchor: &Anchor,
+        roots: Roots,
+        loaded: LoadedState,
+    ) -> Result<LoadedState, PipelineError> {
+        let is_checked = self.states.check_roots(anchor.header(), roots)? > 0;
+        self.states.write_roots(txn.rows(), anchor.header().hash(), roots)?;
         txn.finish()?;
-        Ok(LoadedState { root: roots.own, ..loaded })
+        Ok(LoadedState { root: roots.own, is_checked, ..loaded })
     }
 
     /// Refuses blocks at and below which there is no state.
@@ -317,6 +389,40 @@ fn sort(
         }
     }
     Ok(())
+}
+
+/// A state that came in chunks (see [`Chunks::load`](retrie_state::Chunks::load)).
+#[expect(missing_debug_implementations, reason = "its codes are an iterator")]
+pub struct ChunkedState<'a> {
+    /// Root of the backend's own that it must have.
+    pub root: B256,
+    /// The chunks that its entries came in.
+    pub parts: &'a [(ChunkId, u64)],
+    /// Accounts and slots.
+    pub entries: EntrySorter,
+    /// The codes of all contracts, with their hashes.
+    pub codes: &'a mut dyn Iterator<Item = io::Result<(B256, Bytes)>>,
+}
+
+/// Entries that are counted as they are read first.
+struct Counted {
+    entries: Sorted,
+    loaded: LoadedState,
+}
+
+impl EntrySource for Counted {
+    fn entries(
+        &mut self,
+    ) -> Result<impl Iterator<Item = Result<(StateKey, Value), StateError>>, PipelineError> {
+        self.loaded = LoadedState::default();
+        let loaded = &mut self.loaded;
+        let count = |entry: &Result<(StateKey, Value), StateError>| match entry {
+            Ok((StateKey::Account(_), _)) => loaded.accounts += 1,
+            Ok((StateKey::Slot(..), _)) => loaded.slots += 1,
+            Err(_) => {}
+        };
+        Ok(self.entries.entries()?.inspect(count))
+    }
 }
 
 /// The entries of a dump, sorted on disk.

@@ -306,6 +306,16 @@ pub enum AnchorError {
         /// Its tip.
         tip: BlockRef,
     },
+    /// A state that came in chunks has another root than it should.
+    #[error("the state of block {block} has the root {got}, not {expected}, which is trusted")]
+    OtherRoot {
+        /// The block.
+        block: BlockRef,
+        /// What it has.
+        got: B256,
+        /// What is trusted.
+        expected: B256,
+    },
     /// A root that cannot be had from values alone.
     #[error(
         "the root of backend {backend} depends on all that happened, not on the state alone: a \

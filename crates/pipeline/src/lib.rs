@@ -40,7 +40,7 @@ mod tree;
 mod unwind;
 pub mod verify;
 
-pub use anchor::{Anchor, LoadedState};
+pub use anchor::{Anchor, ChunkedState, LoadedState};
 pub use block::{BlockWithReceipts, ExecutedBlock};
 pub use build::{BlockAttributes, BlockBuilder, BuildParent, Liberties, StatePatch};
 pub use chain::{Chain, ChainOptions, genesis_delta, native_spec};

@@ -20,8 +20,8 @@ use parking_lot::{Mutex, MutexGuard};
 use retrie_chainspec::primitives::SealedHeader;
 use retrie_db::{ChainRead, Db, ReadTxn, StateRootMode, WriteTxn};
 use retrie_state::{
-    AfterCommit, AnyBackend, At, BlockRef, FlatHistory, KvStore, Namespace, Proposal, Session,
-    StateDelta, StateError, StateKey, StateStore, StoreOptions, Table, Value,
+    AfterCommit, AnyBackend, At, BlockRef, ChunkId, FlatHistory, KvStore, Namespace, Proposal,
+    Session, StateDelta, StateError, StateKey, StateStore, StoreOptions, Table, Value,
 };
 use std::{
     path::{Path, PathBuf},
@@ -481,6 +481,30 @@ impl StatesTxn<'_> {
         let (own, after) =
             self.states.own.bulk_load(block, &mut source.entries()?, &mut self.txn)?;
         self.after.push(after);
+        self.load_referee(block, own, source)
+    }
+
+    /// The same of a state whose entries came in these chunks.
+    pub(crate) fn load_chunks(
+        &mut self,
+        block: BlockRef,
+        parts: &[(ChunkId, u64)],
+        source: &mut impl EntrySource,
+    ) -> Result<Roots, PipelineError> {
+        let (own, after) = {
+            let mut entries = source.entries()?;
+            self.states.own.load_chunks(block, parts, &mut entries, &mut self.txn)?
+        };
+        self.after.push(after);
+        self.load_referee(block, own, source)
+    }
+
+    fn load_referee(
+        &mut self,
+        block: BlockRef,
+        own: B256,
+        source: &mut impl EntrySource,
+    ) -> Result<Roots, PipelineError> {
         let mut referee = None;
         if let Some(Referee { store, names }) = &self.states.referee {
             let mut txn = names.txn(&mut self.txn);

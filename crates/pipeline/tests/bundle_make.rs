@@ -185,6 +185,7 @@ fn client(url: &str) -> RpcClient {
         timeout: Duration::from_secs(10),
         retries: 2,
         backoff: Duration::from_millis(1),
+        ..HttpOptions::default()
     };
     RpcClient::new(url, Http::new(options, Arc::default()))
 }

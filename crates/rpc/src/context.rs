@@ -1,6 +1,6 @@
 //! What every method has at hand.
 
-use crate::{RpcError, RpcResult, eth_state::EthState};
+use crate::{RpcError, RpcResult, eth_state::EthState, sync::Pinned};
 use alloy_eips::{BlockId, BlockNumberOrTag};
 use alloy_primitives::{Address, B256};
 use retrie_chainspec::{DEV_ACCOUNTS, primitives::SealedHeader};
@@ -96,6 +96,8 @@ pub struct RpcContext {
     pub(crate) proof_peers: Arc<[RpcClient]>,
     /// What methods of `eth` keep between requests.
     pub(crate) eth: Arc<EthState>,
+    /// States that are held for other nodes to fetch.
+    pub(crate) pinned: Arc<Pinned>,
     /// Where servers count.
     pub(crate) metrics: RpcMetrics,
     /// Permits for work that executes or walks over blocks: so many requests do so at once.
@@ -132,6 +134,7 @@ impl RpcContext {
             engine: None,
             proof_peers: Arc::new([]),
             eth: Arc::default(),
+            pinned: Arc::default(),
             metrics: RpcMetrics::default(),
             blocking: Arc::new(Semaphore::new(threads.max(1))),
             reading: Arc::new(Semaphore::new(READERS)),

@@ -34,6 +34,7 @@ mod net;
 mod replay;
 pub mod server;
 mod state;
+mod sync;
 mod testing;
 mod trace;
 mod txpool;

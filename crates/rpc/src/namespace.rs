@@ -1,6 +1,6 @@
 //! Namespaces by name, and putting them together.
 
-use crate::{RpcContext, admin, debug, dev, eth, net, state, testing, trace, txpool, web3};
+use crate::{RpcContext, admin, debug, dev, eth, net, state, sync, testing, trace, txpool, web3};
 use jsonrpsee::{Methods, RpcModule};
 use serde_json::{Map, Value};
 use std::{fmt, str::FromStr};
@@ -24,13 +24,15 @@ pub enum Namespace {
     Debug,
     /// Traces in the form of OpenEthereum.
     Trace,
+    /// States handed out to nodes that begin.
+    Sync,
     /// Blocks built as a test wants them.
     Testing,
 }
 
 impl Namespace {
     /// All of them but [`Testing`](Self::Testing), which is served only where it is named.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Eth,
         Self::Net,
         Self::Web3,
@@ -39,6 +41,7 @@ impl Namespace {
         Self::Admin,
         Self::Debug,
         Self::Trace,
+        Self::Sync,
     ];
 
     /// Those that are served if nothing else is said (`--http.api`, `--ws.api`).
@@ -55,6 +58,7 @@ impl Namespace {
             Self::Admin => "admin",
             Self::Debug => "debug",
             Self::Trace => "trace",
+            Self::Sync => "sync",
             Self::Testing => "testing",
         }
     }
@@ -69,6 +73,7 @@ impl Namespace {
             Self::Admin => admin::methods(context),
             Self::Debug => debug::methods(context),
             Self::Trace => trace::methods(context),
+            Self::Sync => sync::methods(context),
             Self::Testing => testing::methods(context),
         }
     }

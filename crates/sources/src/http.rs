@@ -19,9 +19,11 @@ use ureq::{Agent, Body, config::Config, http::Response};
 /// How patient a client is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HttpOptions {
-    /// How long to wait for a connection, for the answer to begin, and for its next byte. A long
-    /// answer that keeps coming never times out.
+    /// How long to wait for a connection, for the answer to begin, and for its next byte.
     pub timeout: Duration,
+    /// How long one exchange may take in all. Without it a long answer that keeps coming never times
+    /// out.
+    pub whole: Option<Duration>,
     /// How often to try again, in a row and without any progress in between.
     pub retries: u32,
     /// The wait before the first new try; it doubles from one to the next, up to a minute. What the
@@ -31,7 +33,12 @@ pub struct HttpOptions {
 
 impl Default for HttpOptions {
     fn default() -> Self {
-        Self { timeout: Duration::from_secs(30), retries: 4, backoff: Duration::from_millis(500) }
+        Self {
+            timeout: Duration::from_secs(30),
+            whole: None,
+            retries: 4,
+            backoff: Duration::from_millis(500),
+        }
     }
 }
 
@@ -129,6 +136,7 @@ impl Http {
             .timeout_per_write(Some(options.timeout))
             .timeout_recv_response(Some(options.timeout))
             .timeout_per_read(Some(options.timeout))
+            .timeout_global(options.whole)
             .build();
         Self { agent: config.into(), options, stop }
     }
@@ -195,6 +203,9 @@ impl Http {
     fn fault(&self, error: ureq::Error) -> HttpFault {
         use ureq::Error;
         match error {
+            Error::Timeout(ureq::Timeout::Global) => {
+                HttpFault::Timeout(self.options.whole.unwrap_or(self.options.timeout))
+            }
             Error::Timeout(_) => HttpFault::Timeout(self.options.timeout),
             Error::BodyExceedsLimit(limit) => HttpFault::TooLong(limit),
             Error::BadUri(_)

@@ -80,6 +80,7 @@ fn http_with(stop: Arc<AtomicBool>) -> Http {
         timeout: Duration::from_secs(10),
         retries: 2,
         backoff: Duration::from_millis(1),
+        ..HttpOptions::default()
     };
     Http::new(options, stop)
 }
@@ -344,6 +345,7 @@ fn hanging_server_times_out() {
         timeout: Duration::from_millis(200),
         retries: 1,
         backoff: Duration::from_millis(1),
+        ..HttpOptions::default()
     };
     let folder = Folder::new();
     let mirror = open(&server, Http::new(options, Arc::default())).unwrap();

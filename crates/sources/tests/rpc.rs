@@ -27,6 +27,7 @@ fn client(server: &HttpServer) -> RpcClient {
         timeout: Duration::from_secs(10),
         retries: 2,
         backoff: Duration::from_millis(1),
+        ..HttpOptions::default()
     };
     RpcClient::new(&server.url(), Http::new(options, Arc::default()))
 }

@@ -1,6 +1,6 @@
 //! Flags of `retrie node`, by part of the node; names and defaults as in reth.
 
-use alloy_primitives::{Address, Bytes};
+use alloy_primitives::{Address, B256, Bytes, U256};
 use clap::{ArgAction, Args};
 use retrie_engine::{
     BuilderConfig, EngineConfig,
@@ -250,6 +250,45 @@ pub(crate) struct FollowArgs {
     /// How often its head is asked for.
     #[arg(id = "follow_interval", long = "follow.interval", value_name = "TIME", default_value = "2s", value_parser = parse_interval)]
     pub(crate) interval: Duration,
+}
+
+/// Beginning with the state of other nodes.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "State sync")]
+pub(crate) struct SyncArgs {
+    /// JSON-RPC addresses of nodes that serve the namespace `sync`. A new datadir begins with their
+    /// state, every part of which is checked: none of them is trusted, and one honest one is enough.
+    #[arg(id = "sync_from", long = "sync.from", value_name = "RPC_URL,..", value_delimiter = ',')]
+    pub(crate) from: Vec<String>,
+    /// Hash of the block to begin with. It is trusted, and with it the root in its header, if that is
+    /// the backend's.
+    #[arg(long, value_name = "HASH", requires = "sync_from")]
+    pub(crate) checkpoint: Option<B256>,
+    /// Root of the state to begin with, of the backend's own. It is trusted.
+    #[arg(
+        id = "sync_root",
+        long = "sync.trusted-root",
+        value_name = "ROOT",
+        requires = "sync_from"
+    )]
+    pub(crate) root: Option<B256>,
+    /// The total difficulty up to and with that block, if it is of proof of work.
+    #[arg(
+        id = "sync_difficulty",
+        long = "sync.total-difficulty",
+        value_name = "DIFFICULTY",
+        requires = "sync_from"
+    )]
+    pub(crate) total_difficulty: Option<U256>,
+    /// How long nothing may come from any of them before the node gives up.
+    #[arg(
+        id = "sync_patience",
+        long = "sync.patience",
+        value_name = "TIME",
+        default_value = "5m",
+        value_parser = parse_interval
+    )]
+    pub(crate) patience: Duration,
 }
 
 /// Log files.

@@ -13,11 +13,12 @@ pub(crate) mod config;
 mod heap;
 mod servers;
 mod services;
+mod sync;
 
 use crate::args::{ChainArgs, DEFAULT_CHAIN, DbArgs, StateArgs};
 use alloy_primitives::{Address, hex};
 use alloy_rpc_types_engine::JwtSecret;
-use args::{AuthArgs, BuilderArgs, DevArgs, EngineArgs, FollowArgs, LogArgs, TxPoolArgs};
+use args::{AuthArgs, BuilderArgs, DevArgs, EngineArgs, FollowArgs, LogArgs, SyncArgs, TxPoolArgs};
 use eyre::{Context, bail, eyre};
 use retrie_chainspec::{ChainSpec, DEV_ACCOUNTS, DEV_KEYS, DEV_MNEMONIC};
 use retrie_db::StateRootMode;
@@ -70,6 +71,8 @@ pub(crate) struct Command {
     txpool: TxPoolArgs,
     #[command(flatten)]
     dev: DevArgs,
+    #[command(flatten)]
+    sync: SyncArgs,
     #[command(flatten)]
     follow: FollowArgs,
     #[command(flatten)]
@@ -127,6 +130,10 @@ impl Command {
         if self.dev.dev {
             // Snapshots are gone back to as far as this.
             self.state.raise_retention(DEV_RETENTION);
+        }
+        if !self.sync.from.is_empty() {
+            let options = self.state.chain_options(spec.clone(), &datadir, self.db.options())?;
+            sync::run(&self.sync, options, stop)?;
         }
         let metrics = Metrics::new().wrap_err("registering the metrics")?;
         let services = Services::default();

@@ -19,6 +19,7 @@ mod block;
 mod error;
 mod fetcher;
 mod proof;
+mod sync;
 mod wire;
 
 use std::{
@@ -35,6 +36,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 pub use error::{RpcError, RpcErrorKind};
+pub use sync::SyncStatus;
 
 use crate::http::{Http, HttpOptions};
 use wire::Call;

@@ -37,6 +37,11 @@ impl Call {
         Self { method, params, block, most: MAX_BLOCK_BYTES }
     }
 
+    /// The same, of whose answer at most `most` bytes are read.
+    pub(super) fn at_most(self, most: u64) -> Self {
+        Self { most, ..self }
+    }
+
     fn request(&self, id: u64) -> Value {
         json!({"jsonrpc": "2.0", "id": id, "method": self.method, "params": self.params})
     }

@@ -1,0 +1,521 @@
+//! Getting a whole state: a thread for each peer takes ids from a stack, asks, checks, and puts what the
+//! answer names onto it.
+//!
+//! | a peer that | is |
+//! |---|---|
+//! | gives an answer that is not what its id names, or splits what is too little for that | never asked again |
+//! | does not have what the state must have, [`STRIKES`] times | never asked again |
+//! | does not answer | asked again after a wait that doubles, up to [`LONGEST_WAIT`] |
+//! | is slow | given less at once; at the end others are asked too |
+
+use crate::{
+    peer::{Peer, PeerError},
+    spool::{Spool, SpoolError},
+    work::{Checked, Item, Work},
+};
+use alloy_primitives::{B256, Bytes, keccak256};
+use parking_lot::{Condvar, Mutex, MutexGuard};
+use retrie_state::{AnyBackend, ChunkId, EntrySorter, ProofError, StateError};
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+/// The longest wait before a peer that failed is asked again.
+pub const LONGEST_WAIT: Duration = Duration::from_secs(30);
+/// How often a peer may not have what the state must have.
+pub const STRIKES: u32 = 5;
+/// The first such wait.
+const FIRST_WAIT: Duration = Duration::from_millis(250);
+/// Ids that one request asks for, at most.
+const MOST: usize = 256;
+/// A request that took less asks for more the next time, one that took longer for less.
+const QUICK: Duration = Duration::from_millis(300);
+const SLOW: Duration = Duration::from_millis(1500);
+/// How often waiting threads look whether there is something to do.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// How patient a fetch is.
+#[derive(Clone, Copy, Debug)]
+pub struct FetchOptions {
+    /// How long nothing may come before it gives up.
+    pub patience: Duration,
+}
+
+impl Default for FetchOptions {
+    fn default() -> Self {
+        Self { patience: Duration::from_secs(300) }
+    }
+}
+
+/// How far a fetch is.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Progress {
+    /// Answers that were taken, and their bytes.
+    pub answers: u64,
+    /// Bytes of these.
+    pub bytes: u64,
+    /// Accounts and slots in them.
+    pub entries: u64,
+    /// Contract codes.
+    pub codes: u64,
+    /// Share of the state, guessed from its shape; 1 is all of it.
+    pub share: f64,
+    /// Answers that a former run had fetched.
+    pub resumed: u64,
+    /// Peers that are never asked again.
+    pub banned: usize,
+}
+
+/// Why a state could not be fetched.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum FetchError {
+    /// A backend that does not hand states out.
+    #[error("states of backend {backend} cannot be fetched in chunks")]
+    Unsupported {
+        /// Its name.
+        backend: &'static str,
+    },
+    /// No peer is left, or none has answered for long.
+    #[error("no peer gives the state of block {block}: {}", reasons.join("; "))]
+    NoPeers {
+        /// Hash of the block.
+        block: B256,
+        /// Of each peer, why not.
+        reasons: Vec<String>,
+    },
+    /// The user stopped it. What was fetched is kept.
+    #[error("stopped; what was fetched is kept, start again to go on")]
+    Stopped,
+    /// Answers cannot be kept.
+    #[error(transparent)]
+    Spool(#[from] SpoolError),
+    /// Entries cannot be sorted.
+    #[error(transparent)]
+    State(#[from] StateError),
+    /// A folder or thread cannot be had.
+    #[error("{action} failed: {source}")]
+    Io {
+        /// What was attempted.
+        action: String,
+        /// The cause.
+        source: io::Error,
+    },
+}
+
+/// A whole state, checked.
+#[derive(Debug)]
+pub struct Fetched {
+    /// Accounts and slots, sorted on disk.
+    pub entries: EntrySorter,
+    /// The chunks that these came in, sorted, for [`Chunks::load`](retrie_state::Chunks::load) of
+    /// backends that need them.
+    pub parts: Vec<(ChunkId, u64)>,
+    /// The codes of all contracts.
+    pub codes: Codes,
+    /// How it went.
+    pub progress: Progress,
+}
+
+/// The codes of all contracts, on disk.
+#[derive(Debug)]
+pub struct Codes {
+    hashes: Vec<B256>,
+    spool: Spool,
+}
+
+impl Codes {
+    /// Each, with its hash.
+    pub fn iter(&mut self) -> impl Iterator<Item = Result<(B256, Bytes), FetchError>> {
+        let Self { hashes, spool } = self;
+        hashes.iter().map(|hash| {
+            let code = spool.code(hash)?;
+            let lost = || SpoolError {
+                action: "reading a code back from",
+                path: spool.path().to_owned(),
+                source: io::Error::other(format!("code {hash} is damaged; start again")),
+            };
+            Ok((*hash, code.ok_or_else(lost)?))
+        })
+    }
+}
+
+/// Where a fetch into `datadir` keeps what it has.
+pub fn folder(datadir: &Path) -> PathBuf {
+    datadir.join("sync")
+}
+
+/// Forgets what a fetch into `datadir` has kept.
+///
+/// # Errors
+/// If the folder cannot be removed.
+pub fn forget(datadir: &Path) -> Result<(), FetchError> {
+    let folder = folder(datadir);
+    match fs::remove_dir_all(&folder) {
+        Err(source) if source.kind() != io::ErrorKind::NotFound => {
+            Err(FetchError::Io { action: format!("removing {}", folder.display()), source })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Fetches the state with this root of `backend`, which is that after `block`, from these peers. What
+/// comes is kept in a folder of `datadir`, from which a later run goes on, for this state or another.
+///
+/// `tell` is called about ten times a second.
+///
+/// # Errors
+/// [`FetchError`]; it leaves nothing but that folder.
+pub fn fetch(
+    backend: &dyn AnyBackend,
+    (block, root): (B256, B256),
+    peers: &[Arc<dyn Peer>],
+    datadir: &Path,
+    options: FetchOptions,
+    stop: &AtomicBool,
+    tell: &mut dyn FnMut(&Progress),
+) -> Result<Fetched, FetchError> {
+    let name = backend.identity().name;
+    let chunks = backend.chunks().ok_or(FetchError::Unsupported { backend: name })?;
+    let folder = folder(datadir);
+    fs::create_dir_all(&folder).map_err(|source| {
+        let action = format!("creating folder {}", folder.display());
+        FetchError::Io { action, source }
+    })?;
+    let spool = Spool::open(&folder.join("answers"))?;
+    let resumed = spool.len() as u64;
+    let entries = EntrySorter::new(&folder);
+    let mut work = Work::new(chunks.whole(root), spool, entries, chunks.loads_by_parts());
+    drop(chunks);
+    work.progress.resumed = resumed;
+    let standing = peers.iter().map(|_| Standing::default()).collect();
+    let shared = Shared {
+        backend,
+        block,
+        stop,
+        options,
+        peers,
+        state: Mutex::new(State { work, standing, ended: None }),
+        wake: Condvar::new(),
+    };
+    std::thread::scope(|scope| {
+        for (at, peer) in peers.iter().enumerate() {
+            let shared = &shared;
+            let thread = std::thread::Builder::new().name(format!("sync-{at}"));
+            let spawned = thread.spawn_scoped(scope, move || shared.ask(at, &**peer));
+            if let Err(source) = spawned {
+                let action = "starting a thread".to_owned();
+                shared.end(Err(FetchError::Io { action, source }));
+            }
+        }
+        // This thread reads what a former run has fetched, and tells.
+        shared.watch(tell);
+    });
+    let State { work, ended, .. } = shared.state.into_inner();
+    ended.unwrap_or(Err(FetchError::Stopped))?;
+    let Work { spool, entries, parts, codes, progress, .. } = work;
+    let mut parts = parts.unwrap_or_default();
+    parts.sort_unstable();
+    let codes = Codes { hashes: codes.into_iter().collect(), spool };
+    Ok(Fetched { entries, parts, codes, progress })
+}
+
+/// How a peer behaves.
+#[derive(Debug)]
+struct Standing {
+    /// Why it is never asked again.
+    banned: Option<String>,
+    /// What it failed with last.
+    failed: Option<String>,
+    failures: u32,
+    strikes: u32,
+    not_before: Instant,
+    /// Ids to ask for at once.
+    batch: usize,
+}
+
+impl Default for Standing {
+    fn default() -> Self {
+        let not_before = Instant::now();
+        Self { banned: None, failed: None, failures: 0, strikes: 0, not_before, batch: 1 }
+    }
+}
+
+struct State {
+    work: Work,
+    standing: Vec<Standing>,
+    ended: Option<Result<(), FetchError>>,
+}
+
+struct Shared<'a> {
+    backend: &'a dyn AnyBackend,
+    block: B256,
+    stop: &'a AtomicBool,
+    options: FetchOptions,
+    peers: &'a [Arc<dyn Peer>],
+    state: Mutex<State>,
+    wake: Condvar,
+}
+
+/// What came of one item.
+enum Outcome {
+    Taken(Bytes, Checked),
+    /// Not answered, as the answer was full.
+    Left,
+    /// The peer does not have it.
+    Missing,
+    Wrong(ProofError),
+}
+
+impl Shared<'_> {
+    /// Asks one peer until all is done, or it is banned.
+    fn ask(&self, at: usize, peer: &dyn Peer) {
+        while let Some(items) = self.next(at) {
+            let started = Instant::now();
+            let answers = self.request(peer, &items);
+            let took = started.elapsed();
+            let outcomes = answers.map(|answers| self.check(&items, answers));
+            let mut state = self.state.lock();
+            if let Err(error) = state.settle(at, peer.name(), items, outcomes, took) {
+                self.end_in(&mut state, Err(error));
+            }
+            self.wake.notify_all();
+        }
+    }
+
+    /// What to ask a peer for, once there is something and it may be asked; `None` at the end.
+    fn next(&self, at: usize) -> Option<Vec<Item>> {
+        let mut state = self.state.lock();
+        loop {
+            if state.ended.is_some() || state.standing[at].banned.is_some() {
+                return None;
+            }
+            if state.standing[at].not_before <= Instant::now() {
+                let most = state.standing[at].batch;
+                let items = state.work.take(at, most);
+                if !items.is_empty() {
+                    return Some(items);
+                }
+            }
+            self.wake.wait_for(&mut state, LOOK);
+        }
+    }
+
+    fn request(&self, peer: &dyn Peer, items: &[Item]) -> Result<Vec<Option<Bytes>>, PeerError> {
+        let (mut ids, mut hashes) = (Vec::new(), Vec::new());
+        for item in items {
+            match item {
+                Item::Chunk(id) => ids.push(id.clone()),
+                Item::Code(hash) => hashes.push(*hash),
+            }
+        }
+        let answers =
+            if hashes.is_empty() { peer.chunks(self.block, &ids) } else { peer.codes(&hashes) }?;
+        if answers.is_empty() || answers.len() > items.len() {
+            let (got, asked) = (answers.len(), items.len());
+            return Err(PeerError::new(format!("{got} answers to {asked} questions")));
+        }
+        Ok(answers)
+    }
+
+    /// What the answers are worth, without the lock.
+    fn check(&self, items: &[Item], answers: Vec<Option<Bytes>>) -> Vec<Outcome> {
+        let mut answers = answers.into_iter();
+        let check = |item| match answers.next() {
+            None => Outcome::Left,
+            Some(None) => Outcome::Missing,
+            Some(Some(answer)) => match self.open(item, &answer) {
+                Ok(checked) => Outcome::Taken(answer, checked),
+                Err(error) => Outcome::Wrong(error),
+            },
+        };
+        items.iter().map(check).collect()
+    }
+
+    fn open(&self, item: &Item, answer: &[u8]) -> Result<Checked, ProofError> {
+        match item {
+            Item::Chunk(id) => {
+                let chunks = self.backend.chunks();
+                let chunks = chunks.ok_or(ProofError::Malformed { what: "no chunks" })?;
+                Ok(Checked::Chunk(chunks.open(id, answer)?))
+            }
+            Item::Code(hash) if keccak256(answer) == *hash => Ok(Checked::Code),
+            Item::Code(_) => Err(ProofError::RootMismatch),
+        }
+    }
+
+    /// Reads what is on disk already, tells how far it is, and finds the end.
+    fn watch(&self, tell: &mut dyn FnMut(&Progress)) {
+        let mut told = Instant::now();
+        let mut state = self.state.lock();
+        loop {
+            if told.elapsed() >= LOOK {
+                told = Instant::now();
+                state.work.progress.banned =
+                    state.standing.iter().filter(|one| one.banned.is_some()).count();
+                let progress = state.work.progress;
+                MutexGuard::unlocked(&mut state, || tell(&progress));
+            }
+            if self.stop.load(Ordering::Relaxed) {
+                // What is kept back goes to the file.
+                let flushed = state.work.spool.flush();
+                let end = flushed.map_or_else(|error| error.into(), |()| FetchError::Stopped);
+                self.end_in(&mut state, Err(end));
+            } else if state.work.is_done() {
+                let flushed = state.work.spool.flush();
+                self.end_in(&mut state, flushed.map_err(Into::into));
+            } else if let Some(error) = self.hopeless(&state) {
+                self.end_in(&mut state, Err(error));
+            }
+            if state.ended.is_some() {
+                return;
+            }
+            match state.work.take_known() {
+                Some((item, place)) => {
+                    let read = state.work.spool.flush();
+                    let read = read.and_then(|()| state.work.spool.read(place));
+                    let answer = match read {
+                        Ok(answer) => answer,
+                        Err(error) => {
+                            self.end_in(&mut state, Err(error.into()));
+                            continue;
+                        }
+                    };
+                    let opened = MutexGuard::unlocked(&mut state, || self.open(&item, &answer));
+                    let taken = match opened {
+                        Ok(checked) => state.work.accept(None, &item, &answer, checked),
+                        Err(error) => {
+                            tracing::warn!(%error, "an answer on disk is damaged; it is asked for again");
+                            state.work.spool.forget(item.kind(), item.id());
+                            state.work.give_back(None, item);
+                            Ok(Vec::new())
+                        }
+                    };
+                    if let Err(error) = taken {
+                        self.end_in(&mut state, Err(error));
+                    }
+                    self.wake.notify_all();
+                }
+                None => {
+                    self.wake.wait_for(&mut state, LOOK);
+                }
+            }
+        }
+    }
+
+    /// Whether nobody is left to ask.
+    fn hopeless(&self, state: &State) -> Option<FetchError> {
+        let all_banned = state.standing.iter().all(|one| one.banned.is_some());
+        if !all_banned && state.work.moved.elapsed() < self.options.patience {
+            return None;
+        }
+        let reason = |(peer, one): (&Arc<dyn Peer>, &Standing)| {
+            let why = one.banned.as_ref().or(one.failed.as_ref());
+            format!("{}: {}", peer.name(), why.map_or("no answer yet", |why| why))
+        };
+        let reasons = self.peers.iter().zip(&state.standing).map(reason).collect();
+        Some(FetchError::NoPeers { block: self.block, reasons })
+    }
+
+    fn end(&self, how: Result<(), FetchError>) {
+        self.end_in(&mut self.state.lock(), how);
+    }
+
+    fn end_in(&self, state: &mut State, how: Result<(), FetchError>) {
+        state.ended.get_or_insert(how);
+        self.wake.notify_all();
+    }
+}
+
+impl State {
+    /// What a request came to.
+    fn settle(
+        &mut self,
+        at: usize,
+        name: &str,
+        items: Vec<Item>,
+        outcomes: Result<Vec<Outcome>, PeerError>,
+        took: Duration,
+    ) -> Result<(), FetchError> {
+        let outcomes = match outcomes {
+            Ok(outcomes) => outcomes,
+            Err(error) => {
+                items.into_iter().for_each(|item| self.work.give_back(Some(at), item));
+                let standing = &mut self.standing[at];
+                if standing.failures == 0 {
+                    tracing::debug!(peer = name, %error, "a peer gives nothing");
+                }
+                standing.fail(error.to_string());
+                return Ok(());
+            }
+        };
+        let (mut taken, mut missing) = (0, 0);
+        for (item, outcome) in items.into_iter().zip(outcomes) {
+            match outcome {
+                Outcome::Taken(answer, checked) => {
+                    taken += 1;
+                    for liar in self.work.accept(Some(at), &item, &answer, checked)? {
+                        self.ban(liar, "it split what is too little to be split".into());
+                    }
+                    continue;
+                }
+                Outcome::Left => {}
+                Outcome::Missing => missing += 1,
+                Outcome::Wrong(error) => {
+                    let what = match &item {
+                        Item::Chunk(id) => format!("chunk {id}"),
+                        Item::Code(hash) => format!("code {hash}"),
+                    };
+                    self.ban(at, format!("{what} is not what it sent: {error}"));
+                    tracing::warn!(peer = name, %error, "a peer lies; it is not asked again");
+                }
+            }
+            self.work.give_back(Some(at), item);
+        }
+        let standing = &mut self.standing[at];
+        if missing > 0 {
+            standing.strikes += 1;
+            let why = "it does not have that state (another block, or another backend)";
+            standing.fail(why.into());
+            if standing.strikes >= STRIKES {
+                self.ban(at, why.into());
+            }
+        } else {
+            standing.failures = 0;
+            standing.failed = None;
+            standing.strikes = standing.strikes.saturating_sub(u32::from(taken > 0));
+            standing.batch = if took > SLOW {
+                standing.batch / 2
+            } else if took < QUICK && taken >= standing.batch {
+                standing.batch * 2
+            } else {
+                standing.batch
+            };
+            standing.batch = standing.batch.clamp(1, MOST);
+        }
+        Ok(())
+    }
+
+    fn ban(&mut self, at: usize, why: String) {
+        if let Some(standing) = self.standing.get_mut(at) {
+            standing.banned.get_or_insert(why);
+        }
+    }
+}
+
+impl Standing {
+    /// It is asked again after a wait.
+    fn fail(&mut self, why: String) {
+        let wait = FIRST_WAIT.saturating_mul(1 << self.failures.min(10)).min(LONGEST_WAIT);
+        self.failures += 1;
+        self.failed = Some(why);
+        self.not_before = Instant::now() + wait;
+        self.batch = (self.batch / 2).max(1);
+    }
+}
