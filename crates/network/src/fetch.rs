@@ -217,9 +217,11 @@ pub fn fetch(
         // This thread reads what a former run has fetched, and tells.
         shared.watch(tell);
     });
-    let State { work, ended, .. } = shared.state.into_inner();
+    let state = shared.state.into_inner();
+    let progress = state.progress();
+    let State { work, ended, .. } = state;
     ended.unwrap_or(Err(FetchError::Stopped))?;
-    let Work { spool, entries, parts, codes, progress, .. } = work;
+    let Work { spool, entries, parts, codes, .. } = work;
     let mut parts = parts.unwrap_or_default();
     parts.sort_unstable();
     let codes = Codes { hashes: codes.into_iter().collect(), spool };
@@ -357,9 +359,7 @@ impl Shared<'_> {
         loop {
             if told.elapsed() >= LOOK {
                 told = Instant::now();
-                state.work.progress.banned =
-                    state.standing.iter().filter(|one| one.banned.is_some()).count();
-                let progress = state.work.progress;
+                let progress = state.progress();
                 MutexGuard::unlocked(&mut state, || tell(&progress));
             }
             if self.stop.load(Ordering::Relaxed) {
@@ -434,6 +434,11 @@ impl Shared<'_> {
 }
 
 impl State {
+    fn progress(&self) -> Progress {
+        let banned = self.standing.iter().filter(|one| one.banned.is_some()).count();
+        Progress { banned, ..self.work.progress }
+    }
+
     /// What a request came to.
     fn settle(
         &mut self,

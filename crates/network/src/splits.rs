@@ -78,12 +78,12 @@ mod tests {
         let mut splits = Splits::default();
         let top = splits.begin(None, Some(1), 2, 100);
         let below = splits.begin(Some(top), Some(2), 2, 100);
-        assert_eq!(splits.answered(Some(top), 60), []);
-        assert_eq!(splits.answered(Some(below), 20), []);
+        assert_eq!(splits.answered(Some(top), 60), [0; 0]);
+        assert_eq!(splits.answered(Some(below), 20), [0; 0]);
         // Those below it are counted at the one above, too.
         assert_eq!(splits.answered(Some(below), 21), [2]);
         let again = splits.begin(None, None, 1, 100);
-        assert_eq!(splits.answered(Some(again), 1), []);
+        assert_eq!(splits.answered(Some(again), 1), [0; 0]);
         assert_eq!(splits.all.iter().flatten().count(), 0);
         assert!(splits.all.len() <= 2, "places are used again");
     }

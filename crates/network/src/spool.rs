@@ -249,7 +249,7 @@ mod tests {
             drop(spool);
             let mut spool = Spool::open(&path).unwrap();
             let place = spool.find(Kind::Chunk, &[99; 40]).unwrap();
-            assert_eq!(spool.read(place).unwrap(), &b"more"[..]);
+            assert_eq!(spool.read(place).unwrap()[..], b"more"[..]);
         }
         let mut damaged = whole.clone();
         damaged[2500] ^= 1;
