@@ -1,4 +1,4 @@
-//! [`Chunks`]: the tree handed out chunk by chunk. `docs/formats/bavl.md` has the bytes one by one.
+//! [`Chunks`]: the tree handed out chunk by chunk. `docs/state-sync.md` has the bytes one by one.
 
 use crate::{
     Bavl, ChunkEntries, State,

@@ -42,7 +42,7 @@ impl Node {
     /// Starts a node with HTTP on a free port.
     fn start(datadir: &Path, flags: &str) -> Self {
         let line = format!(
-            "node --datadir {} --http --http.port 0 --http.api eth,net,web3,state,txpool,debug \
+            "node --datadir {} --http --http.port 0 --http.api eth,net,web3,state,txpool,debug,sync \
              --authrpc.port 0 {flags}",
             datadir.display()
         );
@@ -82,6 +82,14 @@ impl Node {
         let block = self.call("eth_getBlockByNumber", &json!(["latest", false]));
         let number: U64 = serde_json::from_value(block["number"].clone()).unwrap();
         (number.to(), serde_json::from_value(block["hash"].clone()).unwrap())
+    }
+
+    /// Number, hash and root of the latest state, which is there though the block may not be.
+    fn state(&self) -> (U64, B256, B256) {
+        let got = self.call("state_getRoot", &json!(["latest"]));
+        let field = |name| serde_json::from_value::<B256>(got[name].clone()).unwrap();
+        let number = serde_json::from_value(got["block"].clone()).unwrap();
+        (number, field("blockHash"), field("root"))
     }
 
     fn hash(&self, number: u64) -> Value {
@@ -481,6 +489,107 @@ fn old_states_and_versions_are_fetched_from_a_node_and_verified_without_it() {
     refuses(&versions, &later_hash, "from", json!("0x1"), "");
 }
 
+/// A node that passes requests on and bends the chunks that come back.
+fn liar(url: &str, bend: impl Fn(&mut Vec<u8>) + Send + Sync + 'static) -> HttpServer {
+    let url = url.to_owned();
+    let server = HttpServer::start(move |request| {
+        let call: Value = serde_json::from_slice(&request.body).unwrap();
+        let answer = ureq::post(&url)
+            .header("content-type", "application/json")
+            .send(&request.body[..])
+            .unwrap()
+            .body_mut()
+            .read_to_vec()
+            .unwrap();
+        let mut answer: Value = serde_json::from_slice(&answer).unwrap();
+        if let Some(chunks) = answer["result"].as_array_mut()
+            && call["method"] == "sync_getChunks"
+        {
+            for chunk in chunks.iter_mut().filter(|chunk| chunk.is_string()) {
+                let mut bytes: Bytes = serde_json::from_value(chunk.clone()).unwrap();
+                let mut bent = std::mem::take(&mut bytes).to_vec();
+                bend(&mut bent);
+                *chunk = json!(Bytes::from(bent));
+            }
+        }
+        Reply::new(200, answer.to_string())
+    });
+    server.unwrap()
+}
+
+#[test]
+fn a_new_node_begins_with_the_state_of_one_honest_node_among_liars_and_goes_on() {
+    for backend in ["mpt", "bavl", "prefix"] {
+        let folder = TempDir::new().unwrap();
+        let chain =
+            format!("--chain {} --state-backend {backend} --state-root native", genesis(&folder));
+        let origin = Node::start(&folder.path().join("origin"), &format!("--dev {chain}"));
+        let wallet = Wallet::new(1);
+        // A contract with a slot and a code of one byte.
+        let create = Bytes::from_static(&[0x60, 1, 0x60, 0, 0x55, 0x60, 1, 0x60, 0, 0xf3]);
+        origin.send(&wallet, 0, TxKind::Create, create);
+        for nonce in 1..6 {
+            wait_for("a block", || (origin.head().0 >= nonce).then_some(()));
+            origin.send(&wallet, nonce, Address::with_last_byte(nonce as u8).into(), Bytes::new());
+        }
+        wait_for("a block", || (origin.head().0 >= 6).then_some(()));
+        let (number, head, root) = origin.state();
+
+        let flips = liar(&origin.url, |bytes| bytes[0] ^= 1);
+        let cuts = liar(&origin.url, |bytes| bytes.truncate(bytes.len() / 2));
+        let grows = liar(&origin.url, |bytes| bytes.resize(3 << 20, 7));
+        let garbage = HttpServer::start(|_| Reply::new(200, "[1, 2")).unwrap();
+        let endless = HttpServer::start(|_| Reply::new(200, vec![b' '; 64 << 20])).unwrap();
+        let gone = "http://127.0.0.1:1";
+        let liars = [&flips, &cuts, &grows, &garbage, &endless].map(HttpServer::url).join(",");
+        let from = format!("--sync.from {liars},{gone},{}", origin.url);
+
+        // Liars alone: a clear end, and nothing is there that could be taken for a state.
+        let data = folder.path().join("new");
+        let line = format!(
+            "node --datadir {} {chain} --sync.from {liars},{gone} --checkpoint {head} \
+             --sync.patience 2s --disable-auth-server",
+            data.display()
+        );
+        let error = fails_saying(&mut retrie(words(&line)), &["no peer gives the state of block"]);
+        assert!(error.contains("is not what it sent"), "{error}");
+        assert!(!data.join("db").exists());
+
+        let flags = format!("{chain} {from} --checkpoint {head}");
+        let node = Node::start(&data, &flags);
+        assert_eq!(node.state(), (number, head, root), "{backend}");
+        assert!(!data.join("sync").exists(), "nothing of it is left");
+        let created = wallet.address.create(0);
+        for (method, params) in [
+            ("eth_getCode", json!([created, "latest"])),
+            ("eth_getStorageAt", json!([created, "0x0", "latest"])),
+            ("eth_getTransactionCount", json!([wallet.address, "latest"])),
+        ] {
+            let theirs = origin.call(method, &params);
+            assert_eq!(node.call(method, &params), theirs, "{backend}: {method}");
+        }
+        node.interrupt();
+
+        // It goes on with the blocks behind; what it was to fetch is there already.
+        let flags = format!("{flags} --follow {} --follow.interval 50ms", origin.url);
+        let node = Node::start(&data, &flags);
+        for nonce in 6..10 {
+            origin.send(&wallet, nonce, TxKind::Create, Bytes::from_static(&[0x43, 0x40]));
+            wait_for("a block", || (origin.head().0 > nonce).then_some(()));
+        }
+        wait_for("the new node", || (node.state() == origin.state()).then_some(()));
+
+        // The root alone is enough to find the block.
+        let (_, head, root) = origin.state();
+        let flags = format!("{chain} --sync.from {} --sync.trusted-root {root}", origin.url);
+        let other = Node::start(&folder.path().join("other"), &flags);
+        assert_eq!(other.state().1, head, "{backend}");
+        for node in [node, other, origin] {
+            node.interrupt();
+        }
+    }
+}
+
 #[test]
 fn wrong_flags_and_files_are_one_line() {
     let folder = TempDir::new().unwrap();
@@ -493,6 +602,16 @@ fn wrong_flags_and_files_are_one_line() {
     let text = node(&format!("--dev --authrpc.jwtsecret {}", secret.display()));
     assert!(text.contains("secret") && text.contains("32 bytes"), "{text}");
     assert!(node("--dev --chain sepolia").contains("--dev is a chain of its own"));
+    // No flag that is wrong leaves a datadir for these.
+    let other = format!("--datadir {}/other", folder.path().display());
+    let node = |flags: &str| common::fails(&mut retrie(words(&format!("node {other} {flags}"))));
+    let text = node("--sync.from http://127.0.0.1:1");
+    assert!(text.contains("--checkpoint"), "{text}");
+    let from = format!("--sync.from http://127.0.0.1:1 --checkpoint {}", B256::repeat_byte(7));
+    let text = node(&from);
+    assert!(text.contains("no peer gives the header"), "{text}");
+    let text = node(&format!("{from} --state-backend lmpt"));
+    assert!(text.contains("cannot be fetched in chunks"), "{text}");
     let config = folder.path().join("c.toml");
     std::fs::write(&config, "nonsense = 1\n").unwrap();
     assert!(node(&format!("--config {}", config.display())).contains("--nonsense"));

@@ -5,7 +5,7 @@ use crate::{args::open_to_read, output::grouped, progress::SyncProgress};
 use alloy_primitives::B256;
 use eyre::bail;
 use retrie_db::{ChainRead, DbError, StateRootMode};
-use retrie_network::{FetchOptions, Fetched, HttpPeer, Origin, Peer, Progress, fetch};
+use retrie_network::{FetchError, FetchOptions, Fetched, HttpPeer, Origin, Peer, Progress, fetch};
 use retrie_pipeline::{Anchor, Chain, ChainOptions, ChunkedState};
 use retrie_sources::HeaderItem;
 use std::{
@@ -26,6 +26,10 @@ pub(super) fn run(
         tracing::info!("{} has a chain: --sync.from is left aside", datadir.display());
         return Ok(());
     }
+    let backend = options.backend.identity().name;
+    if options.backend.chunks().is_none() {
+        return Err(FetchError::Unsupported { backend }.into());
+    }
     let peers: Vec<Arc<dyn Peer>> = args
         .from
         .iter()
@@ -43,7 +47,7 @@ pub(super) fn run(
     let items = origin.headers.into_iter().map(HeaderItem::Header).collect();
     let anchor = Anchor::new(&options, items, Some(hash), args.total_difficulty)?;
     let root = trusted_root(args, &options, &anchor)?;
-    let (number, backend) = (anchor.header().number, options.backend.identity().name);
+    let number = anchor.header().number;
     tracing::info!(
         "fetching the state of block {number} ({hash}), root {root} of {backend}, from {} nodes",
         peers.len()
