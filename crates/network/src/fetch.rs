@@ -173,7 +173,7 @@ pub fn forget(datadir: &Path) -> Result<(), FetchError> {
 /// # Errors
 /// [`FetchError`]; it leaves nothing but that folder.
 pub fn fetch(
-    backend: &dyn AnyBackend,
+    backend: &Arc<dyn AnyBackend>,
     (block, root): (B256, B256),
     peers: &[Arc<dyn Peer>],
     datadir: &Path,
@@ -195,29 +195,26 @@ pub fn fetch(
     drop(chunks);
     work.progress.resumed = resumed;
     let standing = peers.iter().map(|_| Standing::default()).collect();
-    let shared = Shared {
-        backend,
+    let shared = Arc::new(Shared {
+        backend: backend.clone(),
         block,
-        stop,
-        options,
-        peers,
-        state: Mutex::new(State { work, standing, ended: None }),
+        peers: peers.to_vec(),
+        state: Mutex::new(Some(State { work, standing, ended: None })),
         wake: Condvar::new(),
-    };
-    std::thread::scope(|scope| {
-        for (at, peer) in peers.iter().enumerate() {
-            let shared = &shared;
-            let thread = std::thread::Builder::new().name(format!("sync-{at}"));
-            let spawned = thread.spawn_scoped(scope, move || shared.ask(at, &**peer));
-            if let Err(source) = spawned {
-                let action = "starting a thread".to_owned();
-                shared.end(Err(FetchError::Io { action, source }));
-            }
-        }
-        // This thread reads what a former run has fetched, and tells.
-        shared.watch(tell);
     });
-    let state = shared.state.into_inner();
+    // Nobody waits for these: a peer may be silent long after all is there.
+    for at in 0..peers.len() {
+        let asking = shared.clone();
+        let thread = std::thread::Builder::new().name(format!("sync-{at}"));
+        let spawned = thread.spawn(move || asking.ask(at));
+        if let Err(source) = spawned {
+            let action = "starting a thread".to_owned();
+            shared.end(Err(FetchError::Io { action, source }));
+        }
+    }
+    // This thread reads what a former run has fetched, and tells.
+    shared.watch(options, stop, tell);
+    let state = shared.state.lock().take().ok_or(FetchError::Stopped)?;
     let progress = state.progress();
     let State { work, ended, .. } = state;
     ended.unwrap_or(Err(FetchError::Stopped))?;
@@ -255,13 +252,12 @@ struct State {
     ended: Option<Result<(), FetchError>>,
 }
 
-struct Shared<'a> {
-    backend: &'a dyn AnyBackend,
+struct Shared {
+    backend: Arc<dyn AnyBackend>,
     block: B256,
-    stop: &'a AtomicBool,
-    options: FetchOptions,
-    peers: &'a [Arc<dyn Peer>],
-    state: Mutex<State>,
+    peers: Vec<Arc<dyn Peer>>,
+    /// `None` once the fetch is over.
+    state: Mutex<Option<State>>,
     wake: Condvar,
 }
 
@@ -275,17 +271,19 @@ enum Outcome {
     Wrong(ProofError),
 }
 
-impl Shared<'_> {
+impl Shared {
     /// Asks one peer until all is done, or it is banned.
-    fn ask(&self, at: usize, peer: &dyn Peer) {
+    fn ask(&self, at: usize) {
+        let Some(peer) = self.peers.get(at) else { return };
         while let Some(items) = self.next(at) {
             let started = Instant::now();
-            let answers = self.request(peer, &items);
+            let answers = self.request(&**peer, &items);
             let took = started.elapsed();
             let outcomes = answers.map(|answers| self.check(&items, answers));
-            let mut state = self.state.lock();
-            if let Err(error) = state.settle(at, peer.name(), items, outcomes, took) {
-                self.end_in(&mut state, Err(error));
+            if let Some(state) = self.state.lock().as_mut().filter(|state| state.ended.is_none())
+                && let Err(error) = state.settle(at, peer.name(), items, outcomes, took)
+            {
+                state.end(Err(error));
             }
             self.wake.notify_all();
         }
@@ -293,19 +291,18 @@ impl Shared<'_> {
 
     /// What to ask a peer for, once there is something and it may be asked; `None` at the end.
     fn next(&self, at: usize) -> Option<Vec<Item>> {
-        let mut state = self.state.lock();
+        let mut guard = self.state.lock();
         loop {
-            if state.ended.is_some() || state.standing[at].banned.is_some() {
-                return None;
-            }
-            if state.standing[at].not_before <= Instant::now() {
-                let most = state.standing[at].batch;
+            let state = guard.as_mut().filter(|state| state.ended.is_none())?;
+            let standing = state.standing.get(at).filter(|standing| standing.banned.is_none())?;
+            if standing.not_before <= Instant::now() {
+                let most = standing.batch;
                 let items = state.work.take(at, most);
                 if !items.is_empty() {
                     return Some(items);
                 }
             }
-            self.wake.wait_for(&mut state, LOOK);
+            self.wake.wait_for(&mut guard, LOOK);
         }
     }
 
@@ -353,66 +350,64 @@ impl Shared<'_> {
     }
 
     /// Reads what is on disk already, tells how far it is, and finds the end.
-    fn watch(&self, tell: &mut dyn FnMut(&Progress)) {
+    fn watch(&self, options: FetchOptions, stop: &AtomicBool, tell: &mut dyn FnMut(&Progress)) {
         let mut told = Instant::now();
-        let mut state = self.state.lock();
-        loop {
+        let mut guard = self.state.lock();
+        while let Some(state) = guard.as_mut() {
             if told.elapsed() >= LOOK {
                 told = Instant::now();
                 let progress = state.progress();
-                MutexGuard::unlocked(&mut state, || tell(&progress));
+                MutexGuard::unlocked(&mut guard, || tell(&progress));
+                continue;
             }
-            if self.stop.load(Ordering::Relaxed) {
+            if stop.load(Ordering::Relaxed) {
                 // What is kept back goes to the file.
                 let flushed = state.work.spool.flush();
-                let end = flushed.map_or_else(|error| error.into(), |()| FetchError::Stopped);
-                self.end_in(&mut state, Err(end));
+                state.end(Err(flushed.map_or_else(Into::into, |()| FetchError::Stopped)));
             } else if state.work.is_done() {
                 let flushed = state.work.spool.flush();
-                self.end_in(&mut state, flushed.map_err(Into::into));
-            } else if let Some(error) = self.hopeless(&state) {
-                self.end_in(&mut state, Err(error));
+                state.end(flushed.map_err(Into::into));
+            } else if let Some(error) = self.hopeless(state, options) {
+                state.end(Err(error));
             }
             if state.ended.is_some() {
+                self.wake.notify_all();
                 return;
             }
-            match state.work.take_known() {
-                Some((item, place)) => {
-                    let read = state.work.spool.flush();
-                    let read = read.and_then(|()| state.work.spool.read(place));
-                    let answer = match read {
-                        Ok(answer) => answer,
-                        Err(error) => {
-                            self.end_in(&mut state, Err(error.into()));
-                            continue;
-                        }
-                    };
-                    let opened = MutexGuard::unlocked(&mut state, || self.open(&item, &answer));
-                    let taken = match opened {
-                        Ok(checked) => state.work.accept(None, &item, &answer, checked),
-                        Err(error) => {
-                            tracing::warn!(%error, "an answer on disk is damaged; it is asked for again");
-                            state.work.spool.forget(item.kind(), item.id());
-                            state.work.give_back(None, item);
-                            Ok(Vec::new())
-                        }
-                    };
-                    if let Err(error) = taken {
-                        self.end_in(&mut state, Err(error));
-                    }
-                    self.wake.notify_all();
+            let Some((item, place)) = state.work.take_known() else {
+                self.wake.wait_for(&mut guard, LOOK);
+                continue;
+            };
+            let read = state.work.spool.flush().and_then(|()| state.work.spool.read(place));
+            let answer = match read {
+                Ok(answer) => answer,
+                Err(error) => {
+                    state.end(Err(error.into()));
+                    continue;
                 }
-                None => {
-                    self.wake.wait_for(&mut state, LOOK);
+            };
+            let opened = MutexGuard::unlocked(&mut guard, || self.open(&item, &answer));
+            let Some(state) = guard.as_mut() else { return };
+            let taken = match opened {
+                Ok(checked) => state.work.accept(None, &item, &answer, checked),
+                Err(error) => {
+                    tracing::warn!(%error, "an answer on disk is damaged; it is asked for again");
+                    state.work.spool.forget(item.kind(), item.id());
+                    state.work.give_back(None, item);
+                    Ok(Vec::new())
                 }
+            };
+            if let Err(error) = taken {
+                state.end(Err(error));
             }
+            self.wake.notify_all();
         }
     }
 
     /// Whether nobody is left to ask.
-    fn hopeless(&self, state: &State) -> Option<FetchError> {
+    fn hopeless(&self, state: &State, options: FetchOptions) -> Option<FetchError> {
         let all_banned = state.standing.iter().all(|one| one.banned.is_some());
-        if !all_banned && state.work.moved.elapsed() < self.options.patience {
+        if !all_banned && state.work.moved.elapsed() < options.patience {
             return None;
         }
         let reason = |(peer, one): (&Arc<dyn Peer>, &Standing)| {
@@ -424,16 +419,18 @@ impl Shared<'_> {
     }
 
     fn end(&self, how: Result<(), FetchError>) {
-        self.end_in(&mut self.state.lock(), how);
-    }
-
-    fn end_in(&self, state: &mut State, how: Result<(), FetchError>) {
-        state.ended.get_or_insert(how);
+        if let Some(state) = self.state.lock().as_mut() {
+            state.end(how);
+        }
         self.wake.notify_all();
     }
 }
 
 impl State {
+    fn end(&mut self, how: Result<(), FetchError>) {
+        self.ended.get_or_insert(how);
+    }
+
     fn progress(&self) -> Progress {
         let banned = self.standing.iter().filter(|one| one.banned.is_some()).count();
         Progress { banned, ..self.work.progress }

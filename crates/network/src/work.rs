@@ -13,10 +13,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long an answer may take before somebody who has nothing else to do is asked too.
+/// How long an answer may take before others who have nothing else to do are asked too: three at once by
+/// then, and twice as many after every other such time.
 const SLOW: Duration = Duration::from_secs(2);
-/// Who are asked for the same at once, at most.
-const ASKED: usize = 3;
 
 /// One thing to ask for.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -52,6 +51,7 @@ struct Note {
 #[derive(Debug)]
 struct Flight {
     note: Note,
+    /// When the first one was asked.
     since: Instant,
     /// Who were asked and have not answered.
     asked: Vec<usize>,
@@ -133,10 +133,8 @@ impl Work {
             // The end waits for the slowest: others may be faster.
             let slow = self.in_flight.iter_mut().filter(|(_, flight)| {
                 let of = &flight.asked;
-                !of.is_empty()
-                    && of.len() < ASKED
-                    && !of.contains(&peer)
-                    && flight.since + SLOW < now
+                let waits = now.duration_since(flight.since).as_secs() / SLOW.as_secs();
+                !of.is_empty() && !of.contains(&peer) && waits > 0 && of.len() <= 1 << waits.min(20)
             });
             for (item, flight) in slow {
                 if taken.first().is_none_or(|first: &Item| first.kind() == item.kind()) {

@@ -105,13 +105,14 @@ impl Origin {
         let state = self.store.at(At::Tip).unwrap();
         let nodes = match lie {
             Lie::Split => {
-                // Nodes of the account trie, by their hashes.
+                // Nodes of the account trie that are no leaves, by their hashes.
                 let mut nodes = HashMap::new();
                 for key in self.entries.keys() {
                     if let StateKey::Account(address) = key {
                         let proof = state.account_nodes(address, &[]).unwrap();
-                        for node in proof.account {
-                            nodes.insert(keccak256(&node), node);
+                        let branches = proof.account.split_last().map(|(_, above)| above);
+                        for node in branches.unwrap_or_default() {
+                            nodes.insert(keccak256(node), node.clone());
                         }
                     }
                 }
@@ -146,7 +147,7 @@ impl Origin {
         let peers: Vec<_> = peers.iter().map(|peer| peer.clone() as Arc<dyn Peer>).collect();
         let options = FetchOptions { patience };
         let wanted = (self.block.hash, self.root);
-        fetch(&*self.backend, wanted, &peers, datadir, options, &stop, &mut |progress| {
+        fetch(&self.backend, wanted, &peers, datadir, options, &stop, &mut |progress| {
             assert!((0.0..1.000_001).contains(&progress.share), "{progress:?}");
             stop.fetch_or(progress.answers >= most as u64, Ordering::Relaxed);
         })

@@ -57,7 +57,7 @@ pub(super) fn run(
     let patience = FetchOptions { patience: args.patience };
     let wanted = (hash, root);
     let fetched =
-        fetch(&*options.backend, wanted, &peers, &datadir, patience, stop, &mut |progress| {
+        fetch(&options.backend, wanted, &peers, &datadir, patience, stop, &mut |progress| {
             shown.update(progress);
         })?;
     shown.finish();
