@@ -7,6 +7,8 @@
 //! * [`cache`]: prepared states, kept on disk between runs.
 //! * [`memory`]: a cap on memory, for data that is larger.
 //! * [`locality`]: Merkle trees in flat files, counted and timed.
+//! * [`trees`]: search trees with Merkle hashes in memory, and what they are worth.
+//! * [`sync`]: such trees fetched from peers, some of which lie.
 //! * [`figures`]: rates, their spreads, and how two series compare.
 //! * [`report`], [`latency`]: the results, in the shape of `--json`, as a page, and compared.
 //! * [`paper`]: the papers' figures, and the experiments behind them.
@@ -25,5 +27,7 @@ mod random;
 pub mod report;
 mod sparse;
 pub mod state;
+pub mod sync;
+pub mod trees;
 
 pub use error::{BenchError, Setting};

@@ -75,6 +75,7 @@ mod tests {
                     "kvstore",
                     "state",
                     "provenance",
+                    "trees",
                     "sync",
                     "replay",
                 ];

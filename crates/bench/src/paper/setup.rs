@@ -96,7 +96,16 @@ pub enum Setup {
         /// Rows of MDBX.
         rows: u64,
     },
-    /// `bench sync`: a new peer fetches the state from others.
+    /// `bench trees`: Merkle search trees in memory.
+    Trees {
+        /// Elements of the tree.
+        elements: u64,
+        /// Inserts between two calculations of the root; 0 for one at the end.
+        hash_every: u64,
+        /// Sizes of chunks whose shapes and messages are measured, too.
+        shapes: &'static [u64],
+    },
+    /// `bench sync`: a new peer fetches the tree from others.
     Sync {
         /// Elements of the state.
         elements: u64,
@@ -138,6 +147,7 @@ impl Setup {
             Self::Provenance { .. } => "provenance",
             Self::Replay { .. } => "replay",
             Self::Locality { .. } => "locality",
+            Self::Trees { .. } => "trees",
             Self::Sync { .. } => "sync",
         }
     }
@@ -207,6 +217,9 @@ impl Setup {
                     |height: u32| height.saturating_sub(-scale.log2().min(0.0) as u32).max(1);
                 let heights = (lower(low), lower(high));
                 Self::Locality { heights, samples: size(samples), rows: size(rows) }
+            }
+            Self::Trees { elements, hash_every, shapes } => {
+                Self::Trees { elements: size(elements), hash_every, shapes }
             }
             Self::Sync { elements, chunk, peers, byzantine } => {
                 Self::Sync { elements: size(elements), chunk, peers, byzantine }

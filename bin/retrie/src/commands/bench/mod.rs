@@ -11,6 +11,8 @@ pub(crate) mod page;
 mod paper;
 pub(crate) mod provenance;
 pub(crate) mod state;
+mod sync;
+mod trees;
 
 use crate::output::{Output, ReportArgs, command_line, say};
 use measured::Measured;
@@ -25,6 +27,13 @@ pub(crate) enum Command {
     /// Count what Merkle paths touch in flat files, exactly, and time it (The Locality of Memory
     /// Checking).
     Locality(locality::Args),
+    /// Race search trees with Merkle hashes in memory (B+AVL section V).
+    Trees(trees::Args),
+    /// Race ways to fetch a tree from peers, some of which lie (B+AVL section V).
+    Sync(sync::Args),
+    /// Serve a tree to `bench sync`, which starts this.
+    #[command(hide = true)]
+    SyncPeer(sync::PeerArgs),
     /// Run the experiments of a paper at a scale that fits the machine, beside its own figures.
     Paper(paper::Args),
     /// Make a chain from a seed: `genesis.json` and `chain.rlp`, for any client.
@@ -63,6 +72,9 @@ impl Command {
         match self {
             Self::Race(race) => (*race).run(stop),
             Self::Locality(args) => args.run(stop),
+            Self::Trees(args) => args.run(stop),
+            Self::Sync(args) => args.run(stop),
+            Self::SyncPeer(args) => args.run(stop),
             Self::Paper(args) => args.run(stop),
             Self::MakeChain(args) => args.run(stop),
             Self::Compare(args) => args.run(),

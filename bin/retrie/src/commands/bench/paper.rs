@@ -4,20 +4,15 @@
 //! Each experiment is an ordinary `retrie bench` command, which is printed: what is run here can be
 //! run alone, and varied.
 
-use super::{Race, locality, measured::Measured};
+use super::{Race, locality, measured::Measured, sync, trees};
 use crate::output::{Output, ReportArgs, command_line, say};
 use clap::Parser;
 use eyre::{Context, bail, eyre};
-use retrie_backends::{find, kind};
 use retrie_bench::{
     paper::{Experiment, KvMix, Paper, Setup, experiments, references},
-    peers,
     report::BenchReport,
 };
-use std::{
-    collections::BTreeSet,
-    sync::atomic::{AtomicBool, Ordering},
-};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Blocks of this many transactions, where a paper does not say.
 const TXS_PER_BLOCK: u64 = 500;
@@ -65,6 +60,10 @@ enum Work {
     Race(Box<Race>),
     /// Counts in flat files, without a backend.
     Locality(locality::Args),
+    /// Trees in memory.
+    Trees(trees::Args),
+    /// Such trees from peers.
+    Sync(sync::Args),
 }
 
 impl Work {
@@ -72,6 +71,8 @@ impl Work {
         match self {
             Self::Race(race) => race.measure(out, stop),
             Self::Locality(args) => args.measured(out, stop),
+            Self::Trees(args) => args.measured(out, stop),
+            Self::Sync(args) => args.measured(out, stop),
         }
     }
 }
@@ -107,15 +108,7 @@ impl Args {
                 break;
             }
             say!(out, "\n[{number}/{of}] {}", title(experiment));
-            if !step.absent.is_empty() {
-                say!(out, "  not built yet, so left out: {}", step.absent.join(", "));
-            }
-            let Some((words, work)) = step.work else {
-                say!(out, "  left out: nothing that is built runs it");
-                report.notes.push(format!("{}: left out, not built yet", title(experiment)));
-                continue;
-            };
-            say!(out, "  retrie bench {}", words.join(" "));
+            say!(out, "  retrie bench {}", step.words.join(" "));
             if !experiment.note.is_empty() {
                 say!(out, "  {}", experiment.note);
                 let note = format!("{}: {}", title(experiment), experiment.note);
@@ -127,7 +120,7 @@ impl Args {
                 continue;
             }
             // What was measured is not lost with what was not.
-            ended = work.measure(&out, stop).and_then(|mut measured| {
+            ended = step.work.measure(&out, stop).and_then(|mut measured| {
                 for result in &mut measured.results {
                     result.params.insert("figure".into(), experiment.figure.into());
                 }
@@ -139,15 +132,6 @@ impl Args {
             });
             ended = ended.wrap_err_with(|| title(experiment));
         }
-        let missing: BTreeSet<_> = experiments
-            .iter()
-            .flat_map(|experiment| experiment.backends)
-            .filter(|name| !is_here(name))
-            .collect();
-        if !missing.is_empty() {
-            let names: Vec<_> = missing.into_iter().copied().collect();
-            report.notes.push(format!("not built yet: {}", names.join(", ")));
-        }
         report.complete = ended.is_ok();
         if !self.dry_run {
             out.report(&report)?;
@@ -157,43 +141,31 @@ impl Args {
 
     /// What is to be run of an experiment.
     fn step(&self, experiment: &Experiment) -> eyre::Result<Step> {
-        let (backends, absent): (Vec<&str>, Vec<&str>) =
-            experiment.backends.iter().partition(|name| is_here(name));
-        let words = match words(&experiment.setup) {
-            Some(words) if !backends.is_empty() => {
-                let words = [words, vec!["--backends".into(), backends.join(",")]].concat();
-                [&words[..], &self.flags].concat()
-            }
-            // The flags are for stores.
-            Some(words) if experiment.backends.is_empty() => words,
-            _ => return Ok(Step { work: None, absent }),
-        };
+        let mut words = words(&experiment.setup);
+        // The flags are for stores.
+        if !experiment.backends.is_empty() {
+            words.extend(["--backends".into(), experiment.backends.join(",")]);
+            words.extend_from_slice(&self.flags);
+        }
         let line = Line::try_parse_from(&words);
         let line = line.wrap_err_with(|| format!("retrie bench {}", words.join(" ")))?;
-        Ok(Step { work: Some((words, line.work)), absent })
+        Ok(Step { words, work: line.work })
     }
 }
 
 /// What is to be run of an experiment.
 struct Step {
-    /// The command after `retrie bench`, as words and parsed; `None` if nothing can be run.
-    work: Option<(Vec<String>, Work)>,
-    /// Backends that are not built yet.
-    absent: Vec<&'static str>,
+    /// The command after `retrie bench`.
+    words: Vec<String>,
+    work: Work,
 }
 
 fn title(experiment: &Experiment) -> String {
     format!("{}, {}", experiment.figure, experiment.title)
 }
 
-/// Whether there is such a backend or peer.
-fn is_here(name: &str) -> bool {
-    let kind = kind(name);
-    find(kind).is_ok() || peers::entrant(kind).is_some()
-}
-
-/// What follows `retrie bench`; `None` if no command runs it yet.
-fn words(setup: &Setup) -> Option<Vec<String>> {
+/// What follows `retrie bench`.
+fn words(setup: &Setup) -> Vec<String> {
     let command = match setup {
         // The blocks that papers have replayed are not at hand; those of the corpus are.
         Setup::Replay { .. } => "state",
@@ -292,9 +264,21 @@ fn words(setup: &Setup) -> Option<Vec<String>> {
                 words.push("--cold".into());
             }
         }
-        Setup::Sync { .. } => return None,
+        Setup::Trees { elements, hash_every, shapes } => {
+            flag("elements", &elements);
+            flag("hash-every", &hash_every);
+            if !shapes.is_empty() {
+                flag("shapes", &shapes.iter().map(u64::to_string).collect::<Vec<_>>().join(","));
+            }
+        }
+        Setup::Sync { elements, chunk, peers, byzantine } => {
+            flag("elements", &elements);
+            flag("chunk", &chunk);
+            flag("peers", &peers);
+            flag("byzantine", &byzantine);
+        }
     }
-    Some(words)
+    words
 }
 
 /// What the COLE authors' program is like: one caller, nothing signed, every block from the first one
@@ -314,26 +298,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_experiment_of_every_paper_is_a_valid_command_or_said_to_be_missing() {
+    fn every_experiment_of_every_paper_is_a_valid_command() {
         for paper in Paper::ALL {
             for scale in [1.0, 0.01, 1e-6] {
                 for experiment in experiments(paper, scale) {
-                    let Some(words) = words(&experiment.setup) else { continue };
+                    let words = words(&experiment.setup);
                     let line = Line::try_parse_from(&words);
                     assert!(line.is_ok(), "{paper}: {words:?}: {}", line.unwrap_err());
                 }
             }
         }
-    }
-
-    #[test]
-    fn backends_that_do_not_exist_yet_are_known_to() {
-        assert!(
-            is_here("lvmt@0/64")
-                && is_here("duptree:layout=naive")
-                && is_here("lmpt")
-                && is_here("bavl:chunk-entries=64")
-        );
-        assert!(!is_here("avlplus"));
     }
 }

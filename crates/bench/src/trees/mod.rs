@@ -1,0 +1,260 @@
+//! Search trees with Merkle hashes in memory, raced as the B+AVL paper does (section V.B to V.D).
+//!
+//! * [`Structure`]: the trees: B+AVL, the AVL+ tree that is the paper's baseline, and a Merkle B+tree. All
+//!   hash elements and pairs alike, and B+AVL and AVL+ have one implementation of what lies above
+//!   their leaves.
+//! * [`measure`]: times of inserts, searches and bytes, lengths of proofs, numbers of chunks.
+//! * [`report`]: the results.
+//!
+//! `B+AVL` here has the shape and the roots of `storage-bavl`, one insertion a block; that one keeps its
+//! entries on disk, which the paper's trees do not.
+
+mod avl;
+mod avlplus;
+mod bavl;
+mod bplus;
+pub(crate) mod elements;
+mod entries;
+mod hash;
+pub mod measure;
+mod proof;
+pub mod report;
+
+pub(crate) use avlplus::{AvlPlus, Elements, elements as read_elements};
+pub(crate) use bavl::{Bavl, Checked, ChunkPlace, root_of};
+
+use alloy_primitives::B256;
+use proof::Proof;
+use std::{fmt, str::FromStr};
+
+/// A search tree with Merkle hashes.
+pub(crate) trait Tree: Sized {
+    /// Its name.
+    const NAME: &'static str;
+
+    /// Without elements; chunks are to hold `most` at most.
+    fn new(most: usize) -> Self;
+
+    /// Inserts an element, or replaces its value.
+    fn insert(&mut self, key: u32, value: &[u8]);
+
+    /// The value of a key.
+    fn get(&self, key: u32) -> Option<&[u8]>;
+
+    /// Hashes what has changed; the root.
+    fn root(&mut self) -> B256;
+
+    /// Shows that a key has its value, in a tree that is hashed.
+    fn prove(&self, key: u32) -> Option<Proof>;
+
+    /// Calls `found` with the number of hashes in the proof of each element, in key order.
+    fn each_proof(&self, found: &mut dyn FnMut(usize));
+
+    /// Number of chunks, of a tree that consists of them.
+    fn chunks(&self) -> Option<usize>;
+}
+
+/// Which tree.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Structure {
+    /// AVL+: an element a leaf.
+    AvlPlus,
+    /// Merkle B+tree.
+    BPlus,
+    /// B+AVL.
+    Bavl,
+}
+
+impl Structure {
+    /// All of them, the baseline first.
+    pub const ALL: [Self; 3] = [Self::AvlPlus, Self::BPlus, Self::Bavl];
+
+    /// The name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::AvlPlus => AvlPlus::NAME,
+            Self::BPlus => bplus::BPlus::NAME,
+            Self::Bavl => Bavl::NAME,
+        }
+    }
+}
+
+impl fmt::Display for Structure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// There is no tree of that name.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("there is no tree `{0}`: it is avlplus, bplus or bavl")]
+pub struct UnknownStructure(String);
+
+impl FromStr for Structure {
+    type Err = UnknownStructure;
+
+    fn from_str(text: &str) -> Result<Self, UnknownStructure> {
+        let found = Self::ALL.into_iter().find(|structure| structure.name() == text);
+        found.ok_or_else(|| UnknownStructure(text.into()))
+    }
+}
+
+/// Why trees could not be measured.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TreesError {
+    /// A tree does not give back what was put in.
+    #[error("{tree} with {elements} elements gives back a wrong {what} for key {key}")]
+    Wrong {
+        /// Its name.
+        tree: &'static str,
+        /// How many elements it has.
+        elements: u64,
+        /// What is wrong.
+        what: &'static str,
+        /// The key.
+        key: u32,
+    },
+    /// The user stopped it.
+    #[error("stopped")]
+    Stopped,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{bplus::BPlus, elements::Elements, *};
+    use alloy_primitives::{Bytes, keccak256};
+    use retrie_backends::{Flags, Lane, lane};
+    use retrie_db::{Db, OpenOptions, SyncMode};
+    use retrie_state::{
+        At, BlockRef, DeltaBuilder, StateStore, StoreOptions,
+        descriptor::{Making, Purpose},
+    };
+
+    fn check<T: Tree>() {
+        for (most, count) in [(4, 300), (16, 2000), (256, 3000)] {
+            let elements = Elements::new(7, 40);
+            let mut tree = T::new(most);
+            assert_eq!(tree.get(5), None);
+            for n in 0..count {
+                tree.insert(elements.key(n), elements.value(n));
+                if n % 97 == 0 {
+                    tree.root();
+                }
+            }
+            // Replaced values take their place.
+            for n in 0..count / 3 {
+                tree.insert(elements.key(n), elements.value(n + 1));
+            }
+            let root = tree.root();
+            let mut lengths = Vec::new();
+            tree.each_proof(&mut |length| lengths.push(length));
+            let mut keys: Vec<_> = (0..count).map(|n| (elements.key(n), n)).collect();
+            keys.sort_unstable();
+            assert_eq!(lengths.len(), keys.len());
+            for ((key, n), length) in keys.into_iter().zip(lengths) {
+                let value = elements.value(if n < count / 3 { n + 1 } else { n });
+                assert_eq!(tree.get(key), Some(value), "{}: {key}", T::NAME);
+                let proof = tree.prove(key).unwrap();
+                assert_eq!(proof.root(key, value), root, "{}: {key}", T::NAME);
+                assert_eq!(proof.hashes(), length, "{}: {key}", T::NAME);
+                assert_ne!(proof.root(key, b"another"), root);
+            }
+            let absent = (0..).find(|key| tree.get(*key).is_none()).unwrap();
+            assert!(tree.prove(absent).is_none());
+            // The root is that of the content, however often it was hashed on the way.
+            let mut again = T::new(most);
+            (0..count).for_each(|n| again.insert(elements.key(n), elements.value(n)));
+            (0..count / 3).for_each(|n| again.insert(elements.key(n), elements.value(n + 1)));
+            assert_eq!(again.root(), root, "{}", T::NAME);
+            let fewest = (count as usize).div_ceil(most);
+            assert!(tree.chunks().is_none_or(|chunks| (fewest..=2 * fewest).contains(&chunks)));
+        }
+    }
+
+    #[test]
+    fn trees_hold_and_prove_what_was_put_in() {
+        check::<AvlPlus>();
+        check::<BPlus>();
+        check::<Bavl>();
+    }
+
+    #[test]
+    fn messages_rebuild_the_same_trees_and_wrong_ones_none() {
+        let (elements, most) = (Elements::new(3, 60), 16);
+        let (mut bavl, mut avlplus) = (Bavl::new(most), AvlPlus::new(most));
+        for n in 0..1000 {
+            bavl.insert(elements.key(n), elements.value(n));
+            avlplus.insert(elements.key(n), elements.value(n));
+        }
+        let (root, baseline) = (bavl.root(), avlplus.root());
+        let messages = bavl.serialize();
+        assert_eq!(Bavl::deserialize(most, &messages).unwrap().root(), root);
+        let skeleton = bavl.skeleton();
+        assert_eq!(root_of(most, &skeleton), Some(root));
+        let chunks = messages.iter().zip(&skeleton).map(|(message, (hash, key_height))| {
+            for at in 0..message.len() - 1 {
+                let mut lie = message.clone();
+                lie[at] ^= 4;
+                assert!(Checked::read(&lie, *hash).is_none(), "{at}");
+            }
+            (Checked::read(message, *hash).unwrap(), *key_height)
+        });
+        let mut rebuilt = Bavl::rebuild(most, chunks.collect()).unwrap();
+        assert_eq!((rebuilt.root(), rebuilt.get(elements.key(9))), (root, Some(elements.value(9))));
+        for at in 0..skeleton.len() {
+            let mut lie = skeleton.clone();
+            lie[at].1 ^= 1;
+            assert_ne!(root_of(most, &lie), Some(root), "{at}");
+            lie = skeleton.clone();
+            lie.remove(at);
+            assert_ne!(root_of(most, &lie), Some(root), "{at}");
+        }
+
+        let messages = avlplus.serialize(100);
+        assert_eq!(messages.len(), 10);
+        assert_eq!(AvlPlus::deserialize(&messages).unwrap().root(), baseline);
+        let mut lie = messages.clone();
+        lie[3][40] ^= 1;
+        assert!(AvlPlus::deserialize(&lie).is_none_or(|mut tree| tree.root() != baseline));
+        assert!(
+            AvlPlus::deserialize(&messages[..9]).is_none_or(|mut tree| tree.root() != baseline)
+        );
+    }
+
+    #[test]
+    fn bavl_in_memory_has_the_roots_of_the_backend() {
+        for most in [4, 16, 33] {
+            let elements = Elements::new(11, 40);
+            let name = format!("bavl:chunk-entries={most}");
+            let Lane { backend, flags } = lane(&name, &Flags::default()).unwrap();
+            let making = Making { flags: &flags, purpose: Purpose::Trial, cache: None };
+            let backend = (backend.make)(&making).unwrap();
+            let folder = tempfile::tempdir().unwrap();
+            let options = OpenOptions { sync: SyncMode::NoSync, ..OpenOptions::default() };
+            let db = Db::create(folder.path(), &options).unwrap();
+            let kv = db.state_store();
+            let store = StateStore::open(backend, kv.clone(), StoreOptions::default()).unwrap();
+            let mut txn = kv.begin_write().unwrap();
+            let nothing = &mut std::iter::empty();
+            let (_, after) = store.bulk_load(BlockRef::default(), nothing, &mut *txn).unwrap();
+            txn.commit().unwrap();
+            after.run().unwrap();
+            let mut tree = Bavl::new(most);
+            for n in 0..600 {
+                let (key, value) = (elements.key(n), elements.value(n));
+                let mut delta = DeltaBuilder::new();
+                delta.change(hash::state_key(key), None, Some(Bytes::copy_from_slice(value)));
+                let proposal = store.begin(At::Tip).unwrap().finish(&delta.build()).unwrap();
+                tree.insert(key, value);
+                assert_eq!(proposal.root(), tree.root(), "{most}: {n}");
+                store.seal(&proposal, keccak256(n.to_be_bytes()));
+                let mut txn = kv.begin_write().unwrap();
+                let after = store.commit(&[proposal], &mut *txn).unwrap();
+                txn.commit().unwrap();
+                after.run().unwrap();
+            }
+            assert!(tree.chunks().unwrap() > 600 / most);
+        }
+    }
+}
