@@ -1,10 +1,14 @@
 //! [`Origin`]: the block whose state is fetched, and its headers.
 
-use crate::peer::Peer;
+use crate::peer::{Peer, PeerError};
 use alloy_consensus::Header;
 use alloy_primitives::{B256, Bytes, keccak256};
 use alloy_rlp::Decodable;
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, mpsc},
+    thread,
+};
 
 /// Headers that BLOCKHASH in the next block can ask for.
 const HEADERS: u64 = 256;
@@ -61,11 +65,11 @@ impl Origin {
     /// [`OriginError::NoHeaders`] if no peer gives its headers.
     pub fn of_block(peers: &[Arc<dyn Peer>], hash: B256) -> Result<Self, OriginError> {
         let mut reasons = Vec::new();
-        for peer in peers {
-            let answer = peer.headers(hash, HEADERS).map_err(|error| error.to_string());
+        // The first one that is right will do.
+        for (name, answer) in ask_all(peers, move |peer| peer.headers(hash, HEADERS)) {
             match answer.and_then(|headers| checked(hash, &headers)) {
                 Ok(headers) => return Ok(Self { hash, headers }),
-                Err(reason) => reasons.push(format!("{}: {reason}", peer.name())),
+                Err(reason) => reasons.push(format!("{name}: {reason}")),
             }
         }
         Err(OriginError::NoHeaders { block: hash, reasons })
@@ -78,11 +82,11 @@ impl Origin {
     /// [`OriginError`].
     pub fn of_root(peers: &[Arc<dyn Peer>], root: B256) -> Result<Self, OriginError> {
         let (mut votes, mut reasons) = (BTreeMap::<B256, usize>::new(), Vec::new());
-        for peer in peers {
-            match peer.find_root(root) {
+        for (name, answer) in ask_all(peers, move |peer| peer.find_root(root)) {
+            match answer {
                 Ok(Some(block)) => *votes.entry(block).or_default() += 1,
-                Ok(None) => reasons.push(format!("{}: none", peer.name())),
-                Err(error) => reasons.push(format!("{}: {error}", peer.name())),
+                Ok(None) => reasons.push(format!("{name}: none")),
+                Err(reason) => reasons.push(format!("{name}: {reason}")),
             }
         }
         let most = votes.values().copied().max().unwrap_or_default();
@@ -98,6 +102,24 @@ impl Origin {
     pub fn header(&self) -> Option<&Header> {
         self.headers.last()
     }
+}
+
+/// What all peers answer, each with its name, as they do: nobody waits for one who is silent before another
+/// one is asked.
+fn ask_all<T: Send + 'static>(
+    peers: &[Arc<dyn Peer>],
+    ask: impl Fn(&dyn Peer) -> Result<T, PeerError> + Send + Sync + Clone + 'static,
+) -> impl Iterator<Item = (String, Result<T, String>)> {
+    let (answered, answers) = mpsc::channel();
+    for peer in peers {
+        let (peer, ask, answered) = (peer.clone(), ask.clone(), answered.clone());
+        thread::spawn(move || {
+            let answer = ask(&*peer).map_err(|error| error.to_string());
+            // Nobody may wait for it any more.
+            drop(answered.send((peer.name().to_owned(), answer)));
+        });
+    }
+    answers.into_iter()
 }
 
 /// The headers, if they are the block's and those of enough ancestors.
