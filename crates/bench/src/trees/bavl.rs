@@ -75,13 +75,12 @@ impl Leaf for Chunk {
 
     fn hash_all(leaves: &mut [Self], which: &[Id], hashes: &mut Vec<B256>) {
         let (mut batch, mut digests) = (Batch::default(), Vec::new());
+        // Values are long: those of one chunk stay in the nearest cache.
         for id in which {
-            leaves[*id as usize].entries.hash_new(&mut batch);
-        }
-        batch.finish_into(&mut digests);
-        let mut new = digests.iter().copied();
-        for id in which {
-            leaves[*id as usize].entries.take_new(&mut new);
+            let entries = &mut leaves[*id as usize].entries;
+            entries.hash_new(&mut batch);
+            batch.finish_into(&mut digests);
+            entries.take_new(&mut digests.drain(..));
         }
         // Pairs of one level of all chunks together.
         for level in 0.. {

@@ -43,9 +43,9 @@ pub(crate) struct Args {
     /// Elements of a chunk, or of a cell, at most.
     #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(4..=4096))]
     chunk: u32,
-    /// Inserts between two calculations of the root: a block's. 1 as the paper's authors, 0 for one at
-    /// the end.
-    #[arg(long, value_name = "N", default_value = "1000", value_parser = parse_count)]
+    /// Inserts between two calculations of the root: 0 for one at the end, 1 as the paper's authors, 1000
+    /// as blocks would.
+    #[arg(long, value_name = "N", default_value = "0", value_parser = parse_count)]
     hash_every: u64,
     /// Trees, separated by commas: avlplus, bplus, bavl; all by default.
     #[arg(long, value_name = "TREES", value_delimiter = ',')]
