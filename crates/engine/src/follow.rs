@@ -16,10 +16,11 @@
 //! | what | at most |
 //! |---|---|
 //! | hashes of headers on the way down | 64, and the blocks that the state can be taken back |
-//! | blocks fetched and not verified yet | 4, each of the size that the fetcher reads |
+//! | blocks fetched and not verified yet | 4, and 5 more under verification, each of the size that the fetcher reads |
 //!
-//! Of a larger gap all but the last 64 blocks come upwards by number: each must be valid before the
-//! head moves on.
+//! Of a larger gap all but the last 64 blocks come upwards by number. As many as have come go to the
+//! engine in one run, so that one is executed while the root of the one before is computed; each must
+//! be valid before the head moves on to it.
 
 use crate::{EngineError, EngineHandle};
 use alloy_primitives::B256;
@@ -317,7 +318,6 @@ impl Follower {
 
     /// Blocks `from` to `to` of the remote node, as long as they follow our head.
     fn by_number(&self, from: u64, to: u64) -> Result<(), FollowError> {
-        let live = self.engine.live();
         std::thread::scope(|scope| {
             let (send, blocks) = crossbeam_channel::bounded(AHEAD);
             scope.spawn(move || {
@@ -332,20 +332,55 @@ impl Follower {
                     }
                 }
             });
-            for block in blocks {
-                let block = block?;
-                let hash = block.hash();
-                if block.parent_hash() == live.head().hash() {
-                    self.insert(block)?;
-                } else {
-                    // Another branch than ours: by hash it is found where they part, some blocks
-                    // below.
-                    self.fill_below(hash, block.block().header().clone())?;
-                }
-                self.lead(hash, None, None)?;
+            while let Ok(first) = blocks.recv() {
+                self.take_in(std::iter::once(first).chain(blocks.try_iter().take(AHEAD)))?;
             }
             Ok(())
         })
+    }
+
+    /// Verifies blocks of ascending numbers and makes each the head, in runs as long as they go.
+    fn take_in(
+        &self,
+        blocks: impl Iterator<Item = Result<PreparedBlock, FollowError>>,
+    ) -> Result<(), FollowError> {
+        let mut blocks = blocks.peekable();
+        while let Some(first) = blocks.next() {
+            let first = first?;
+            let mut top = first.hash();
+            if first.parent_hash() != self.engine.live().head().hash() {
+                // Another branch than ours: by hash it is found where they part, some blocks below.
+                self.fill_below(top, first.block().header().clone())?;
+                self.lead(top, None, None)?;
+                continue;
+            }
+            let mut run = vec![first];
+            let is_above = |next: &Result<PreparedBlock, _>, top| {
+                next.as_ref().is_ok_and(|next| next.parent_hash() == top)
+            };
+            while let Some(Ok(next)) = blocks.next_if(|next| is_above(next, top)) {
+                top = next.hash();
+                run.push(next);
+            }
+            self.insert_run(run)?;
+        }
+        Ok(())
+    }
+
+    /// Verifies a run of blocks on our head, each the child of the one before, and makes the last valid
+    /// one the head.
+    fn insert_run(&self, run: Vec<PreparedBlock>) -> Result<(), FollowError> {
+        let names: Vec<_> = run.iter().map(|block| (block.number(), block.hash())).collect();
+        let statuses = self.runtime.block_on(self.engine.new_run(run))?;
+        let valid = statuses.iter().take_while(|status| status.is_valid()).count();
+        if let Some((_, hash)) = valid.checked_sub(1).and_then(|last| names.get(last)) {
+            self.end_troubles();
+            self.lead(*hash, None, None)?;
+        }
+        for ((number, hash), status) in names.into_iter().zip(statuses) {
+            self.expect_valid(number, hash, status)?;
+        }
+        Ok(())
     }
 
     /// Verifies the block of this hash and what is missing below it: down to a block that is known

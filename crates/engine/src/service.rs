@@ -7,7 +7,10 @@
 //! ```
 //!
 //! Verification runs on this thread, one block at a time; what needs no state (hashes, signatures)
-//! is done before a block comes here. Blocks behind the head become durable in the background.
+//! is done before a block comes here. The roots of a run of blocks are computed beside it. Blocks
+//! behind the head become durable in the background.
+
+mod run;
 
 use crate::{
     EngineError,
@@ -54,6 +57,7 @@ type Reply<T> = oneshot::Sender<Result<T, EngineError>>;
 
 enum Command {
     NewBlock(Box<PreparedBlock>, Reply<PayloadStatus>),
+    NewRun(Vec<PreparedBlock>, Reply<Vec<PayloadStatus>>),
     Rejected(RejectedBlock, Reply<PayloadStatus>),
     Forkchoice(ForkchoiceState, Reply<ForkchoiceOutcome>),
     SetHead(B256, Reply<()>),
@@ -112,6 +116,21 @@ impl EngineHandle {
     /// If the engine has ended or failed; an invalid block is no error.
     pub async fn new_block(&self, block: PreparedBlock) -> Result<PayloadStatus, EngineError> {
         self.ask(|reply| Command::NewBlock(Box::new(block), reply)).await
+    }
+
+    /// Verifies a run of blocks, each the child of the one before, and puts them into the tree: a
+    /// block is executed while the root of the one before is computed. The head stays.
+    ///
+    /// Returns the status of each, up to the first that is not valid. What follows that was not
+    /// looked at.
+    ///
+    /// # Errors
+    /// As [`new_block`](Self::new_block).
+    pub async fn new_run(
+        &self,
+        blocks: Vec<PreparedBlock>,
+    ) -> Result<Vec<PayloadStatus>, EngineError> {
+        self.ask(|reply| Command::NewRun(blocks, reply)).await
     }
 
     /// Tells of a block that is invalid by itself, so that its descendants are refused too.
@@ -326,6 +345,7 @@ impl Service<'_> {
         // Whoever asked may have given up waiting: then nobody needs the answer.
         match command {
             Command::NewBlock(block, reply) => drop(reply.send(self.new_block(*block))),
+            Command::NewRun(blocks, reply) => drop(reply.send(self.new_run(blocks))),
             Command::Rejected(block, reply) => drop(reply.send(self.reject(block))),
             Command::Forkchoice(state, reply) => drop(reply.send(self.forkchoice(state))),
             Command::SetHead(hash, reply) => drop(reply.send(self.go_back(hash))),
@@ -392,9 +412,19 @@ impl Service<'_> {
     }
 
     fn insert(&mut self, block: PreparedBlock) -> Result<PayloadStatus, EngineError> {
-        let (number, hash, parent) = (block.number(), block.hash(), block.parent_hash());
         let whole = block.block().clone();
-        match self.tree.insert(block) {
+        let outcome = self.tree.insert(block);
+        self.verdict(&whole, outcome)
+    }
+
+    /// What to say of a block that was verified.
+    fn verdict(
+        &mut self,
+        block: &Arc<RecoveredBlock>,
+        outcome: Result<Arc<ExecutedBlock>, PipelineError>,
+    ) -> Result<PayloadStatus, EngineError> {
+        let (number, hash, parent) = (block.number(), block.hash(), block.parent_hash());
+        match outcome {
             Ok(_) => {
                 tracing::debug!(number, %hash, "valid block");
                 Ok(valid(hash))
@@ -402,7 +432,7 @@ impl Service<'_> {
             Err(error) if error.is_invalid_block() => {
                 tracing::warn!(number, %hash, %error, "invalid block");
                 let reason = error.to_string();
-                self.reject(RejectedBlock { hash, parent, reason, block: Some(whole) })
+                self.reject(RejectedBlock { hash, parent, reason, block: Some(block.clone()) })
             }
             // The state of its parent is gone: it can be no part of the canonical chain any more.
             Err(PipelineError::State(StateError::BeyondRetention { .. })) => {
@@ -419,7 +449,7 @@ impl Service<'_> {
             for child in self.orphans.take_children(&parent) {
                 let hash = child.hash();
                 let is_refused = self.rejected.descendant(hash, parent).is_some();
-                if is_refused || self.insert(child)?.is_valid() {
+                if is_refused || self.is_verified(&hash)? || self.insert(child)?.is_valid() {
                     parents.push(hash);
                 }
             }

@@ -77,7 +77,7 @@ impl View {
             None => Box::new(state),
             Some(patch) => {
                 let mut patched = LayeredState::new(state);
-                patched.apply(&patch.delta, []);
+                patched.lay(patch.delta.clone(), []);
                 Box::new(patched)
             }
         };

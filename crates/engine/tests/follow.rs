@@ -471,6 +471,43 @@ fn invalid_block_of_the_remote_node_is_named_and_not_followed() {
     }
 }
 
+/// Blocks come in runs, and each is executed before the root of the one below is known.
+#[test]
+fn invalid_block_of_a_run_leaves_the_one_below_it_the_head() {
+    let mut chain = Setup::MPT.test_chain(Rules::Byzantium);
+    let genesis = chain.genesis();
+    let main = chain.branch(genesis, 80, 12, 1);
+    let damages: [fn(&mut Block); 2] = [
+        |block| block.header.state_root = B256::repeat_byte(1),
+        |block| block.header.gas_used += 1,
+    ];
+    for bad_number in 1..=12 {
+        let running = Node::new(&chain.spec, Setup::MPT).start();
+        let mut blocks = chain.path(genesis, main[79]);
+        damages[bad_number as usize % 2](&mut blocks[bad_number as usize - 1]);
+        for at in 1..blocks.len() {
+            blocks[at].header.parent_hash = hash(&blocks[at - 1]);
+        }
+        let bad = hash(&blocks[bad_number as usize - 1]);
+        let remote = Scripted::honest(&blocks);
+        let error = follower(&running, remote, Leader::Remote, &Arc::default()).step().unwrap_err();
+        match error {
+            FollowError::Invalid { number, hash, .. } => {
+                assert_eq!((number, hash), (bad_number, bad))
+            }
+            other => panic!("{other}"),
+        }
+        assert_eq!(running.live.head().number, bad_number - 1);
+        let view = running.live.view().unwrap();
+        for block in &blocks[bad_number as usize - 1..] {
+            assert!(view.header(&hash(block)).unwrap().is_none(), "block {}", block.header.number);
+        }
+        let remote = Scripted::honest(&chain.path(genesis, main[79]));
+        follower(&running, remote, Leader::Remote, &Arc::default()).step().unwrap();
+        assert_eq!(running.head(), main[79]);
+    }
+}
+
 #[test]
 fn other_chains_are_not_followed() {
     let mut chain = Setup::MPT.test_chain(Rules::Cancun);

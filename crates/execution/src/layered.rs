@@ -1,33 +1,35 @@
-//! A state and changes above it, in memory: blocks that are simulated, changes of a dev chain.
+//! A state and deltas above it, in memory: blocks whose roots are not known yet, blocks that are
+//! simulated, changes of a dev chain.
 
 use crate::{BlockHashes, CodeReader};
 use alloy_primitives::{Address, B256, Bytes, map::HashMap};
 use retrie_state::{StateDelta, StateError, StateKey, StateReader, Value};
-use std::{collections::BTreeMap, fmt};
+use std::{collections::BTreeMap, fmt, sync::Arc};
 
-/// A state and changes above it, in memory.
+/// A state and deltas above it, in memory. A read asks the deltas one by one, the newest first, so
+/// there should be few of them.
 pub struct LayeredState<S> {
     below: S,
-    changes: BTreeMap<StateKey, Option<Value>>,
+    /// The oldest first.
+    deltas: Vec<Arc<StateDelta>>,
     codes: HashMap<B256, Bytes>,
 }
 
 impl<S> fmt::Debug for LayeredState<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LayeredState").field("changes", &self.changes.len()).finish_non_exhaustive()
+        f.debug_struct("LayeredState").field("deltas", &self.deltas.len()).finish_non_exhaustive()
     }
 }
 
 impl<S> LayeredState<S> {
     /// The state below, unchanged.
     pub fn new(below: S) -> Self {
-        Self { below, changes: BTreeMap::new(), codes: HashMap::default() }
+        Self { below, deltas: Vec::new(), codes: HashMap::default() }
     }
 
     /// Lays a block's delta and its new codes above.
-    pub fn apply(&mut self, delta: &StateDelta, codes: impl IntoIterator<Item = (B256, Bytes)>) {
-        let changes = delta.changes().iter();
-        self.changes.extend(changes.map(|change| (change.key, change.next.clone())));
+    pub fn lay(&mut self, delta: Arc<StateDelta>, codes: impl IntoIterator<Item = (B256, Bytes)>) {
+        self.deltas.push(delta);
         self.codes.extend(codes);
     }
 
@@ -35,29 +37,33 @@ impl<S> LayeredState<S> {
     pub const fn below(&self) -> &S {
         &self.below
     }
+
+    /// Lays what the deltas say of slots of `address` over `slots`, which are those below.
+    fn over_slots(&self, address: &Address, slots: Vec<(B256, Value)>) -> BTreeMap<B256, Value> {
+        let mut slots: BTreeMap<B256, Value> = slots.into_iter().collect();
+        // Slots that were wiped are among the changes one by one.
+        for change in self.deltas.iter().flat_map(|delta| delta.slots_of(address)) {
+            let StateKey::Slot(_, slot) = &change.key else { continue };
+            match &change.next {
+                Some(value) => slots.insert(*slot, value.clone()),
+                None => slots.remove(slot),
+            };
+        }
+        slots
+    }
 }
 
 impl<S: StateReader> StateReader for LayeredState<S> {
     fn get(&self, key: &StateKey) -> Result<Option<Value>, StateError> {
-        match self.changes.get(key) {
-            Some(changed) => Ok(changed.clone()),
+        match self.deltas.iter().rev().find_map(|delta| delta.change(key)) {
+            Some(change) => Ok(change.next.clone()),
             None => self.below.get(key),
         }
     }
 
     fn slots_of(&self, address: &Address) -> Result<Vec<(B256, Value)>, StateError> {
-        // Slots that were wiped are among the changes one by one.
-        let mut slots: BTreeMap<B256, Value> = self.below.slots_of(address)?.into_iter().collect();
-        let (first, last) = (B256::ZERO, B256::repeat_byte(0xff));
-        let changed = StateKey::Slot(*address, first)..=StateKey::Slot(*address, last);
-        for (key, value) in self.changes.range(changed) {
-            let StateKey::Slot(_, slot) = key else { continue };
-            match value {
-                Some(value) => slots.insert(*slot, value.clone()),
-                None => slots.remove(slot),
-            };
-        }
-        Ok(slots.into_iter().collect())
+        let below = self.below.slots_of(address)?;
+        Ok(self.over_slots(address, below).into_iter().collect())
     }
 
     fn some_slots(
@@ -65,21 +71,10 @@ impl<S: StateReader> StateReader for LayeredState<S> {
         address: &Address,
         limit: usize,
     ) -> Result<Vec<(B256, Value)>, StateError> {
-        let (first, last) = (B256::ZERO, B256::repeat_byte(0xff));
-        let changed = StateKey::Slot(*address, first)..=StateKey::Slot(*address, last);
-        let changed = self.changes.range(changed);
-        // At most these of the slots below are gone, or known with another value.
-        let more = limit.saturating_add(changed.clone().count());
-        let mut slots: BTreeMap<B256, Value> =
-            self.below.some_slots(address, more)?.into_iter().collect();
-        for (key, value) in changed {
-            let StateKey::Slot(_, slot) = key else { continue };
-            match value {
-                Some(value) => slots.insert(*slot, value.clone()),
-                None => slots.remove(slot),
-            };
-        }
-        Ok(slots.into_iter().take(limit).collect())
+        let changed: usize = self.deltas.iter().map(|delta| delta.slots_of(address).len()).sum();
+        // At most the changed ones of the slots below are gone, or known with another value.
+        let below = self.below.some_slots(address, limit.saturating_add(changed))?;
+        Ok(self.over_slots(address, below).into_iter().take(limit).collect())
     }
 }
 
@@ -95,5 +90,64 @@ impl<S: CodeReader> CodeReader for LayeredState<S> {
 impl<S: BlockHashes> BlockHashes for LayeredState<S> {
     fn block_hash(&self, number: u64) -> Result<Option<B256>, StateError> {
         self.below.block_hash(number)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use retrie_state::DeltaBuilder;
+
+    struct Slots(BTreeMap<B256, Value>);
+
+    impl StateReader for Slots {
+        fn get(&self, key: &StateKey) -> Result<Option<Value>, StateError> {
+            Ok(match key {
+                StateKey::Slot(_, slot) => self.0.get(slot).cloned(),
+                StateKey::Account(_) => None,
+            })
+        }
+
+        fn slots_of(&self, _: &Address) -> Result<Vec<(B256, Value)>, StateError> {
+            Ok(self.0.clone().into_iter().collect())
+        }
+    }
+
+    /// A wiped storage, one set again above the wipe, and what lies below: the newest layer wins,
+    /// in single reads and in listings of any length.
+    #[test]
+    fn newest_delta_wins_in_reads_and_listings() {
+        let address = Address::repeat_byte(1);
+        let slot = B256::with_last_byte;
+        let value = |n: u8| Value::copy_from_slice(&[n]);
+        let delta = |changes: &[(u8, Option<u8>, Option<u8>)], wipes: bool| {
+            let mut builder = DeltaBuilder::new();
+            for (n, previous, next) in changes {
+                let key = StateKey::Slot(address, slot(*n));
+                builder.change(key, previous.map(value), next.map(value));
+            }
+            if wipes {
+                builder.wipe(address);
+            }
+            Arc::new(builder.build())
+        };
+        let below = (1..=3).map(|n| (slot(n), value(n))).collect();
+        let mut state = LayeredState::new(Slots(below));
+        let wipe = [(1, Some(1), None), (2, Some(2), None), (3, Some(3), None)];
+        state.lay(delta(&wipe, true), []);
+        assert_eq!(state.some_slots(&address, 1).unwrap(), []);
+        state.lay(delta(&[(2, None, Some(9)), (7, None, Some(7))], false), []);
+        state.lay(delta(&[(7, Some(7), None), (8, None, Some(8))], false), []);
+        let expected = [(slot(2), value(9)), (slot(8), value(8))];
+        assert_eq!(state.slots_of(&address).unwrap(), expected);
+        for limit in 0..4 {
+            let some = state.some_slots(&address, limit).unwrap();
+            assert_eq!(some, expected[..limit.min(2)]);
+        }
+        for n in 0..10 {
+            let listed = expected.iter().find(|(at, _)| *at == slot(n));
+            let got = state.get(&StateKey::Slot(address, slot(n))).unwrap();
+            assert_eq!(got, listed.map(|(_, value)| value.clone()), "slot {n}");
+        }
     }
 }

@@ -68,7 +68,7 @@ pub struct BlockAttributes {
 #[derive(Clone, Debug, Default)]
 pub struct StatePatch {
     /// What changes.
-    pub delta: StateDelta,
+    pub delta: Arc<StateDelta>,
     /// New codes of contracts.
     pub codes: Vec<(B256, Bytes)>,
 }
@@ -178,7 +178,7 @@ impl BlockBuilder<'_> {
         let session = self.states.begin(parent.states)?;
         let mut reader = LayeredState::new(session.own().reader());
         if let Some(patch) = patch {
-            reader.apply(&patch.delta, []);
+            reader.lay(patch.delta.clone(), []);
         }
         let input =
             ExecutionInput::new(&reader, self.codes, self.hashes).with_code_cache(self.code_cache);

@@ -3,12 +3,16 @@
 //! It feeds a [`Tree`] and chooses the head by the heaviest chain, or by what came last under proof
 //! of stake. Side blocks are stored beside the canonical chain; a reorg takes the chain back to the
 //! common ancestor and commits the branch.
+//!
+//! In a stream, blocks that extend the chain are executed ahead of the roots of those below them.
+//! Every other block (known, on another branch, of receipts that hold roots) waits until no block is
+//! ahead, and is verified by itself.
 
 use crate::{
     AnchorError, Chain, ExecutedBlock, PipelineError,
     report::{ImportReport, TipReport},
     stream::{PreparedBlock, prepare},
-    tree::{BatchLimits, ImportTimes, Tree},
+    tree::{BatchLimits, ImportTimes, Settled, Tree},
 };
 use alloy_consensus::BlockHeader;
 use alloy_primitives::B256;
@@ -88,8 +92,8 @@ pub struct Importer<'a> {
 }
 
 impl<'a> Importer<'a> {
-    /// An importer that goes on from the durable head of `chain`. Commits run on a thread of
-    /// `scope`.
+    /// An importer that goes on from the durable head of `chain`. Commits, and roots of blocks ahead,
+    /// run on threads of `scope`.
     ///
     /// # Errors
     /// As [`Tree::new`].
@@ -112,7 +116,7 @@ impl<'a> Importer<'a> {
         self.tree.head().block()
     }
 
-    /// Figures so far.
+    /// Figures so far, without the blocks ahead.
     pub fn report(&self) -> ImportReport {
         let header = &self.tree.head().header;
         let counts = &self.tree.counts;
@@ -154,8 +158,71 @@ impl<'a> Importer<'a> {
     /// # Errors
     /// As [`import`](Self::import).
     pub fn import_prepared(&mut self, block: PreparedBlock) -> Result<Imported, PipelineError> {
+        self.settle_all()?;
         let (number, hash) = (block.block.number(), block.block.hash());
         self.import_block(block).map_err(|error| error.in_block(number, hash))
+    }
+
+    /// Imports one block that is checked by itself, with its senders; if it extends the chain, without
+    /// waiting for its root. Errors of this block may then come with a later one, or with
+    /// [`flush`](Self::flush); they name the block they are about.
+    ///
+    /// # Errors
+    /// As [`import`](Self::import).
+    pub fn import_ahead(&mut self, block: PreparedBlock) -> Result<(), PipelineError> {
+        while !self.has_room_for(&block)? {
+            self.settle(true)?;
+        }
+        while self.settle(false)?.is_some() {}
+        self.take_up(block).map(drop)
+    }
+
+    /// Whether [`take_up`](Self::take_up) is possible now. If not, blocks have to settle before.
+    fn has_room_for(&self, block: &PreparedBlock) -> Result<bool, PipelineError> {
+        Ok(self.tree.is_settled() || self.can_run_ahead(block)?)
+    }
+
+    /// Begins with a block; if it can be executed ahead, [`settle`](Self::settle) tells what became
+    /// of it.
+    fn take_up(&mut self, block: PreparedBlock) -> Result<Option<Imported>, PipelineError> {
+        if self.can_run_ahead(&block)? {
+            self.tree.execute_ahead(block);
+            return Ok(None);
+        }
+        self.import_prepared(block).map(Some)
+    }
+
+    /// Whether the block extends the chain up to the last block taken up, and can be executed ahead.
+    fn can_run_ahead(&self, block: &PreparedBlock) -> Result<bool, PipelineError> {
+        let (number, hash, head) = (block.number(), block.hash(), &self.tree.head().header);
+        let extends = !self.tree.is_settled() || block.parent_hash() == head.hash();
+        if !extends || number <= head.number || !self.tree.can_execute_ahead(block) {
+            return Ok(false);
+        }
+        // One that is known may be so as a side block.
+        let stored = self.tree.read.block_number(&hash);
+        let stored = stored.map_err(|error| PipelineError::from(error).in_block(number, hash))?;
+        Ok(stored.is_none() && self.tree.get(&hash).is_none())
+    }
+
+    /// Takes the lowest block that is ahead into the chain; `None` if there is none, or if its root is
+    /// not there yet and shall not be waited for.
+    fn settle(&mut self, wait: bool) -> Result<Option<Imported>, PipelineError> {
+        let Some(Settled { block, outcome }) = self.tree.settle(wait) else { return Ok(None) };
+        let accepted = outcome.and_then(|block| self.accept(block));
+        if accepted.is_err() {
+            self.tree.discard_ahead();
+        }
+        accepted.map(Some).map_err(|error| error.in_block(block.number(), block.hash()))
+    }
+
+    /// Waits until no block is ahead.
+    ///
+    /// # Errors
+    /// As [`import`](Self::import), about the first block that has one.
+    pub fn settle_all(&mut self) -> Result<(), PipelineError> {
+        while self.settle(true)?.is_some() {}
+        Ok(())
     }
 
     fn import_block(&mut self, block: PreparedBlock) -> Result<Imported, PipelineError> {
@@ -179,6 +246,7 @@ impl<'a> Importer<'a> {
     /// # Errors
     /// Those of the commits.
     pub fn flush(&mut self) -> Result<(), PipelineError> {
+        self.settle_all()?;
         self.tree.flush()
     }
 
@@ -253,20 +321,9 @@ pub(crate) fn import_stream(
     stop: &AtomicBool,
     progress: &mut dyn FnMut(&ImportReport),
 ) -> Result<End, PipelineError> {
-    let mut end = Ok(End::Complete);
-    for block in stream {
-        if stop.load(Ordering::Relaxed) {
-            end = Ok(End::Stopped);
-            break;
-        }
-        match block.and_then(|block| importer.import_prepared(block)) {
-            Ok(_) => progress(&importer.report()),
-            Err(error) => {
-                end = Err(error);
-                break;
-            }
-        }
-    }
+    let end = feed(importer, stream, stop, progress);
+    // Of blocks that nobody waits for any more.
+    importer.tree.discard_ahead();
     let flushed = importer.flush();
     progress(&importer.report());
     match (end, flushed) {
@@ -274,5 +331,38 @@ pub(crate) fn import_stream(
         (Err(error), Err(cause @ PipelineError::Commit { .. })) if error.may_follow() => Err(cause),
         // The block's own error says more than one that followed from it.
         (end, flushed) => end.and_then(|end| flushed.map(|()| end)),
+    }
+}
+
+/// Takes up the blocks of `stream`, and lets them settle one by one: so whoever looks on sees each
+/// as the head, and can stop there.
+fn feed(
+    importer: &mut Importer<'_>,
+    stream: impl Iterator<Item = Result<PreparedBlock, PipelineError>>,
+    stop: &AtomicBool,
+    progress: &mut dyn FnMut(&ImportReport),
+) -> Result<End, PipelineError> {
+    let mut stream = stream.peekable();
+    loop {
+        if stop.load(Ordering::Relaxed) {
+            return Ok(End::Stopped);
+        }
+        let has_room = match stream.peek() {
+            Some(Ok(block)) => importer.has_room_for(block)?,
+            // What comes before an error, or the end, is good.
+            Some(Err(_)) | None => false,
+        };
+        if importer.settle(!has_room)?.is_some() {
+            progress(&importer.report());
+            continue;
+        }
+        match stream.next() {
+            None => return Ok(End::Complete),
+            Some(block) => {
+                if importer.take_up(block?)?.is_some() {
+                    progress(&importer.report());
+                }
+            }
+        }
     }
 }

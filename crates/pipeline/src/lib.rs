@@ -1,10 +1,9 @@
 //! Import and replay: real blocks through the EVM onto a state backend.
 //!
 //! ```text
-//!  sources --read--> prepare (all cores) --> Importer --> commit (batched) --> MDBX
-//!                    hash, checks, senders    execute      chain rows, journal, roots:
-//!                                             propose      one transaction
-//!                                             check
+//!  sources --read--> prepare (all cores) --> Importer --> root --> commit (batched) --> MDBX
+//!                    hash, checks, senders    execute      propose  chain rows, journal, roots:
+//!                                             check        check    one transaction
 //! ```
 //!
 //! * [`Chain`]: an open datadir: the chain's tables and its states.
@@ -52,4 +51,4 @@ pub use migrate::{Begun, Migrated, Migration, MigrationStep};
 pub use recover::recover_senders;
 pub use states::{Proposals, Roots, States, StatesAt, StatesSession, state_folder};
 pub use stream::{BlockStream, PreparedBlock, prepare};
-pub use tree::{BatchLimits, Head, HeadChange, ImportTimes, Tree};
+pub use tree::{BatchLimits, Head, HeadChange, ImportTimes, Settled, Tree};

@@ -47,6 +47,8 @@ pub struct Metrics {
     pub state_read_seconds: Counter,
     /// Seconds to compute a block's root and writes.
     pub propose_seconds: Histogram,
+    /// Seconds that the import has waited for roots and writes.
+    pub root_wait_seconds: Counter,
     /// Seconds of one commit to disk.
     pub commit_seconds: Histogram,
     /// Seconds that the import has waited for commits.
@@ -159,6 +161,10 @@ impl Metrics {
             propose_seconds: seconds(
                 "retrie_state_propose_seconds",
                 "Time to compute a block's root and writes",
+            )?,
+            root_wait_seconds: seconds_total(
+                "retrie_import_root_wait_seconds_total",
+                "Time that the import has waited for roots and writes",
             )?,
             commit_seconds: seconds("retrie_db_commit_seconds", "Time of one commit to disk")?,
             commit_wait_seconds: seconds_total(

@@ -115,11 +115,18 @@ fn import(
         let ready = Instant::now();
         let Some(block) = stream.next() else { break };
         driven.waited += ready.elapsed();
-        importer.import_prepared(block?)?;
         if is_durable_each {
+            importer.import_prepared(block?)?;
             importer.flush()?;
+        } else {
+            importer.import_ahead(block?)?;
         }
         driven.latencies.push(ready.elapsed());
+    }
+    let rest = Instant::now();
+    importer.settle_all()?;
+    if let Some(last) = driven.latencies.last_mut() {
+        *last += rest.elapsed();
     }
     Ok(Some(driven))
 }
@@ -189,10 +196,13 @@ impl LiveNode {
         let metrics = &self.metrics;
         let reads = metrics.state_read_seconds.get();
         let execution = metrics.execution_seconds.get_sample_sum() - reads;
+        let (proposing, waited) =
+            (metrics.propose_seconds.get_sample_sum(), metrics.root_wait_seconds.get());
         let times = ImportTimes {
             execution: Duration::from_secs_f64(execution.max(0.0)),
             reads: Duration::from_secs_f64(reads),
-            authentication: Duration::from_secs_f64(metrics.propose_seconds.get_sample_sum()),
+            authentication: Duration::from_secs_f64(waited),
+            roots_aside: Duration::from_secs_f64((proposing - waited).max(0.0)),
             commit_wait: Duration::from_secs_f64(metrics.commit_wait_seconds.get()),
             prepare: Duration::ZERO,
         };

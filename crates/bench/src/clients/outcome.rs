@@ -312,6 +312,7 @@ mod tests {
             execution: MS(10) * n,
             reads: MS(20) * n,
             authentication: MS(30) * n,
+            roots_aside: MS(7) * n,
             commit_wait: MS(4) * n,
             prepare: MS(1000) * n,
         };

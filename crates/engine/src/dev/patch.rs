@@ -5,7 +5,7 @@ use alloy_primitives::Address;
 use retrie_execution::{AccountOverride, Simulation};
 use retrie_pipeline::{PipelineError, StatePatch};
 use retrie_state::StoreError;
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 /// Changes of the head's state since it became the head.
 #[derive(Clone, Debug, Default)]
@@ -52,6 +52,6 @@ impl Patch {
             changed.map_err(|error| failed(&error))?;
         }
         let (delta, codes) = simulation.changes().map_err(|error| failed(&error))?;
-        Ok(Some(StatePatch { delta, codes }))
+        Ok(Some(StatePatch { delta: Arc::new(delta), codes }))
     }
 }

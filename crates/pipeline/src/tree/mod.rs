@@ -2,19 +2,23 @@
 //!
 //! ```text
 //!  block -> parent known? -> header against parent, ommers -> session on the parent -> execute
-//!        -> propose -> receipts, bloom, gas, root -> a block of the tree, in memory
+//!        -> receipts, bloom, gas | -> propose -> root -> a block of the tree, in memory
 //!  head  -> a way through the tree; its blocks are committed in batches, on the thread
 //!           `import-commit`, while the next ones execute
 //! ```
 //!
 //! Every block is executed on its own parent, whatever branch that is on, as proposals cost nothing
-//! until they are committed. Who decides which block is the head is the caller's business: the
+//! until they are committed. The two halves of a verification, up to the delta and from there on,
+//! follow each other for a block by itself; in a run of blocks the second halves are done beside
+//! the first halves of the next ones, on the thread `import-root` ([`ahead`]). Who decides which block is the head is the caller's business: the
 //! importer's fork choice, or a consensus client.
 
+mod ahead;
 mod commit;
 mod verify;
 
 use crate::{BlockWithReceipts, Chain, ExecutedBlock, PipelineError, stream::PreparedBlock};
+use ahead::AheadOfRoots;
 use alloy_consensus::BlockHeader;
 use alloy_primitives::{B256, Bytes, map::HashMap};
 use commit::{CommitJob, Committer};
@@ -28,6 +32,8 @@ use std::{
     sync::Arc,
     time::{Duration, Instant},
 };
+
+pub use ahead::Settled;
 
 /// The highest canonical block, and the chain that ends with it.
 #[derive(Clone, Debug)]
@@ -82,8 +88,10 @@ pub struct ImportTimes {
     pub execution: Duration,
     /// State reads of the EVM.
     pub reads: Duration,
-    /// Roots and writes.
+    /// Roots and writes, as far as anybody waited for them.
     pub authentication: Duration,
+    /// The rest of that time: roots and writes while other blocks were executed.
+    pub roots_aside: Duration,
     /// Commits, as far as anybody waited for them.
     pub commit_wait: Duration,
     /// Sender recovery and checks, on other threads.
@@ -167,6 +175,8 @@ pub struct Tree<'a> {
     /// To be left in the database with the next commit.
     notes: HashMap<&'static str, Vec<u8>>,
     committer: Committer<'a>,
+    /// Executed blocks that are not in the tree, as their roots are not known.
+    ahead: AheadOfRoots<'a>,
     head: Head,
     pub(crate) read: ReadTxn,
     pub(crate) times: ImportTimes,
@@ -180,7 +190,8 @@ impl std::fmt::Debug for Tree<'_> {
 }
 
 impl<'a> Tree<'a> {
-    /// A tree on the durable head of `chain`. Commits run on a thread of `scope`.
+    /// A tree on the durable head of `chain`. Commits, and roots of blocks ahead, run on threads of
+    /// `scope`.
     ///
     /// # Errors
     /// [`PipelineError::NoHeaderRoot`] if `intermediate_roots` are asked for and nobody computes
@@ -204,6 +215,7 @@ impl<'a> Tree<'a> {
             chain,
             intermediate_roots,
             committer: Committer::start(chain, metrics.clone(), scope)?,
+            ahead: AheadOfRoots::start(chain, scope)?,
             metrics,
             codes,
             blocks: HashMap::default(),
@@ -271,16 +283,38 @@ impl<'a> Tree<'a> {
     /// # Errors
     /// [`PipelineError::is_invalid_block`] tells verdicts about the block from other failures.
     pub fn insert(&mut self, block: PreparedBlock) -> Result<Arc<ExecutedBlock>, PipelineError> {
-        let start = Instant::now();
+        let begun = self.take_up(&block);
+        let block = block.block;
+        let parent = self.parent_of(&block);
+        let verified = parent.and_then(|parent| self.verify(block, &parent));
+        self.accepted(verified, begun)
+    }
+
+    /// Counts what was done to a block before; returns when the rest begins.
+    fn take_up(&mut self, block: &PreparedBlock) -> Instant {
         self.times.prepare += block.prepare;
         self.metrics.prepare_seconds.observe(block.prepare.as_secs_f64());
-        let inserted = self.insert_on_parent(block);
-        match &inserted {
-            Ok(block) => self.count(block.block(), start.elapsed()),
-            Err(error) if error.is_invalid_block() => self.metrics.invalid_blocks.inc(),
-            Err(_) => {}
+        Instant::now()
+    }
+
+    /// Counts a verified block and puts it into the tree.
+    fn accepted(
+        &mut self,
+        verified: Result<ExecutedBlock, PipelineError>,
+        begun: Instant,
+    ) -> Result<Arc<ExecutedBlock>, PipelineError> {
+        match verified {
+            Ok(block) => {
+                self.count(block.block(), begun.elapsed());
+                Ok(self.add(Arc::new(block)))
+            }
+            Err(error) => {
+                if error.is_invalid_block() {
+                    self.metrics.invalid_blocks.inc();
+                }
+                Err(error)
+            }
         }
-        inserted
     }
 
     fn count(&mut self, block: &RecoveredBlock, took: Duration) {
@@ -294,11 +328,12 @@ impl<'a> Tree<'a> {
         self.metrics.block_seconds.observe(took.as_secs_f64());
     }
 
-    fn insert_on_parent(
-        &mut self,
-        PreparedBlock { block, .. }: PreparedBlock,
-    ) -> Result<Arc<ExecutedBlock>, PipelineError> {
+    /// The parent of a block, whose state is at hand then, or is to come.
+    fn parent_of(&mut self, block: &RecoveredBlock) -> Result<SealedHeader, PipelineError> {
         let (number, hash, parent) = (block.number(), block.hash(), block.parent_hash());
+        if let Some(ahead) = self.ahead.get(&parent) {
+            return Ok(ahead.block.clone_sealed_header());
+        }
         let parent = self.header(&parent)?.ok_or(PipelineError::UnknownParent {
             number,
             hash,
@@ -306,8 +341,7 @@ impl<'a> Tree<'a> {
             head: self.head.header.number,
         })?;
         self.restore_branch(&parent)?;
-        let block = Arc::new(self.verify(block, &parent)?);
-        Ok(self.add(block))
+        Ok(parent)
     }
 
     /// Puts a block into the tree that was verified elsewhere: one that was built here.
@@ -539,6 +573,7 @@ impl<'a> Tree<'a> {
 
     /// Takes head and counts back to what is durable, once a commit has failed.
     pub(crate) fn give_up(&mut self) -> Result<(), PipelineError> {
+        self.discard_ahead();
         self.refresh()?;
         self.head = Head::durable(self.chain, &self.read)?;
         self.in_flight.clear();

@@ -1,6 +1,9 @@
 //! The verification of one block on its parent, wherever in the tree or the chain that is.
 
-use super::Tree;
+use super::{
+    Tree,
+    ahead::{Base, RootHalf, Rooted},
+};
 use crate::{ExecutedBlock, PipelineError, StatesAt, StatesSession};
 use alloy_consensus::BlockHeader;
 use alloy_hardforks::EthereumHardforks;
@@ -9,13 +12,33 @@ use retrie_chainspec::primitives::{Header, RecoveredBlock, SealedHeader};
 use retrie_consensus::{ChainHead, ExecutionResult, HeaderProvider};
 use retrie_db::ChainRead;
 use retrie_execution::{
-    BlockHashes, CodeReader, ExecutionInput, ExecutionOutcome, execute_block,
+    BlockHashes, CodeReader, ExecutionInput, ExecutionOutcome, LayeredState, execute_block,
     execute_block_with_observer,
 };
-use retrie_state::{StateError, StoreError};
+use retrie_state::{BlockRef, StateDelta, StateError, StoreError};
 use std::{cell::RefCell, sync::Arc, time::Duration};
 
-impl Tree<'_> {
+/// A block after the first half of its verification: whatever needs no root of its state is right.
+#[derive(Debug)]
+pub(super) struct Executed {
+    pub(super) block: Arc<RecoveredBlock>,
+    pub(super) delta: Arc<StateDelta>,
+    /// The chain that ends with it.
+    chain: ChainHead,
+    /// What else it yields.
+    outcome: ExecutionOutcome,
+    /// Time of its execution that went into roots in receipts.
+    proving: Duration,
+}
+
+impl Executed {
+    /// What is left to do.
+    pub(super) fn root_half<'a>(&self, base: Base<'a>) -> RootHalf<'a> {
+        RootHalf { block: self.block.clone(), delta: self.delta.clone(), base }
+    }
+}
+
+impl<'a> Tree<'a> {
     /// The chain that ends with a known block.
     pub(crate) fn chain_of(&self, header: &SealedHeader) -> Result<ChainHead, PipelineError> {
         let hash = header.hash();
@@ -25,6 +48,9 @@ impl Tree<'_> {
         if let Some(block) = self.blocks.get(&hash) {
             return Ok(block.chain);
         }
+        if let Some(ahead) = self.ahead.get(&hash) {
+            return Ok(ahead.chain);
+        }
         Ok(ChainHead {
             number: header.number,
             hash,
@@ -33,11 +59,25 @@ impl Tree<'_> {
         })
     }
 
+    /// Both halves, one after the other.
     pub(super) fn verify(
         &mut self,
         block: Arc<RecoveredBlock>,
         parent: &SealedHeader,
     ) -> Result<ExecutedBlock, PipelineError> {
+        let (executed, base) = self.execute(block, parent)?;
+        let rooted = executed.root_half(base).run(&self.chain.states)?;
+        let waited = rooted.took;
+        Ok(self.conclude(executed, rooted, waited))
+    }
+
+    /// The first half: executes a block on its parent, which may be ahead of its root, and checks all
+    /// but roots of its state. Also returns what the second half stands on.
+    pub(super) fn execute(
+        &self,
+        block: Arc<RecoveredBlock>,
+        parent: &SealedHeader,
+    ) -> Result<(Executed, Base<'a>), PipelineError> {
         let chain = self.chain;
         let (number, hash) = (block.number(), block.hash());
         let header = block.header();
@@ -53,22 +93,18 @@ impl Tree<'_> {
             retrie_consensus::validate_ommers(&spec, sealed, Ancestors(self)).map_err(invalid)?;
         }
 
-        let at = self.state_of(parent)?;
+        let at = self.state_of(self.ahead.floor(parent))?;
         let session = self.begin(at.at())?;
-        let reader = session.own().reader();
+        let mut state = LayeredState::new(session.own().reader());
+        self.ahead.deltas_below(&parent.hash()).for_each(|delta| state.lay(delta.clone(), []));
         let surroundings = Surroundings::new(self, parent);
         let input =
-            ExecutionInput::new(&reader, &surroundings, &surroundings).with_code_cache(&self.codes);
-        let (outcome, roots, proving) =
-            if self.intermediate_roots && !spec.is_byzantium_active_at_block(number) {
-                self.execute_with_roots(&block, at.at(), input)?
-            } else {
-                (execute_block(&spec, &block, input)?, None, Duration::ZERO)
-            };
-        drop(reader);
-
-        let (states, proposing) = session.finish(&outcome.delta)?;
-        chain.states.seal(&states, hash);
+            ExecutionInput::new(&state, &surroundings, &surroundings).with_code_cache(&self.codes);
+        let (mut outcome, roots, proving) = if self.checks_receipt_roots(number) {
+            self.execute_with_roots(&block, at.at(), input)?
+        } else {
+            (execute_block(&spec, &block, input)?, None, Duration::ZERO)
+        };
 
         retrie_consensus::validate_post_execution(
             &spec,
@@ -83,22 +119,47 @@ impl Tree<'_> {
             },
         )
         .map_err(invalid)?;
-        let checked = chain.states.check_roots(block.sealed_header(), states.roots())?;
+        let head = parent_chain.child(&chain.spec, hash, header);
+        let delta = Arc::new(std::mem::take(&mut outcome.delta));
+        let base = match self.ahead.coming(&parent.hash()) {
+            Some(states) => Base::Coming(states),
+            None => Base::Ready(Box::new(session)),
+        };
+        Ok((Executed { block, delta, chain: head, outcome, proving }, base))
+    }
 
+    /// Puts the halves together, and counts what they were and took; `waited` is how long the second
+    /// one kept this thread.
+    pub(super) fn conclude(
+        &mut self,
+        executed: Executed,
+        rooted: Rooted,
+        waited: Duration,
+    ) -> ExecutedBlock {
+        let Executed { block, delta, chain, outcome, proving } = executed;
+        let Rooted { states, checked, took } = rooted;
+        let (reads, writes) =
+            (outcome.accesses.accounts + outcome.accesses.slots, delta.len() as u64);
         self.counts.roots_checked += checked;
+        self.counts.key_reads += reads;
+        self.counts.key_writes += writes;
         self.times.reads += outcome.timing.storage;
         self.times.execution += outcome.timing.execution().saturating_sub(proving);
-        self.times.authentication += proposing + proving;
-        self.counts.key_reads += outcome.accesses.accounts + outcome.accesses.slots;
-        self.counts.key_writes += outcome.delta.len() as u64;
+        self.times.authentication += waited + proving;
+        self.times.roots_aside += took.saturating_sub(waited);
         self.metrics.roots_checked.inc_by(checked);
-        self.metrics.key_reads.inc_by(outcome.accesses.accounts + outcome.accesses.slots);
-        self.metrics.key_writes.inc_by(outcome.delta.len() as u64);
+        self.metrics.key_reads.inc_by(reads);
+        self.metrics.key_writes.inc_by(writes);
         self.metrics.state_read_seconds.inc_by(outcome.timing.storage.as_secs_f64());
         self.metrics.execution_seconds.observe(outcome.timing.total.as_secs_f64());
-        self.metrics.propose_seconds.observe(proposing.as_secs_f64());
-        let head = parent_chain.child(&chain.spec, hash, header);
-        Ok(ExecutedBlock::new(block, outcome, head, states))
+        self.metrics.propose_seconds.observe(took.as_secs_f64());
+        self.metrics.root_wait_seconds.inc_by(waited.as_secs_f64());
+        ExecutedBlock::new(block, outcome, chain, states)
+    }
+
+    /// Whether the receipts of this block hold state roots that are to be checked.
+    pub(super) fn checks_receipt_roots(&self, number: u64) -> bool {
+        self.intermediate_roots && !self.chain.spec.is_byzantium_active_at_block(number)
     }
 
     /// Executes, and learns the state roots that receipts before Byzantium hold.
@@ -117,19 +178,19 @@ impl Tree<'_> {
     }
 
     /// The state of a block of the tree, or of a durable one.
-    fn state_of(&self, block: &SealedHeader) -> Result<ParentState, PipelineError> {
-        if let Some(block) = self.blocks.get(&block.hash()) {
+    fn state_of(&self, block: BlockRef) -> Result<ParentState, PipelineError> {
+        if let Some(block) = self.blocks.get(&block.hash) {
             return Ok(ParentState::Tree(block.clone()));
         }
         if block.number < self.first_retained() {
             return Err(self.beyond_retention(block.number));
         }
-        Ok(ParentState::Durable(block.hash()))
+        Ok(ParentState::Durable(block.hash))
     }
 
     /// A session on a state that was there when [`state_of`](Self::state_of) looked. The commit that
     /// runs beside us may have moved the retained blocks beyond it.
-    fn begin(&self, at: StatesAt<'_>) -> Result<StatesSession<'_>, PipelineError> {
+    fn begin(&self, at: StatesAt<'_>) -> Result<StatesSession<'a>, PipelineError> {
         self.chain.states.begin(at).map_err(|error| match &error {
             StateError::UnknownBlock { hash } => match self.read.block_number(hash) {
                 Ok(Some(number)) if number < self.first_retained() => self.beyond_retention(number),
@@ -146,6 +207,14 @@ impl Tree<'_> {
 
     pub(super) fn beyond_retention(&self, number: u64) -> PipelineError {
         self.chain.states.beyond_retention(number).into()
+    }
+
+    /// Header of a block that is known, or ahead.
+    fn header_or_ahead(&self, hash: &B256) -> Result<Option<SealedHeader>, PipelineError> {
+        match self.ahead.get(hash) {
+            Some(ahead) => Ok(Some(ahead.block.clone_sealed_header())),
+            None => self.header(hash),
+        }
     }
 
     /// Executes stored side blocks again, from the last canonical block up to `block`, if its state
@@ -219,7 +288,7 @@ impl<'a, 'b> Surroundings<'a, 'b> {
             if read.is_canonical(&at)? {
                 return Ok(read.canonical_hash(number)?);
             }
-            match self.tree.header(&at)? {
+            match self.tree.header_or_ahead(&at)? {
                 Some(header) => walked.push(header.parent_hash),
                 None => return Ok(None),
             }
@@ -231,6 +300,10 @@ impl<'a, 'b> Surroundings<'a, 'b> {
 impl CodeReader for Surroundings<'_, '_> {
     fn code(&self, hash: &B256) -> Result<Option<Bytes>, StateError> {
         if let Some(code) = self.tree.block_codes.get(hash) {
+            return Ok(Some(code.clone()));
+        }
+        let mut ahead = self.tree.ahead.iter().flat_map(|executed| &executed.outcome.codes);
+        if let Some((_, code)) = ahead.find(|(created, _)| created == hash) {
             return Ok(Some(code.clone()));
         }
         let stored = self.tree.read.code(hash);
@@ -260,6 +333,10 @@ impl HeaderProvider for Ancestors<'_, '_> {
         if let Some(block) = self.0.blocks.get(&hash) {
             let ommers = block.block().body().ommers.clone();
             return Ok(Some((block.block().clone_sealed_header(), ommers)));
+        }
+        if let Some(ahead) = self.0.ahead.get(&hash) {
+            let ommers = ahead.block.body().ommers.clone();
+            return Ok(Some((ahead.block.clone_sealed_header(), ommers)));
         }
         let Some(header) = self.0.header(&hash)? else { return Ok(None) };
         let missing = || StateError::corrupt("Bodies", format!("block {hash} has no body"));

@@ -2,6 +2,7 @@
 #![allow(dead_code, unreachable_pub, missing_docs)]
 
 pub mod failing;
+pub mod late;
 
 use alloy_primitives::{B256, U256};
 use retrie_backends::Descriptor;
@@ -109,8 +110,12 @@ impl Node {
     }
 
     pub fn try_open(&self, setup: Setup) -> Result<Chain, PipelineError> {
+        Chain::open(self.options(setup))
+    }
+
+    pub fn options(&self, setup: Setup) -> ChainOptions {
         let referee = setup.has_referee.then(|| Setup::MPT.backend());
-        Chain::open(ChainOptions {
+        ChainOptions {
             spec: self.spec.clone(),
             backend: setup.backend(),
             referee,
@@ -123,7 +128,7 @@ impl Node {
                 ..OpenOptions::default()
             },
             store: StoreOptions { retention: self.retention, ..StoreOptions::default() },
-        })
+        }
     }
 
     pub fn open(&self) -> Chain {

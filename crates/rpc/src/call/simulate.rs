@@ -38,7 +38,7 @@ use revm::context::{
     result::{ExecutionResult, HaltReason, InvalidTransaction, Output},
 };
 use serde::{Deserialize, Deserializer};
-use std::{cmp::Ordering, time::Instant};
+use std::{cmp::Ordering, sync::Arc, time::Instant};
 
 /// Seconds between blocks whose time is not said.
 const BLOCK_TIME: u64 = 12;
@@ -316,7 +316,7 @@ impl Simulator<'_> {
                 })
                 .collect();
         }
-        self.state.apply(&end.delta, end.codes);
+        self.state.lay(Arc::new(end.delta), end.codes);
         self.ancestors.push((header.number, header.hash()));
         self.parent = header;
         Ok(SimulatedBlock { inner: convert::block(&block, self.is_full), calls })

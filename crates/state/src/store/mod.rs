@@ -426,33 +426,11 @@ impl StateStore {
                 memory.live_proposal(hash).ok_or(StateError::UnknownBlock { hash })?
             }
         };
-        // Walk down to the nearest durable ancestor.
-        let mut layers = Vec::new();
-        let mut at = Parent::Proposal(proposal.clone());
-        let base = loop {
-            at = match at {
-                Parent::Durable(Some(block)) if !memory.is_durable(block) => {
-                    // It was durable when the child was committed, and reverted since.
-                    match memory.live_proposal(block.hash) {
-                        Some(proposal) => Parent::Proposal(proposal),
-                        None => return Err(StateError::UnknownBlock { hash: block.hash }),
-                    }
-                }
-                Parent::Durable(block) => break block,
-                Parent::Proposal(proposal) => match proposal.block() {
-                    Some(block) if memory.is_durable(block) => break Some(block),
-                    _ => {
-                        layers.push(proposal.0.layer.clone());
-                        proposal.0.parent()
-                    }
-                },
-            };
-        };
-        let stack = if proposal.0.base == base {
-            proposal.0.stack.clone()
+        // While the tip that it was made on is the tip, that is its nearest durable ancestor.
+        let (base, stack) = if proposal.0.base == memory.tip_block() {
+            (proposal.0.base, proposal.0.stack.clone())
         } else {
-            let layers = layers.into_iter().rev();
-            layers.fold(LayerStack::default(), |stack, layer| stack.pushed(layer))
+            above_durable(&memory, &proposal)?
         };
         let mut view = self.view_of_durable(memory, base)?;
         view.stack = stack;
@@ -523,6 +501,41 @@ impl StateStore {
         view.reverse = self.durable.undo.down(snapshot, tables, span, &blocks)?;
         Ok(view)
     }
+}
+
+/// The nearest durable ancestor of a proposal, and the layers above it.
+fn above_durable(
+    memory: &InMemory,
+    proposal: &Proposal,
+) -> Result<(Option<BlockRef>, LayerStack), StateError> {
+    let mut layers = Vec::new();
+    let mut at = Parent::Proposal(proposal.clone());
+    let base = loop {
+        at = match at {
+            Parent::Durable(Some(block)) if !memory.is_durable(block) => {
+                // It was durable when the child was committed, and reverted since.
+                match memory.live_proposal(block.hash) {
+                    Some(proposal) => Parent::Proposal(proposal),
+                    None => return Err(StateError::UnknownBlock { hash: block.hash }),
+                }
+            }
+            Parent::Durable(block) => break block,
+            Parent::Proposal(proposal) => match proposal.block() {
+                Some(block) if memory.is_durable(block) => break Some(block),
+                _ => {
+                    layers.push(proposal.0.layer.clone());
+                    proposal.0.parent()
+                }
+            },
+        };
+    };
+    let stack = if proposal.0.base == base {
+        proposal.0.stack.clone()
+    } else {
+        let layers = layers.into_iter().rev();
+        layers.fold(LayerStack::default(), |stack, layer| stack.pushed(layer))
+    };
+    Ok((base, stack))
 }
 
 impl Drop for StateStore {

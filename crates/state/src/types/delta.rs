@@ -2,7 +2,7 @@
 
 use crate::{StateKey, Value};
 use alloc::{collections::BTreeMap, vec::Vec};
-use alloy_primitives::Address;
+use alloy_primitives::{Address, B256};
 
 /// One changed key of a block.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,6 +30,21 @@ impl StateDelta {
     /// The changes in key order.
     pub fn changes(&self) -> &[Change] {
         &self.changes
+    }
+
+    /// The change of `key`, if it changes.
+    pub fn change(&self, key: &StateKey) -> Option<&Change> {
+        let at = self.changes.binary_search_by(|change| change.key.cmp(key)).ok()?;
+        self.changes.get(at)
+    }
+
+    /// The changes of slots of `address`, in slot order.
+    pub fn slots_of(&self, address: &Address) -> &[Change] {
+        let first = StateKey::Slot(*address, B256::ZERO);
+        let from = self.changes.partition_point(|change| change.key < first);
+        let rest = self.changes.get(from..).unwrap_or_default();
+        let count = rest.partition_point(|change| change.key.address() == address);
+        rest.get(..count).unwrap_or_default()
     }
 
     /// Accounts, in order, whose whole storage was wiped by SELFDESTRUCT before slots (if any) were
@@ -117,7 +132,7 @@ impl DeltaBuilder {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use alloy_primitives::{B256, bytes};
+    use alloy_primitives::bytes;
 
     #[test]
     fn a_slot_set_again_to_its_old_value_survives_the_wipe_of_its_account() {
@@ -132,6 +147,27 @@ mod tests {
         let keys: Vec<_> = delta.changes().iter().map(|change| change.key).collect();
         assert_eq!(keys, [slot(1), slot(2)]);
         assert_eq!(delta.wiped(), [a]);
+    }
+
+    #[test]
+    fn changes_are_found_by_key_and_by_account() {
+        let [a, b, c] = [1, 2, 3].map(Address::repeat_byte);
+        let slot = |address, n| StateKey::Slot(address, B256::repeat_byte(n));
+        let mut builder = DeltaBuilder::new();
+        let keys = [StateKey::Account(a), StateKey::Account(b), slot(a, 0xff), slot(c, 0)];
+        for key in keys.into_iter().chain([slot(a, 7)]) {
+            builder.change(key, None, Some(bytes!("01")));
+        }
+        let delta = builder.build();
+        for key in keys {
+            assert_eq!(delta.change(&key).map(|change| change.key), Some(key));
+        }
+        assert_eq!(delta.change(&slot(a, 8)), None);
+        assert_eq!(delta.change(&StateKey::Account(c)), None);
+        let slots = |address| delta.slots_of(&address).iter().map(|change| change.key);
+        assert!(slots(a).eq([slot(a, 7), slot(a, 0xff)]));
+        assert!(slots(b).eq([]));
+        assert!(slots(c).eq([slot(c, 0)]));
     }
 
     #[test]

@@ -1,0 +1,59 @@
+//! Runs of blocks: each is executed while the root of the one before is computed.
+
+use super::Service;
+use crate::EngineError;
+use alloy_rpc_types_engine::PayloadStatus;
+use retrie_pipeline::{PreparedBlock, Settled};
+
+impl Service<'_> {
+    /// Verifies blocks, each the child of the one before, up to the first that is not valid.
+    pub(super) fn new_run(
+        &mut self,
+        blocks: Vec<PreparedBlock>,
+    ) -> Result<Vec<PayloadStatus>, EngineError> {
+        let statuses = self.verify_run(blocks);
+        // After a failure of ours; nobody else shall find blocks that are not settled.
+        self.tree.discard_ahead();
+        self.publish(None);
+        statuses
+    }
+
+    fn verify_run(
+        &mut self,
+        blocks: Vec<PreparedBlock>,
+    ) -> Result<Vec<PayloadStatus>, EngineError> {
+        let mut statuses: Vec<PayloadStatus> = Vec::with_capacity(blocks.len());
+        let mut valid = Vec::with_capacity(blocks.len());
+        let mut blocks = blocks.into_iter().peekable();
+        while statuses.last().is_none_or(PayloadStatus::is_valid) {
+            let has_room = match blocks.peek() {
+                Some(block) => self.tree.is_settled() || self.can_run_ahead(block)?,
+                None => false,
+            };
+            if let Some(Settled { block, outcome }) = self.tree.settle(!has_room) {
+                let status = self.verdict(&block, outcome)?;
+                valid.extend(status.is_valid().then(|| block.hash()));
+                statuses.push(status);
+                continue;
+            }
+            match blocks.next() {
+                None => break,
+                Some(block) if self.can_run_ahead(&block)? => self.tree.execute_ahead(block),
+                Some(block) => statuses.push(self.new_block(block)?),
+            }
+        }
+        for hash in valid {
+            self.adopt(hash)?;
+        }
+        Ok(statuses)
+    }
+
+    /// Whether a block can be executed ahead, and nothing is known of it yet.
+    fn can_run_ahead(&self, block: &PreparedBlock) -> Result<bool, EngineError> {
+        let (hash, parent) = (block.hash(), block.parent_hash());
+        Ok(self.tree.can_execute_ahead(block)
+            && (!self.tree.is_settled() || self.is_verified(&parent)?)
+            && !self.is_verified(&hash)?
+            && [hash, parent].iter().all(|hash| self.rejected.status(hash).is_none()))
+    }
+}
