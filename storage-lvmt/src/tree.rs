@@ -5,6 +5,9 @@
 //! root AMT has 65,536 entries), and blocks move it on. What blocks do meanwhile is noted and made
 //! up for. A proof that is asked for earlier makes it in place.
 //!
+//! Of older blocks the lowest nodes are given up. They are most of the tree, and change the most from
+//! block to block; but few versions are below each, so a proof computes those on its way from the rows.
+//!
 //! Sub-AMTs need no tree: they are sparse, and an opening of one is computed from its few entries
 //! when it is asked for ([`amt::open_sparse`]).
 
@@ -15,7 +18,7 @@ use crate::{
     params::Params,
     point::{Point, sum},
     record::{
-        AMTS, Amt, KEYS, Record, SLOTS, amts_below, check_way, corrupt, read_amt_key,
+        AMTS, Amt, KEYS, Record, RowKey, SLOTS, amts_below, check_way, corrupt, read_amt_key,
         read_slot_key, slots_of_amt,
     },
     shard::ProofShard,
@@ -26,6 +29,7 @@ use retrie_state::{
 };
 use std::{
     collections::BTreeMap,
+    ops::Range,
     sync::{Arc, OnceLock},
 };
 
@@ -50,6 +54,8 @@ pub(crate) struct ProofTree {
 #[derive(Clone)]
 enum Nodes {
     Ready(Shared<Point>),
+    /// Without the [`LOWEST`] depths.
+    Upper(Shared<Point>),
     /// Not there yet.
     Due {
         /// Under way: the tree of an earlier block.
@@ -63,6 +69,10 @@ enum Nodes {
         at_once: usize,
     },
 }
+
+/// Depths whose nodes are not kept of older blocks: seven eighths of all nodes. Below the highest of
+/// these are eight entries.
+const LOWEST: u8 = 3;
 
 /// At first a block makes up for the changes of so many others.
 const AT_ONCE: usize = 4;
@@ -98,10 +108,30 @@ impl ProofTree {
         Some(Self { bits, prefix, nodes })
     }
 
+    /// The same without its lowest nodes; `None` of a tree that has not been made.
+    pub(crate) fn thinned(&self, height: u8) -> Option<Self> {
+        let nodes = match &self.nodes {
+            Nodes::Ready(nodes) => nodes,
+            Nodes::Due { made, .. } => made.get()?,
+            Nodes::Upper(_) => return Some(self.clone()),
+        };
+        let upper = nodes.prefix(amt::node_count(upper_depths(height, self.bits), self.bits));
+        Some(Self { nodes: Nodes::Upper(upper), ..*self })
+    }
+
+    /// Bytes that a [thinned](Self::thinned) tree of this shard takes at most.
+    pub(crate) fn thinned_bytes(height: u8, shard: ProofShard) -> u64 {
+        let nodes =
+            shard.prefix().map_or(0, |(bits, _)| amt::node_count(upper_depths(height, bits), bits));
+        Shared::<Point>::bytes(nodes)
+    }
+
     /// What the next block adds with `bumps`; `None` while the tree is being made.
     pub(crate) fn growth(&self, params: &Params, bumps: &[Bump]) -> Option<Growth> {
         let (base, earlier) = match &self.nodes {
             Nodes::Ready(nodes) => (nodes.clone(), &[][..]),
+            // It is made again: nobody goes on from an old block but in a deep reorganisation.
+            Nodes::Upper(_) => return None,
             Nodes::Due { job, since, made, at_once } => match made.get() {
                 Some(nodes) => (nodes.clone(), &[][..]),
                 None if since.len() > *at_once => return None,
@@ -157,6 +187,12 @@ impl ProofTree {
                 since.push(bumps.into());
                 Nodes::Due { job, since, made: Arc::default(), at_once }
             }
+            (None, Nodes::Upper(_)) => Nodes::Due {
+                job: self.start(params, context, view),
+                since: vec![bumps.into()],
+                made: Arc::default(),
+                at_once: AT_ONCE,
+            },
             // A tree that is ready always grows.
             (None, Nodes::Ready(nodes)) => Nodes::Ready(nodes.clone()),
         };
@@ -202,8 +238,8 @@ impl ProofTree {
         }))
     }
 
-    /// The quotients on the ways of some entries, the root's first; `None` of those outside of the
-    /// shard. Makes the tree of the state that `view` shows if nobody has done so yet.
+    /// The quotients on the ways of some entries, ascending, the root's first; `None` of those outside
+    /// of the shard. Makes the tree of the state that `view` shows if nobody has done so yet.
     pub(crate) fn quotients(
         &self,
         params: &Params,
@@ -211,23 +247,50 @@ impl ProofTree {
         entries: &[u16],
     ) -> Result<Vec<Option<Vec<Point>>>, StateError> {
         let height = params.height();
-        let nodes = match &self.nodes {
-            Nodes::Ready(nodes) => nodes,
+        let (nodes, depths) = match &self.nodes {
+            Nodes::Ready(nodes) => (nodes, height),
+            Nodes::Upper(nodes) => (nodes, upper_depths(height, self.bits)),
             Nodes::Due { made, .. } => match made.get() {
-                Some(nodes) => nodes,
+                Some(nodes) => (nodes, height),
                 None => {
                     let nodes = make(params, self.bits, self.prefix, view, &|| Ok(()))?;
-                    made.get_or_init(|| Shared::from_slice(&nodes, Point::INFINITY))
+                    (made.get_or_init(|| Shared::from_slice(&nodes, Point::INFINITY)), height)
                 }
             },
         };
-        let node = |depth, entry: &u16| {
-            let index = amt::node_index(height, self.bits, self.prefix, depth, (*entry).into())?;
+        let node = |depth, entry: u16| {
+            let index = amt::node_index(height, self.bits, self.prefix, depth, entry.into())?;
             Some(*nodes.get(index))
         };
-        let way = |entry| (0..u32::from(height)).map(|depth| node(depth, entry)).collect();
-        Ok(entries.iter().map(way).collect())
+        // Of the node whose entries were read last: its first entry, and these.
+        let mut below: Option<(u32, Vec<(u32, Versions)>)> = None;
+        let way = |entry: &u16| {
+            // Whether it is in the shard shows in the deepest of these nodes.
+            let upper = (0..u32::from(depths)).map(|depth| node(depth, *entry));
+            let Some(mut way) = upper.collect::<Option<Vec<Point>>>() else { return Ok(None) };
+            if depths < height {
+                let entry = u32::from(*entry);
+                let first = entry >> (height - depths) << (height - depths);
+                let (_, entries) = match below.take() {
+                    Some(below) if below.0 == first => below,
+                    _ => {
+                        let range = first..first + (1 << (height - depths));
+                        (first, entries_in(height, view, &[], range, &|| Ok(()))?)
+                    }
+                };
+                way.extend(amt::open_sparse(params, &entries, entry, depths));
+                below = Some((first, entries));
+            }
+            Ok(Some(way))
+        };
+        entries.iter().map(way).collect()
     }
+}
+
+/// Depths of which nodes are kept of older blocks: all but the lowest, and those above a shard, by which
+/// an entry is known to be in it.
+fn upper_depths(height: u8, bits: u32) -> u8 {
+    height.saturating_sub(LOWEST).max((bits + 1).min(height.into()) as u8)
 }
 
 /// The output of a job, if it is done.
@@ -268,9 +331,27 @@ pub(crate) fn entries_of(
     way: &[u16],
     pause: &dyn Fn() -> Result<(), StateError>,
 ) -> Result<Vec<(u32, Versions)>, StateError> {
+    entries_in(height, view, way, 0..1 << height, pause)
+}
+
+/// The entries of the AMT at `way` that are in `range` and not zero, in order.
+fn entries_in(
+    height: u8,
+    view: &dyn NodeRead,
+    way: &[u16],
+    range: Range<u32>,
+    pause: &dyn Fn() -> Result<(), StateError>,
+) -> Result<Vec<(u32, Versions)>, StateError> {
     let mut entries = BTreeMap::<u32, Versions>::new();
-    let start = slots_of_amt(way);
-    let end = prefix_end(&start);
+    let bounds = |of_amt: RowKey| {
+        let entry =
+            |entry: u32| Some([&of_amt[..], &u16::try_from(entry).ok()?.to_be_bytes()].concat());
+        let is_whole = range == (0..1 << height);
+        let start = if is_whole { None } else { entry(range.start) };
+        let end = if is_whole { None } else { entry(range.end) };
+        (start.unwrap_or_else(|| of_amt.to_vec()), end.or_else(|| prefix_end(&of_amt)))
+    };
+    let (start, end) = bounds(slots_of_amt(way));
     let range = KeyRange { start: &start, end: end.as_deref() };
     for (n, row) in view.scan(SLOTS, range, Direction::Forward)?.enumerate() {
         if n % 1024 == 0 {
@@ -284,8 +365,7 @@ pub(crate) fn entries_of(
         let record = occupant(view, &row)?.1;
         entries.entry(entry.into()).or_default()[usize::from(slot)] = record.version;
     }
-    let start = amts_below(way);
-    let end = prefix_end(&start);
+    let (start, end) = bounds(amts_below(way));
     let range = KeyRange { start: &start, end: end.as_deref() };
     for row in view.scan(AMTS, range, Direction::Forward)? {
         let (key, row) = row?;

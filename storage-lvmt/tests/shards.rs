@@ -5,7 +5,7 @@ mod common;
 
 use common::chain::{Chain, key};
 use rand::{Rng, SeedableRng, rngs::StdRng};
-use retrie_state::{Backend, ProofError, StateError};
+use retrie_state::{At, Backend, ProofError, StateError};
 use retrie_storage_lvmt::{Lvmt, LvmtError, ProofShard};
 use std::time::Duration;
 
@@ -76,6 +76,45 @@ fn all_nodes_have_the_same_root_and_together_the_same_proofs() {
     assert!(matches!(combine(&[]), Err(ProofError::Missing { .. })));
     let none = parts[4].tip().prove_part(&[key(1)]).unwrap().bytes;
     assert!(matches!(combine(&[none]), Err(ProofError::Missing { .. })));
+}
+
+/// Old enough that of their structures only the upper nodes are left.
+#[test]
+fn parts_of_old_proofs_make_the_whole_too() {
+    let all = |height| {
+        let mut shards: Vec<ProofShard> =
+            ["0/4", "1/4", "2/4", "3/4"].map(|shard| shard.parse().unwrap()).into();
+        shards.push(ProofShard::All);
+        let node = |shard: ProofShard| {
+            let mut chain = Chain::new(common::lvmt(height, shard), 40);
+            let mut random = StdRng::seed_from_u64(7);
+            for _ in 0..45 {
+                chain.random_block(&mut random, 3 * KEYS, 60, 5);
+            }
+            chain
+        };
+        shards.into_iter().map(node).collect::<Vec<_>>()
+    };
+    let mut random = StdRng::seed_from_u64(8);
+    for height in [2, 3, 5, 6] {
+        let nodes = all(height);
+        let (whole, parts) = nodes.split_last().unwrap();
+        for number in [5, 12, 27, 28, 29, 44] {
+            let hash = Chain::hash(number);
+            for count in [1, 1, 2, 20] {
+                let keys: Vec<_> =
+                    (0..count).map(|_| key(random.random_range(0..4 * KEYS))).collect();
+                let at = |node: &Chain| node.store.at(At::Block(hash)).unwrap();
+                let proof = at(whole).prove(&keys).unwrap();
+                let backend = whole.store.backend();
+                assert!(backend.verify(proof.root, &keys, &proof.bytes).is_ok());
+                let given: Vec<_> =
+                    parts.iter().map(|node| at(node).prove_part(&keys).unwrap().bytes).collect();
+                let combined = backend.proof_shards().unwrap().combine(&given).unwrap();
+                assert_eq!(combined, proof.bytes, "height {height}, block {number}");
+            }
+        }
+    }
 }
 
 #[test]
