@@ -86,9 +86,9 @@ impl State {
         Self { meta, height: self.height, ground: OnceLock::from(ground), tree, collection, memo }
     }
 
-    /// What proofs of an old block need beside its rows; `None` where that is not at hand.
+    /// What proofs of an old block need beside its rows; `None` without a proof shard.
     pub(crate) fn thinned(&self, shard: ProofShard, slack: u64) -> Option<Self> {
-        let tree = Some(self.tree.as_ref()?.thinned(self.height)?);
+        let tree = Some(self.tree.as_ref()?.thinned(self.height));
         let collection = Collection::new(slack, shard);
         let (ground, memo) = Default::default();
         Some(Self { meta: self.meta, height: self.height, ground, tree, collection, memo })

@@ -30,7 +30,7 @@ use retrie_state::{
 use std::{
     collections::BTreeMap,
     ops::Range,
-    sync::{Arc, OnceLock},
+    sync::{Arc, OnceLock, Weak},
 };
 
 /// Six versions of an entry: that of its sub-AMT, then those of its keys.
@@ -49,25 +49,42 @@ pub(crate) struct ProofTree {
     bits: u32,
     prefix: u32,
     nodes: Nodes,
+    /// Under way: what is to be kept of the trees of blocks that came before this one was there.
+    past: Option<JobHandle>,
 }
 
 #[derive(Clone)]
 enum Nodes {
     Ready(Shared<Point>),
-    /// Without the [`LOWEST`] depths.
-    Upper(Shared<Point>),
     /// Not there yet.
     Due {
         /// Under way: the tree of an earlier block.
         job: Option<JobHandle>,
         /// What has happened since that block.
-        since: Vec<Arc<[Bump]>>,
+        since: Vec<Passed>,
         /// The tree of this block, if a proof has asked for it meanwhile.
-        made: Arc<OnceLock<Shared<Point>>>,
+        made: Arc<OnceLock<Made>>,
         /// So many blocks' worth of changes a block makes up for itself; more are another job.
         /// Doubles with each, so that it comes to an end however fast blocks come.
         at_once: usize,
     },
+    /// Of an older block: without the [`LOWEST`] depths, once it is made.
+    Old(Arc<OnceLock<Made>>),
+}
+
+/// Nodes of a tree that was made later than its block.
+struct Made {
+    nodes: Shared<Point>,
+    /// How many depths, from the root on.
+    depths: u8,
+}
+
+/// A block that came while the tree was being made.
+#[derive(Clone)]
+struct Passed {
+    bumps: Arc<[Bump]>,
+    /// Where its tree is waited for, as long as its structure is there.
+    made: Weak<OnceLock<Made>>,
 }
 
 /// Depths whose nodes are not kept of older blocks: seven eighths of all nodes. Below the highest of
@@ -105,18 +122,27 @@ impl ProofTree {
         } else {
             Nodes::Due { job: None, since: Vec::new(), made: Arc::default(), at_once: AT_ONCE }
         };
-        Some(Self { bits, prefix, nodes })
+        Some(Self { bits, prefix, nodes, past: None })
     }
 
-    /// The same without its lowest nodes; `None` of a tree that has not been made.
-    pub(crate) fn thinned(&self, height: u8) -> Option<Self> {
-        let nodes = match &self.nodes {
-            Nodes::Ready(nodes) => nodes,
-            Nodes::Due { made, .. } => made.get()?,
-            Nodes::Upper(_) => return Some(self.clone()),
+    /// The same without its lowest nodes.
+    pub(crate) fn thinned(&self, height: u8) -> Self {
+        let upper = |nodes: &Shared<Point>| Arc::new(OnceLock::from(self.upper(height, nodes)));
+        let made = match &self.nodes {
+            Nodes::Ready(nodes) => upper(nodes),
+            Nodes::Due { made, .. } => match made.get() {
+                Some(made) if made.depths == height => upper(&made.nodes),
+                // It is made in passing.
+                _ => made.clone(),
+            },
+            Nodes::Old(made) => made.clone(),
         };
-        let upper = nodes.prefix(amt::node_count(upper_depths(height, self.bits), self.bits));
-        Some(Self { nodes: Nodes::Upper(upper), ..*self })
+        Self { nodes: Nodes::Old(made), past: None, ..*self }
+    }
+
+    fn upper(&self, height: u8, nodes: &Shared<Point>) -> Made {
+        let depths = upper_depths(height, self.bits);
+        Made { nodes: nodes.prefix(amt::node_count(depths, self.bits)), depths }
     }
 
     /// Bytes that a [thinned](Self::thinned) tree of this shard takes at most.
@@ -131,16 +157,16 @@ impl ProofTree {
         let (base, earlier) = match &self.nodes {
             Nodes::Ready(nodes) => (nodes.clone(), &[][..]),
             // It is made again: nobody goes on from an old block but in a deep reorganisation.
-            Nodes::Upper(_) => return None,
+            Nodes::Old(_) => return None,
             Nodes::Due { job, since, made, at_once } => match made.get() {
-                Some(nodes) => (nodes.clone(), &[][..]),
-                None if since.len() > *at_once => return None,
-                None => (Shared::from_slice(&finished(job)?, Point::INFINITY), &since[..]),
+                Some(made) if made.depths == params.height() => (made.nodes.clone(), &[][..]),
+                _ if since.len() > *at_once => return None,
+                _ => (Shared::from_slice(&finished(job)?, Point::INFINITY), &since[..]),
             },
         };
         let mut at = vec![u32::MAX; amt::node_count(params.height(), self.bits)];
         let mut growth = Growth { base, nodes: Vec::new(), terms: Vec::new() };
-        for bump in earlier.iter().flat_map(|bumps| &bumps[..]).chain(bumps) {
+        for bump in earlier.iter().flat_map(|passed| &passed.bumps[..]).chain(bumps) {
             for (node, add) in additions(params, self.bits, self.prefix, *bump) {
                 if at[node] == u32::MAX {
                     at[node] = growth.nodes.len() as u32;
@@ -163,76 +189,110 @@ impl ProofTree {
         context: &ApplyContext<'_>,
         view: &dyn NodeRead,
     ) -> Self {
+        let is_under_way = |job: &&JobHandle| job.output().is_none() && !job.has_failed();
+        let mut past = self.past.as_ref().filter(is_under_way).cloned();
+        let passed = |bumps: Vec<Bump>, made: &Arc<_>| Passed {
+            bumps: bumps.into(),
+            made: Arc::downgrade(made),
+        };
         let nodes = match (growth, &self.nodes) {
-            (Some((growth, points)), _) => {
+            (Some((growth, points)), nodes) => {
+                if let Nodes::Due { job, since, .. } = nodes
+                    && !since.is_empty()
+                    && let Some(nodes) = finished(job)
+                {
+                    let name = "lvmt proof trees passed";
+                    past = Some(self.catch_up(name, params, nodes, since, context));
+                }
                 let mut nodes = growth.base;
                 for (node, point) in growth.nodes.iter().zip(points) {
                     nodes.set(*node as usize, *point);
                 }
                 Nodes::Ready(nodes)
             }
-            (None, Nodes::Due { job, since, at_once, .. }) => {
+            (None, Nodes::Due { job, since, at_once, made: of_parent }) => {
                 let mut at_once = *at_once;
                 let has_failed = job.as_ref().is_none_or(JobHandle::has_failed);
                 let (job, mut since) = match finished(job) {
                     Some(nodes) => {
                         at_once *= 2;
-                        (Some(self.catch_up(params, nodes, since, context)), Vec::new())
+                        let name = "lvmt proof tree, caught up";
+                        (Some(self.catch_up(name, params, nodes, since, context)), Vec::new())
                     }
                     None if has_failed || since.len() > PATIENCE => {
-                        (self.start(params, context, view), Vec::new())
+                        (self.start(params, of_parent, context, view), Vec::new())
                     }
                     None => (job.clone(), since.clone()),
                 };
-                since.push(bumps.into());
-                Nodes::Due { job, since, made: Arc::default(), at_once }
+                let made = Arc::default();
+                since.push(passed(bumps, &made));
+                Nodes::Due { job, since, made, at_once }
             }
-            (None, Nodes::Upper(_)) => Nodes::Due {
-                job: self.start(params, context, view),
-                since: vec![bumps.into()],
-                made: Arc::default(),
-                at_once: AT_ONCE,
-            },
+            (None, Nodes::Old(of_parent)) => {
+                let (job, made) = (self.start(params, of_parent, context, view), Arc::default());
+                Nodes::Due { job, since: vec![passed(bumps, &made)], made, at_once: AT_ONCE }
+            }
             // A tree that is ready always grows.
             (None, Nodes::Ready(nodes)) => Nodes::Ready(nodes.clone()),
         };
-        Self { nodes, ..*self }
+        Self { nodes, past, ..*self }
     }
 
+    /// Starts a job that makes the tree of the parent, which is waited for in `of_parent` too.
     fn start(
         &self,
         params: &Arc<Params>,
+        of_parent: &Arc<OnceLock<Made>>,
         context: &ApplyContext<'_>,
         view: &dyn NodeRead,
     ) -> Option<JobHandle> {
-        let (params, view, bits, prefix) = (params.clone(), view.detach()?, self.bits, self.prefix);
+        let (params, view, of_parent) = (params.clone(), view.detach()?, Arc::downgrade(of_parent));
+        let tree = Self { nodes: Nodes::Old(Arc::default()), past: None, ..*self };
         let id = hash::parts(&[b"lvmt proof tree", &context.parent_root[..]]);
         Some(context.jobs.start(Job::new(id, "lvmt proof tree", move |context| {
-            let nodes = make(&params, bits, prefix, &*view, &|| context.pause_point())?;
+            let pause = || context.pause_point();
+            let nodes = make(&params, tree.bits, tree.prefix, &*view, &pause)?;
+            if let Some(made) = of_parent.upgrade() {
+                let nodes = Shared::from_slice(&nodes, Point::INFINITY);
+                let _ = made.set(tree.upper(params.height(), &nodes));
+            }
             Ok(Arc::new(nodes))
         })))
     }
 
-    /// A job that moves `nodes` on by what has happened `since`: to the tree of the parent.
+    /// Starts a job that moves `nodes` on by what has happened `since`: to the tree of the parent. What
+    /// is kept of the trees that it passes goes to those who wait for them.
     fn catch_up(
         &self,
+        name: &'static str,
         params: &Arc<Params>,
         nodes: Arc<Vec<Point>>,
-        since: &[Arc<[Bump]>],
+        since: &[Passed],
         context: &ApplyContext<'_>,
     ) -> JobHandle {
         let (params, since, bits, prefix) =
             (params.clone(), since.to_vec(), self.bits, self.prefix);
-        let id = hash::parts(&[b"lvmt proof tree, caught up", &context.parent_root[..]]);
-        context.jobs.start(Job::new(id, "lvmt proof tree", move |context| {
+        let id = hash::parts(&[name.as_bytes(), &context.parent_root[..]]);
+        context.jobs.start(Job::new(id, name, move |context| {
+            let depths = upper_depths(params.height(), bits);
+            let kept = amt::node_count(depths, bits);
             let mut nodes = nodes.to_vec();
-            for bumps in &since {
+            let mut upper = Shared::from_slice(&nodes[..kept], Point::INFINITY);
+            for Passed { bumps, made } in &since {
                 context.pause_point()?;
                 let add = |bump: &Bump| {
                     let additions = additions(&params, bits, prefix, *bump);
                     additions.map(|(node, add)| (node as u32, *add)).collect::<Vec<_>>()
                 };
-                sum(&mut nodes, &mut bumps.iter().flat_map(add).collect());
+                let mut terms: Vec<(u32, Point)> = bumps.iter().flat_map(add).collect();
+                let mut changed: Vec<usize> =
+                    terms.iter().map(|(node, _)| *node as usize).collect();
+                sum(&mut nodes, &mut terms);
+                changed.retain(|node| *node < kept);
+                changed.into_iter().for_each(|node| upper.set(node, nodes[node]));
+                if let Some(made) = made.upgrade() {
+                    let _ = made.set(Made { nodes: upper.clone(), depths });
+                }
             }
             Ok(Arc::new(nodes))
         }))
@@ -247,16 +307,29 @@ impl ProofTree {
         entries: &[u16],
     ) -> Result<Vec<Option<Vec<Point>>>, StateError> {
         let height = params.height();
+        let whole = || make(params, self.bits, self.prefix, view, &|| Ok(()));
         let (nodes, depths) = match &self.nodes {
             Nodes::Ready(nodes) => (nodes, height),
-            Nodes::Upper(nodes) => (nodes, upper_depths(height, self.bits)),
-            Nodes::Due { made, .. } => match made.get() {
-                Some(nodes) => (nodes, height),
-                None => {
-                    let nodes = make(params, self.bits, self.prefix, view, &|| Ok(()))?;
-                    (made.get_or_init(|| Shared::from_slice(&nodes, Point::INFINITY)), height)
-                }
-            },
+            Nodes::Due { made, .. } => {
+                let made = match made.get() {
+                    Some(made) => made,
+                    None => {
+                        let nodes = Shared::from_slice(&whole()?, Point::INFINITY);
+                        made.get_or_init(|| Made { nodes, depths: height })
+                    }
+                };
+                (&made.nodes, made.depths)
+            }
+            Nodes::Old(made) => {
+                let made = match made.get() {
+                    Some(made) => made,
+                    None => {
+                        let nodes = Shared::from_slice(&whole()?, Point::INFINITY);
+                        made.get_or_init(|| self.upper(height, &nodes))
+                    }
+                };
+                (&made.nodes, made.depths)
+            }
         };
         let node = |depth, entry: u16| {
             let index = amt::node_index(height, self.bits, self.prefix, depth, entry.into())?;

@@ -153,6 +153,39 @@ fn a_shard_is_made_again_while_blocks_go_on() {
     }
 }
 
+/// Of blocks that came while the proof tree was being made, whenever it was ready.
+#[test]
+fn trees_that_were_passed_are_kept_for_proofs_of_their_blocks() {
+    const DEPTH: u64 = 60;
+    let fill = |chain: &mut Chain, random: &mut StdRng, blocks: usize, pause: Duration| {
+        for _ in 0..blocks {
+            chain.random_block(random, 3 * KEYS, 40, 5);
+            std::thread::sleep(pause);
+        }
+    };
+    let mut random = StdRng::seed_from_u64(11);
+    let mut reference = Chain::new(common::lvmt(5, ProofShard::All), DEPTH);
+    fill(&mut reference, &mut random, 80, Duration::ZERO);
+    for (delay, pause) in [(0, 0), (2_000, 200), (10_000, 1_000), (60_000, 500)] {
+        let mut random = StdRng::seed_from_u64(11);
+        let mut first = Chain::new(common::lvmt(5, ProofShard::None), DEPTH);
+        fill(&mut first, &mut random, 20, Duration::ZERO);
+        let (kv, values) = (first.kv.clone(), first.values.clone());
+        drop(first);
+        let mut chain = Chain::on(kv, common::lvmt(5, ProofShard::All), DEPTH);
+        chain.values = values;
+        chain.store.jobs().set_delay(Duration::from_micros(delay));
+        fill(&mut chain, &mut random, 60, Duration::from_micros(pause));
+        for number in (20..80).rev() {
+            let keys: Vec<_> = (0..4).map(|n| key(number * 7 + 50 * n)).collect();
+            let prove = |chain: &Chain| {
+                chain.store.at(At::Block(Chain::hash(number))).unwrap().prove(&keys).unwrap()
+            };
+            assert_eq!(prove(&chain).bytes, prove(&reference).bytes, "{number}, {delay} us");
+        }
+    }
+}
+
 #[test]
 fn another_shard_lacks_the_trees_of_the_time_before() {
     let (one, other) = (shards()[0], shards()[1]);
