@@ -68,15 +68,19 @@ impl Structures {
         });
     }
 
-    /// That of a block.
+    /// That of a block, whole or thinned.
     pub(crate) fn get(&self, block: BlockRef) -> Option<AnyCache> {
-        let mut whole = self.recent.iter().chain(&self.opened);
-        let whole = whole.find(|(hash, _)| *hash == block.hash).map(|(_, cache)| cache);
         let thinned = || {
             let (hash, thinned) = self.thinned.get(&block.number)?;
-            (*hash == block.hash).then_some(&thinned.cache)
+            (*hash == block.hash).then(|| thinned.cache.clone())
         };
-        whole.or_else(thinned).cloned()
+        self.whole(block).or_else(thinned)
+    }
+
+    /// That of a block, if it is whole: what many reads are to come from, and other blocks.
+    pub(crate) fn whole(&self, block: BlockRef) -> Option<AnyCache> {
+        let mut whole = self.recent.iter().chain(&self.opened);
+        whole.find(|(hash, _)| *hash == block.hash).map(|(_, cache)| cache.clone())
     }
 }
 
@@ -125,6 +129,7 @@ mod tests {
         assert_eq!(kept(&structures), [3, 4, 5, 7, 8, 9]);
         // Of another block with that number there is none.
         assert!(structures.get(BlockRef::new(7, B256::repeat_byte(7))).is_none());
+        assert!(structures.whole(block(7)).is_none());
     }
 
     #[test]

@@ -139,7 +139,7 @@ impl StateStore {
         // The target's in-memory structure is rebuilt before anything becomes true.
         let mut view = self.durable.durable_view(&self.durable.memory.lock())?;
         view.stack = view.stack.pushed(layer.clone());
-        let known = self.durable.memory.lock().cache_of(tip.block);
+        let known = self.durable.memory.lock().structures.whole(tip.block);
         let cache = match known {
             Some(cache) => cache,
             None => self.durable.backend.open(&view, self.options.dir.as_deref())?,
