@@ -26,7 +26,7 @@ pub(crate) fn apply(
     delta: &StateDelta,
 ) -> Result<Applied<State>, StateError> {
     let (number, jobs) = (context.number, context.jobs);
-    let mut levels = parent.levels.clone();
+    let mut levels = parent.levels.whole();
     levels.resume(params, jobs);
     if parent.blocks.is_none() {
         levels.horizon = number;

@@ -14,7 +14,7 @@ use alloy_primitives::{Address, B256, Bytes};
 use retrie_state::{
     Applied, ApplyContext, Backend, BackendStats, BulkSink, Capabilities, HashId, History,
     Identity, NodeRead, NodeWrite, ProofError, Provenance, StateDelta, StateError, StateKey, Table,
-    Value, Version,
+    Thinned, Value, Version,
 };
 use std::{ops::RangeInclusive, path::Path, sync::Arc};
 
@@ -28,6 +28,9 @@ pub struct Cole {
 /// Structures of blocks that are kept: those of the last sixteen. One shares with its parent's what the
 /// block did not change; of blocks that change thousands of keys each is some megabytes.
 const KEPT: usize = 16;
+/// Memory for structures of older blocks, in bytes: of a block that changes a thousand keys a third of a
+/// MiB is its own, half of it pairs that have left the tip's memory level perhaps.
+const THINNED_BYTES: u64 = 96 << 20;
 
 impl Cole {
     /// Format version of rows, files and proofs.
@@ -80,6 +83,15 @@ impl Backend for Cole {
 
     fn caches_kept(&self) -> usize {
         KEPT
+    }
+
+    fn thinned(&self, state: &State) -> Option<Thinned<State>> {
+        let (cache, bytes) = state.thinned()?;
+        Some(Thinned { cache, bytes })
+    }
+
+    fn thinned_bytes(&self) -> u64 {
+        THINNED_BYTES
     }
 
     fn apply(
@@ -219,7 +231,7 @@ impl Backend for Cole {
     fn cache_bytes(&self) -> u64 {
         // Both groups of the memory level: a pair with its share of the tree takes some 300 bytes.
         let groups = 1 + u64::from(self.params.async_merge);
-        groups * self.params.memory_pairs * 300
+        groups * self.params.memory_pairs * 300 + THINNED_BYTES
     }
 }
 

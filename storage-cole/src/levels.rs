@@ -173,6 +173,23 @@ impl Levels {
         })
     }
 
+    /// What is kept of it once block `number`, whose structure it is, is no longer among the latest:
+    /// thinned groups, no handles of jobs. About how many bytes that takes for itself.
+    pub(crate) fn thinned(&self, number: u64) -> (Self, u64) {
+        let (writing, bytes) = self.writing.thinned(number);
+        let (merging, more) = self.merging.thinned(number);
+        let at_rest = |work: &Option<Work>| Some(Work { handle: None, ..work.clone()? });
+        let level = |level: &Level| Level { merge: at_rest(&level.merge), ..level.clone() };
+        let disk = self.disk.iter().map(level).collect();
+        let flush = at_rest(&self.flush);
+        (Self { writing, merging, flush, disk, ..self.clone() }, bytes + more)
+    }
+
+    /// The same with whole groups, to which a block can be added.
+    pub(crate) fn whole(&self) -> Self {
+        Self { writing: self.writing.whole(), merging: self.merging.whole(), ..self.clone() }
+    }
+
     /// Starts what is under way and has not been started since the store was opened.
     pub(crate) fn resume(&mut self, params: &Params, jobs: &Jobs) {
         if let Some(work) = &mut self.flush

@@ -38,7 +38,7 @@
 //! |---|---|
 //! | `hash`, `tree`, `filter`, `multi` | hashes under the root; parts of trees; where filters look; multi-proofs |
 //! | `params`, `descriptor` | parameters; flags, and what lists of backends have of it |
-//! | `memory` | the memory level |
+//! | `memory` | the memory level; thinned, that of older blocks |
 //! | `run` | runs: files, models, trees, merging |
 //! | `levels` | the memory level and the runs; checkpoints and jobs |
 //! | `state` | the structure of a block's state: levels, and which blocks there are |

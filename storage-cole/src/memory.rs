@@ -5,11 +5,12 @@
 //!
 //! Trees are copied on write, so that a block's tree costs what it changes, and those of its parent
 //! and its siblings stay. Nodes hold what it takes to find one's way; the pairs lie beside the tree,
-//! block by block, and are never copied.
+//! block by block, and are never copied. Of older blocks the trees are [thinned](thin).
 
 mod blocks;
 mod keys;
 mod node;
+mod thin;
 
 pub(crate) use blocks::Entry;
 pub(crate) use keys::PairId;
@@ -23,7 +24,8 @@ use blocks::{Blocks, Place};
 use keys::Id;
 use node::{Below, New, TreeNode};
 use retrie_state::{StateKey, Value};
-use std::sync::Arc;
+use std::{ops::Deref, sync::Arc};
+use thin::{FOLDED, Folded, Unfolded};
 
 /// A group of the memory level. Cheap to clone.
 #[derive(Clone, Debug, Default)]
@@ -36,7 +38,15 @@ pub(crate) struct Group {
     pairs: u64,
     first_block: u64,
     last_block: u64,
+    /// Nodes that the last block has changed.
+    changed: u64,
+    /// If the tree is thinned: what was unfolded last.
+    unfolded: Option<Arc<Unfolded>>,
 }
+
+/// Blocks in a thinned group at most: all of them are searched for what is unfolded. If there are more,
+/// each changes little.
+const MOST_BLOCKS: usize = 512;
 
 impl Group {
     /// Number of pairs.
@@ -90,6 +100,7 @@ impl Group {
     /// Brings the digests of changed nodes up to date, from the leaves up.
     fn hash(&mut self) {
         let Some(root) = &mut self.root else { return };
+        self.changed = 1;
         let (mut batch, mut digests) = (Batch::default(), Vec::new());
         for depth in (0..self.depth).rev() {
             let mut nodes = Vec::new();
@@ -97,6 +108,7 @@ impl Group {
             nodes.iter().for_each(|node| node.add_stale(&mut batch));
             digests.clear();
             batch.finish_into(&mut digests);
+            self.changed += digests.len() as u64;
             let mut digests = digests.iter().copied();
             nodes.into_iter().for_each(|node| node.refresh(&mut digests));
         }
@@ -130,13 +142,27 @@ impl Group {
 
     fn floor_of(&self, id: &Id) -> Option<&Entry> {
         let mut node = self.root.as_ref()?;
+        let unfolded = loop {
+            let at = node.rank(id, true, &self.blocks).checked_sub(1)?;
+            match &node.below {
+                Below::Pairs(places) => return Some(self.blocks.at(places[at])),
+                Below::Nodes(nodes) => node = nodes[at].as_ref()?,
+                Below::Folded(folded) => break self.unfold(folded[at].as_ref()?)?,
+            }
+        };
+        let mut node = &unfolded;
         loop {
             let at = node.rank(id, true, &self.blocks).checked_sub(1)?;
             match &node.below {
                 Below::Pairs(places) => return Some(self.blocks.at(places[at])),
                 Below::Nodes(nodes) => node = nodes[at].as_ref()?,
+                Below::Folded(_) => return None,
             }
         }
+    }
+
+    fn unfold(&self, folded: &Arc<Folded>) -> Option<Arc<TreeNode>> {
+        self.unfolded.as_ref()?.get(folded, &self.blocks)
     }
 
     /// The newest version of `key` at or before `block`.
@@ -149,21 +175,15 @@ impl Group {
     pub(crate) fn from(&self, (key, block): &PairId) -> Iter<'_> {
         let id = Id::new(key, *block);
         let mut way = Vec::with_capacity(self.depth + 1);
-        let mut node = self.root.as_deref();
+        let mut node = self.root.as_deref().map(Held::Tree);
         while let Some(at) = node {
-            node = match &at.below {
-                Below::Pairs(_) => {
-                    way.push((at, at.rank(&id, false, &self.blocks)));
-                    None
-                }
-                Below::Nodes(nodes) => {
-                    let child = at.rank(&id, true, &self.blocks).saturating_sub(1);
-                    way.push((at, child + 1));
-                    nodes[child].as_deref()
-                }
-            };
+            let is_leaf = matches!(at.below, Below::Pairs(_));
+            let rank = at.rank(&id, !is_leaf, &self.blocks);
+            let child = rank.saturating_sub(1);
+            node = at.child_of(child, self);
+            way.push((at, if is_leaf { rank } else { child + 1 }));
         }
-        Iter { blocks: &self.blocks, way }
+        Iter { group: self, way }
     }
 
     /// The tree with the pairs of `wanted` shown: ranges from a pair of the tree to another one,
@@ -174,17 +194,77 @@ impl Group {
         let wanted: Vec<_> = wanted.iter().map(|(first, last)| (id(first), id(last))).collect();
         Some(match wanted.is_empty() {
             true => Node::Hidden(self.top),
-            false => root.shown(&wanted, &self.blocks),
+            false => match &self.unfolded {
+                Some(unfolded) => root.shown(&wanted, &self.blocks, unfolded),
+                None => root.shown(&wanted, &self.blocks, &Unfolded::default()),
+            },
         })
+    }
+
+    /// The same with a [thinned](thin) tree, or with the whole one if that is as good; and about how many
+    /// bytes this keeps for itself, if it is the group of block `number`.
+    pub(crate) fn thinned(&self, number: u64) -> (Self, u64) {
+        let is_own = self.pairs > 0 && self.last_block == number;
+        let mut bytes = if is_own { self.blocks.bytes_of_last() } else { 0 };
+        let root = self.root.as_ref().filter(|_| {
+            self.depth > FOLDED && self.blocks.len() <= MOST_BLOCKS && self.unfolded.is_none()
+        });
+        let Some(root) = root else {
+            let nodes = if is_own { self.changed * size_of::<TreeNode>() as u64 } else { 0 };
+            return (self.clone(), bytes + nodes);
+        };
+        let root = Some(root.thinned(self.depth, None, &mut bytes));
+        (Self { root, unfolded: Some(Arc::default()), ..self.clone() }, bytes)
+    }
+
+    /// The same with the whole tree.
+    pub(crate) fn whole(&self) -> Self {
+        if self.unfolded.is_none() {
+            return self.clone();
+        }
+        let root = self.root.as_ref().map(|root| Arc::new(root.unfolded(&self.blocks)));
+        Self { root, unfolded: None, ..self.clone() }
+    }
+}
+
+/// A node on the way of an iteration: one of the tree, or one below a node that was unfolded for it.
+#[derive(Debug)]
+enum Held<'a> {
+    Tree(&'a TreeNode),
+    Unfolded(Arc<TreeNode>),
+}
+
+impl Deref for Held<'_> {
+    type Target = TreeNode;
+
+    fn deref(&self) -> &TreeNode {
+        match self {
+            Self::Tree(node) => node,
+            Self::Unfolded(node) => node,
+        }
+    }
+}
+
+impl<'a> Held<'a> {
+    /// The child at `at`; `None` of leaves.
+    fn child_of(&self, at: usize, group: &'a Group) -> Option<Self> {
+        match (self, &self.below) {
+            (_, Below::Pairs(_)) => None,
+            (_, Below::Folded(folded)) => {
+                group.unfold(folded.get(at)?.as_ref()?).map(Self::Unfolded)
+            }
+            (Self::Tree(node), Below::Nodes(_)) => node.child(at).map(|child| Self::Tree(child)),
+            (Self::Unfolded(_), Below::Nodes(nodes)) => nodes.get(at)?.clone().map(Self::Unfolded),
+        }
     }
 }
 
 /// Pairs in order, with their digests under the root.
 #[derive(Debug)]
 pub(crate) struct Iter<'a> {
-    blocks: &'a Blocks,
+    group: &'a Group,
     /// Nodes from the root down, each with the next child or pair.
-    way: Vec<(&'a TreeNode, usize)>,
+    way: Vec<(Held<'a>, usize)>,
 }
 
 impl<'a> Iterator for Iter<'a> {
@@ -193,23 +273,17 @@ impl<'a> Iterator for Iter<'a> {
     fn next(&mut self) -> Option<Self::Item> {
         loop {
             let (node, at) = self.way.last_mut()?;
-            let node: &'a TreeNode = node;
-            let digest = node.digests().get(*at).copied();
-            match (&node.below, digest) {
-                (_, None) => {
-                    self.way.pop();
-                }
-                (Below::Pairs(places), Some(digest)) => {
-                    let entry = self.blocks.at(places[*at]);
-                    *at += 1;
-                    return Some((entry, digest));
-                }
-                (Below::Nodes(nodes), Some(_)) => {
-                    let child = nodes[*at].as_deref()?;
-                    *at += 1;
-                    self.way.push((child, 0));
-                }
+            let next = *at;
+            let Some(digest) = node.digests().get(next).copied() else {
+                self.way.pop();
+                continue;
+            };
+            *at += 1;
+            if let Below::Pairs(places) = &node.below {
+                return Some((self.group.blocks.at(places[next]), digest));
             }
+            let child = node.child_of(next, self.group)?;
+            self.way.push((child, 0));
         }
     }
 }

@@ -45,6 +45,14 @@ impl State {
         let checkpoints = Checkpoints::opened(&levels);
         Ok(Self { levels, checkpoints, rows_from: Arc::default(), blocks, as_of: u64::MAX })
     }
+
+    /// What is kept of it once its block is no longer among the latest, and about how many bytes that
+    /// takes for itself.
+    pub(crate) fn thinned(&self) -> Option<(Self, u64)> {
+        let (_, number) = self.blocks?;
+        let (levels, bytes) = self.levels.thinned(number);
+        Some((Self { levels, ..self.clone() }, bytes))
+    }
 }
 
 /// Puts the pairs of the memory level, which are in rows, into the two groups.

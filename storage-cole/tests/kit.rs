@@ -1,7 +1,10 @@
 //! The backend test-kit, on COLE and COLE* whose levels are small enough to be flushed and merged
 //! every few blocks.
 
-use retrie_state::{AnyBackend, testkit::Scale};
+use retrie_state::{
+    AnyBackend,
+    testkit::{Kit, Scale, proofs_of_old_blocks_are_those_they_had_at_the_tip},
+};
 use retrie_storage_cole::{Cole, Params};
 use std::sync::Arc;
 
@@ -43,4 +46,13 @@ mod memory_alone {
 mod pruned {
     use super::*;
     retrie_state::backend_tests!(|| cole(Params { keep_history: 5, ..small() }), Scale::default());
+}
+
+/// Groups so large that their trees are folded, and flushed all the same.
+#[test]
+fn thinned_groups_prove_what_whole_ones_do() {
+    let params = Params { memory_pairs: 2500, ..small() };
+    let scale = Scale { changes: 120, ..Scale::default() };
+    let make = || cole(params);
+    proofs_of_old_blocks_are_those_they_had_at_the_tip(&Kit::new(&make, scale));
 }

@@ -15,7 +15,7 @@
 //! all additions of all levels are one batch, with shared inversions.
 
 use crate::{
-    cache::Memo,
+    cache::Shared,
     hash, merkle,
     params::Params,
     point::{Point, sum},
@@ -25,7 +25,7 @@ use crate::{
         slot_key,
     },
     shard::ProofShard,
-    state::State,
+    state::{Ground, State},
     tree::Bump,
 };
 use alloy_primitives::{B256, Bytes};
@@ -43,6 +43,7 @@ pub(crate) fn apply(
     delta: &StateDelta,
 ) -> Result<(B256, State), StateError> {
     let number = context.number;
+    let ground = parent.ground(view.as_read())?;
     let mut meta = parent.meta;
     if meta.blocks == 0 {
         meta.first = number;
@@ -52,11 +53,11 @@ pub(crate) fn apply(
     let mut writes = Vec::with_capacity(delta.changes().len());
     let mut rows_before = Vec::with_capacity(delta.changes().len());
     for change in delta.changes() {
-        let (write, row) = place(params, view, parent, &mut meta, change)?;
+        let (write, row) = place(params, view, parent, ground, &mut meta, change)?;
         writes.push(write);
         rows_before.push(row);
     }
-    warm(params, parent, &writes);
+    warm(params, &ground.second, &writes);
     let mut amts = Touched::new(params, parent);
     for write in &writes {
         if let Some((entry, above)) = write.way.split_last() {
@@ -125,15 +126,15 @@ pub(crate) fn apply(
         for (write, (old, row)) in writes.iter().zip(rows_before.into_iter().zip(rows)) {
             view.replace(KEYS, &write.key, old, Some(row))?;
         }
-        Ok::<_, StateError>(parent.second.clone())
+        Ok::<_, StateError>(ground.clone())
     };
-    let ((amts, rows, old, groups, top), second) = rayon::join(compute, records);
-    let mut second = second?;
+    let ((amts, rows, old, groups, top), ground) = rayon::join(compute, records);
+    let mut ground = ground?;
     meta.commitment = points[0];
 
     for ((at, amt), (row, old)) in amts.iter().zip(rows.into_iter().zip(old)) {
         if let [entry] = ways[*at][..] {
-            second.set(entry.into(), *amt);
+            ground.second.set(entry.into(), *amt);
         }
         let is_new = before[*at].version == 0;
         meta.amts += u64::from(is_new);
@@ -147,23 +148,23 @@ pub(crate) fn apply(
         view.replace(BLOCKS, &number.to_be_bytes(), None, Some(row.encode().into()))?;
         meta.leaves += u64::from(row.kept);
     }
-    let mut range = parent.range.clone();
-    let range_top = range.append(hash::block(number, count, &top), |level, group, row| {
-        view.put(RANGE, &range_key(level, group), row.into())
-    })?;
+    let range_top =
+        ground.range.append(hash::block(number, count, &top), |level, group, row| {
+            view.put(RANGE, &range_key(level, group), row.into())
+        })?;
 
     let collection = parent.collection.step(context, view, &mut meta, count)?;
     let old = (parent.meta.blocks > 0).then(|| parent.meta.encode().into());
     view.replace(META, META_KEY, old, Some(meta.encode().into()))?;
-    let memo = Memo::like(&parent.memo);
-    parent.memo.clear();
 
     let root = root_of(&meta, &range_top);
     let tree = parent.tree.as_ref().map(|tree| {
         let growth = growth.map(|growth| (growth, &points[own..]));
         tree.grown(params, growth, bumps, context, view.as_read())
     });
-    Ok((root, State { meta, second, range, tree, collection, memo }))
+    let child = parent.child(meta, ground, tree, collection);
+    parent.memo.clear();
+    Ok((root, child))
 }
 
 /// The sub-AMTs that change, with their new content: deepest level first, within a level by way.
@@ -213,6 +214,7 @@ fn place(
     params: &Params,
     view: &mut dyn NodeWrite,
     parent: &State,
+    ground: &Ground,
     meta: &mut Meta,
     change: &Change,
 ) -> Result<(Write, Option<Bytes>), StateError> {
@@ -222,7 +224,7 @@ fn place(
         None => view.get(KEYS, &key)?,
     };
     let Some(row) = row else {
-        let (way, slot) = allocate(params, view, parent, &change.key, &key)?;
+        let (way, slot) = allocate(params, view, &ground.second, &change.key, &key)?;
         meta.keys += 1;
         meta.dead += u64::from(change.next.is_none());
         return Ok((Write { key, way, slot, version: 1 }, None));
@@ -244,13 +246,13 @@ fn place(
 
 /// Reads what the block will add and change in memory: loads that do not wait for each other take a
 /// fraction of the time of those on the way through.
-fn warm(params: &Params, parent: &State, writes: &[Write]) {
+fn warm(params: &Params, second: &Shared<Amt>, writes: &[Write]) {
     let load = |write: &Write| {
         let Some((entry, above)) = write.way.split_last() else { return 0 };
         let mut seen = u64::from(params.increment(entry.into(), write.slot.into()).is_infinity());
         if let [above, ..] = above {
             seen += u64::from(params.increment((*above).into(), 0).is_infinity());
-            seen += parent.second.get((*above).into()).version;
+            seen += second.get((*above).into()).version;
         }
         seen
     };
@@ -262,7 +264,7 @@ fn warm(params: &Params, parent: &State, writes: &[Write]) {
 fn allocate(
     params: &Params,
     view: &mut dyn NodeWrite,
-    parent: &State,
+    second: &Shared<Amt>,
     key: &StateKey,
     encoded: &[u8],
 ) -> Result<(Way, u8), StateError> {
@@ -279,7 +281,7 @@ fn allocate(
         // Entries of a height of 16 at most.
         way.push(entry as u16);
         // Where there is a sub-AMT the entry is full.
-        if level == 0 && parent.second.get(entry as usize).version > 0 {
+        if level == 0 && second.get(entry as usize).version > 0 {
             continue;
         }
         for slot in KEY_SLOTS {

@@ -9,19 +9,23 @@ use crate::{
     record::{AMTS, BLOCKS, KEYS, META, Meta, NAME, RANGE, Record, SLOTS, TREES, corrupt},
     shard::ProofShard,
     state::State,
+    tree::ProofTree,
     verify,
 };
 use alloy_primitives::{Address, B256, Bytes};
 use retrie_state::{
     Applied, ApplyContext, Backend, BackendStats, BulkSink, Capabilities, Direction, HashId,
     Identity, KeyRange, NodeRead, NodeWrite, ProofError, ProofShards, StateDelta, StateError,
-    StateKey, Table, Value, prefix_end,
+    StateKey, Table, Thinned, Value, prefix_end,
 };
 use std::{fmt, path::Path, sync::Arc};
 
-/// Structures of blocks that are kept: those of the last sixteen. One shares with its parent's what the
-/// block did not change, which of a block with thousands of changes is little of the proof tree.
+/// Structures of blocks that are kept whole: those of the last sixteen. One shares with its parent's
+/// what the block did not change, which of a block with thousands of changes is little of the proof tree.
 const KEPT: usize = 16;
+/// So many of older blocks may be kept without the lowest nodes of the proof tree, as if they shared
+/// nothing.
+const THINNED: u64 = 128;
 
 /// Why the backend cannot be set up.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -138,11 +142,21 @@ impl Backend for Lvmt {
         KEPT
     }
 
+    fn thinned(&self, state: &State) -> Option<Thinned<State>> {
+        let bytes = ProofTree::thinned_bytes(self.params.height(), self.shard);
+        let cache = state.thinned(self.shard, self.slack)?;
+        Some(Thinned { cache, bytes })
+    }
+
+    fn thinned_bytes(&self) -> u64 {
+        THINNED * ProofTree::thinned_bytes(self.params.height(), self.shard)
+    }
+
     fn cache_bytes(&self) -> u64 {
         let structures = KEPT as u64 + 1;
         let structure = State::bytes(self.params.height(), self.shard);
         // A block hands its rows on to nobody: those of the tip and of the block on top of it.
-        self.params.bytes() + structures * structure + 2 * Memo::BYTES
+        self.params.bytes() + structures * structure + self.thinned_bytes() + 2 * Memo::BYTES
     }
 
     fn apply(

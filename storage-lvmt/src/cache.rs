@@ -33,6 +33,16 @@ impl<T: Copy> Shared<T> {
         Self { chunks: chunks.collect() }
     }
 
+    /// Bytes that an array of `len` items takes, if it shares none.
+    pub(crate) const fn bytes(len: usize) -> u64 {
+        (len.div_ceil(CHUNK) * (CHUNK * size_of::<T>() + 3 * size_of::<usize>())) as u64
+    }
+
+    /// The chunks in which the first `len` items are.
+    pub(crate) fn prefix(&self, len: usize) -> Self {
+        Self { chunks: self.chunks[..len.div_ceil(CHUNK).min(self.chunks.len())].to_vec() }
+    }
+
     /// The item at `index`, which is within the array.
     pub(crate) fn get(&self, index: usize) -> &T {
         &self.chunks[index / CHUNK][index % CHUNK]

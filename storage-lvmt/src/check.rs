@@ -32,15 +32,16 @@ pub(crate) fn check(
     report: &mut dyn FnMut(StateError),
 ) -> Result<(), StateError> {
     let meta = Meta::get(view)?;
+    let range_top = state.ground(view)?.range.top();
     let mut check = Check { params, view, meta, report, leaves: 0 };
-    if root_of(&meta, &state.range.top()) != root {
+    if root_of(&meta, &range_top) != root {
         check.bad(META, "commitment and range do not make up the recorded root");
     }
     check.keys()?;
     check.slots()?;
     check.amts(state)?;
     check.trees()?;
-    check.groups(RANGE, "the range", meta.blocks, Some(state.range.top()), &|level, group| {
+    check.groups(RANGE, "the range", meta.blocks, Some(range_top), &|level, group| {
         range_key(level, group).to_vec()
     })?;
     if check.leaves != meta.leaves {

@@ -1,7 +1,8 @@
 //! The decoded in-memory structure of one block's state.
 //!
 //! As in section 5 of the paper the commitments of the root AMT and of the second level are in
-//! memory. They belong to one block: a child's are a copy that shares what did not change.
+//! memory. They belong to one block: a child's are a copy that shares what did not change. Blocks need
+//! them; values and proofs of an old block come from its rows.
 
 use crate::{
     amt,
@@ -14,15 +15,14 @@ use crate::{
     tree::ProofTree,
 };
 use retrie_state::{Direction, KeyRange, NodeRead, StateError, prefix_end};
-use std::fmt;
+use std::{fmt, sync::OnceLock};
 
 /// The structure of one block's state.
 pub struct State {
     pub(crate) meta: Meta,
-    /// Sub-AMTs right below the root AMT, by their entry there.
-    pub(crate) second: Shared<Amt>,
-    /// Right edge of the tree over all blocks.
-    pub(crate) range: Range,
+    height: u8,
+    /// What the next block goes on from; read from the rows when it comes.
+    ground: OnceLock<Ground>,
     /// The root AMT's proof tree, as far as this node keeps it.
     pub(crate) tree: Option<ProofTree>,
     /// Garbage collection under way.
@@ -31,24 +31,17 @@ pub struct State {
     pub(crate) memo: Memo,
 }
 
-impl State {
-    /// The sub-AMT at `way`.
-    pub(crate) fn amt(&self, view: &dyn NodeRead, way: &[u16]) -> Result<Amt, StateError> {
-        match way {
-            [entry] => Ok(*self.second.get(*entry as usize)),
-            _ => Amt::get(view, way),
-        }
-    }
+/// What a block changes of structures that are in memory.
+#[derive(Clone)]
+pub(crate) struct Ground {
+    /// Sub-AMTs right below the root AMT, by their entry there.
+    pub(crate) second: Shared<Amt>,
+    /// Right edge of the tree over all blocks.
+    pub(crate) range: Range,
+}
 
-    /// The state that `view` shows. Its proof tree is made once somebody asks for it, and what was
-    /// being collected is marked again.
-    pub(crate) fn open(
-        view: &dyn NodeRead,
-        height: u8,
-        shard: ProofShard,
-        slack: u64,
-    ) -> Result<Self, StateError> {
-        let meta = Meta::get(view)?;
+impl Ground {
+    fn read(view: &dyn NodeRead, meta: &Meta, height: u8) -> Result<Self, StateError> {
         let (second, range) = if meta.blocks == 0 {
             (Shared::new(1 << height, Amt::NONE), Range::default())
         } else {
@@ -61,9 +54,61 @@ impl State {
             })?;
             (second_level(view, height)?, range)
         };
+        Ok(Self { second, range })
+    }
+}
+
+impl State {
+    /// The state that `view` shows. Its proof tree is made once somebody asks for it, and what was
+    /// being collected is marked again.
+    pub(crate) fn open(
+        view: &dyn NodeRead,
+        height: u8,
+        shard: ProofShard,
+        slack: u64,
+    ) -> Result<Self, StateError> {
+        let meta = Meta::get(view)?;
         let tree = ProofTree::new(height, shard, meta.keys == 0);
         let collection = Collection::new(slack, shard);
-        Ok(Self { meta, second, range, tree, collection, memo: Memo::default() })
+        let (ground, memo) = Default::default();
+        Ok(Self { meta, height, ground, tree, collection, memo })
+    }
+
+    /// The state after a block on `self`.
+    pub(crate) fn child(
+        &self,
+        meta: Meta,
+        ground: Ground,
+        tree: Option<ProofTree>,
+        collection: Collection,
+    ) -> Self {
+        let memo = Memo::like(&self.memo);
+        Self { meta, height: self.height, ground: OnceLock::from(ground), tree, collection, memo }
+    }
+
+    /// What proofs of an old block need beside its rows; `None` without a proof shard.
+    pub(crate) fn thinned(&self, shard: ProofShard, slack: u64) -> Option<Self> {
+        let tree = Some(self.tree.as_ref()?.thinned(self.height));
+        let collection = Collection::new(slack, shard);
+        let (ground, memo) = Default::default();
+        Some(Self { meta: self.meta, height: self.height, ground, tree, collection, memo })
+    }
+
+    /// What the next block goes on from; `view` shows this state.
+    pub(crate) fn ground(&self, view: &dyn NodeRead) -> Result<&Ground, StateError> {
+        if let Some(ground) = self.ground.get() {
+            return Ok(ground);
+        }
+        let ground = Ground::read(view, &self.meta, self.height)?;
+        Ok(self.ground.get_or_init(|| ground))
+    }
+
+    /// The sub-AMT at `way`.
+    pub(crate) fn amt(&self, view: &dyn NodeRead, way: &[u16]) -> Result<Amt, StateError> {
+        match (way, self.ground.get()) {
+            ([entry], Some(ground)) => Ok(*ground.second.get(*entry as usize)),
+            _ => Amt::get(view, way),
+        }
     }
 
     /// Bytes that one of them takes at most, what it shares with others included.

@@ -2,7 +2,10 @@
 
 mod common;
 
-use retrie_state::{AnyBackend, testkit::Scale};
+use retrie_state::{
+    AnyBackend,
+    testkit::{Kit, Scale, proofs_of_old_blocks_are_those_they_had_at_the_tip},
+};
 use retrie_storage_lvmt::ProofShard;
 use std::sync::Arc;
 
@@ -24,4 +27,12 @@ mod height_1_collecting_all_the_time {
         || Arc::new(common::lvmt(1, ProofShard::All).with_slack(0)) as Arc<dyn AnyBackend>,
         scale()
     );
+}
+
+/// High enough for proof trees of which something is left when they are thinned.
+#[test]
+fn thinned_trees_prove_what_whole_ones_do() {
+    let make = || Arc::new(common::lvmt(5, ProofShard::All)) as Arc<dyn AnyBackend>;
+    let scale = Scale { changes: 40, ..scale() };
+    proofs_of_old_blocks_are_those_they_had_at_the_tip(&Kit::new(&make, scale));
 }

@@ -5,7 +5,7 @@ mod common;
 
 use common::chain::{Chain, key};
 use rand::{Rng, SeedableRng, rngs::StdRng};
-use retrie_state::{Backend, ProofError, StateError};
+use retrie_state::{At, Backend, ProofError, StateError};
 use retrie_storage_lvmt::{Lvmt, LvmtError, ProofShard};
 use std::time::Duration;
 
@@ -78,6 +78,45 @@ fn all_nodes_have_the_same_root_and_together_the_same_proofs() {
     assert!(matches!(combine(&[none]), Err(ProofError::Missing { .. })));
 }
 
+/// Old enough that of their structures only the upper nodes are left.
+#[test]
+fn parts_of_old_proofs_make_the_whole_too() {
+    let all = |height| {
+        let mut shards: Vec<ProofShard> =
+            ["0/4", "1/4", "2/4", "3/4"].map(|shard| shard.parse().unwrap()).into();
+        shards.push(ProofShard::All);
+        let node = |shard: ProofShard| {
+            let mut chain = Chain::new(common::lvmt(height, shard), 40);
+            let mut random = StdRng::seed_from_u64(7);
+            for _ in 0..45 {
+                chain.random_block(&mut random, 3 * KEYS, 60, 5);
+            }
+            chain
+        };
+        shards.into_iter().map(node).collect::<Vec<_>>()
+    };
+    let mut random = StdRng::seed_from_u64(8);
+    for height in [2, 3, 5, 6] {
+        let nodes = all(height);
+        let (whole, parts) = nodes.split_last().unwrap();
+        for number in [5, 12, 27, 28, 29, 44] {
+            let hash = Chain::hash(number);
+            for count in [1, 1, 2, 20] {
+                let keys: Vec<_> =
+                    (0..count).map(|_| key(random.random_range(0..4 * KEYS))).collect();
+                let at = |node: &Chain| node.store.at(At::Block(hash)).unwrap();
+                let proof = at(whole).prove(&keys).unwrap();
+                let backend = whole.store.backend();
+                assert!(backend.verify(proof.root, &keys, &proof.bytes).is_ok());
+                let given: Vec<_> =
+                    parts.iter().map(|node| at(node).prove_part(&keys).unwrap().bytes).collect();
+                let combined = backend.proof_shards().unwrap().combine(&given).unwrap();
+                assert_eq!(combined, proof.bytes, "height {height}, block {number}");
+            }
+        }
+    }
+}
+
 #[test]
 fn a_shard_is_made_again_while_blocks_go_on() {
     let reference = &nodes(&[ProofShard::All], 60)[0];
@@ -111,6 +150,39 @@ fn a_shard_is_made_again_while_blocks_go_on() {
         chain.block(&[(key(1), None)]);
         chain.revert(tip.block.number, values);
         assert_eq!(chain.prove(&keys).bytes, expected.bytes);
+    }
+}
+
+/// Of blocks that came while the proof tree was being made, whenever it was ready.
+#[test]
+fn trees_that_were_passed_are_kept_for_proofs_of_their_blocks() {
+    const DEPTH: u64 = 60;
+    let fill = |chain: &mut Chain, random: &mut StdRng, blocks: usize, pause: Duration| {
+        for _ in 0..blocks {
+            chain.random_block(random, 3 * KEYS, 40, 5);
+            std::thread::sleep(pause);
+        }
+    };
+    let mut random = StdRng::seed_from_u64(11);
+    let mut reference = Chain::new(common::lvmt(5, ProofShard::All), DEPTH);
+    fill(&mut reference, &mut random, 80, Duration::ZERO);
+    for (delay, pause) in [(0, 0), (2_000, 200), (10_000, 1_000), (60_000, 500)] {
+        let mut random = StdRng::seed_from_u64(11);
+        let mut first = Chain::new(common::lvmt(5, ProofShard::None), DEPTH);
+        fill(&mut first, &mut random, 20, Duration::ZERO);
+        let (kv, values) = (first.kv.clone(), first.values.clone());
+        drop(first);
+        let mut chain = Chain::on(kv, common::lvmt(5, ProofShard::All), DEPTH);
+        chain.values = values;
+        chain.store.jobs().set_delay(Duration::from_micros(delay));
+        fill(&mut chain, &mut random, 60, Duration::from_micros(pause));
+        for number in (20..80).rev() {
+            let keys: Vec<_> = (0..4).map(|n| key(number * 7 + 50 * n)).collect();
+            let prove = |chain: &Chain| {
+                chain.store.at(At::Block(Chain::hash(number))).unwrap().prove(&keys).unwrap()
+            };
+            assert_eq!(prove(&chain).bytes, prove(&reference).bytes, "{number}, {delay} us");
+        }
     }
 }
 

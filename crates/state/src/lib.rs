@@ -62,8 +62,8 @@ pub use crate::{
         AccountNodes, AccountProofs, AnyBackend, AnyCache, Applied, ApplyContext, Backend,
         BackendStats, BulkSink, Capabilities, ChunkId, ChunkServer, Chunks, Direction, History,
         Job, JobContext, JobHandle, JobOutput, Jobs, KeyRange, NodeRead, NodeWrite, Opened,
-        PartialState, PartialTree, ProofShards, Provenance, Row, Rows, Table, compare_rows, flat,
-        prefix_end,
+        PartialState, PartialTree, ProofShards, Provenance, Row, Rows, Table, Thinned,
+        compare_rows, flat, prefix_end,
     },
     durable::{
         Counters, Counts, EntrySorter, FlatHistory, KvRead, KvStore, KvTxn, KvWrite, MemoryStore,

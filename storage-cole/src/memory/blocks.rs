@@ -75,6 +75,30 @@ impl Blocks {
         (full + self.0.last().map_or(0, |chunk| chunk.len()) - 1) as u32
     }
 
+    /// Number of blocks.
+    pub(super) fn len(&self) -> usize {
+        self.0.last().map_or(0, |last| (self.0.len() - 1) * CHUNK + last.len())
+    }
+
+    /// Bytes of the pairs of the last block.
+    pub(super) fn bytes_of_last(&self) -> u64 {
+        let last = self.0.last().and_then(|chunk| chunk.last());
+        last.map_or(0, |pairs| size_of_val(&pairs[..]) as u64)
+    }
+
+    /// The pairs from `first` on and before `end`, in order.
+    pub(super) fn between(&self, first: &Id, end: Option<&Id>) -> Vec<(Id, Place)> {
+        let mut found = Vec::new();
+        for (block, pairs) in (0..).zip(self.0.iter().flat_map(|chunk| chunk.iter())) {
+            let from = pairs.partition_point(|entry| entry.id < *first);
+            let own = pairs.iter().enumerate().skip(from);
+            let own = own.take_while(|(_, entry)| end.is_none_or(|end| entry.id < *end));
+            found.extend(own.map(|(pair, entry)| (entry.id, Place { block, pair: pair as u32 })));
+        }
+        found.sort_unstable_by_key(|(id, _)| *id);
+        found
+    }
+
     #[inline]
     pub(super) fn at(&self, place: Place) -> &Entry {
         let block = place.block as usize;

@@ -82,7 +82,7 @@ impl Keys {
     }
 
     /// Of ids in order: at least one, at most [`PLACES`].
-    fn of(ids: &[Id]) -> Self {
+    pub(super) fn of(ids: &[Id]) -> Self {
         let mut keys = Self::one(ids[0]);
         keys.len = ids.len();
         keys.shared = ids[0].parting(&ids[ids.len() - 1]);

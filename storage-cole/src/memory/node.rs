@@ -3,8 +3,12 @@
 use super::{
     blocks::{Blocks, Place},
     keys::{FANOUT, Id, Keys, PLACES},
+    thin::{Folded, Thin, Unfolded},
 };
-use crate::{hash::Batch, tree::Node};
+use crate::{
+    hash::{self, Batch},
+    tree::Node,
+};
 use alloy_primitives::B256;
 use std::sync::Arc;
 
@@ -28,12 +32,16 @@ pub(super) struct TreeNode {
     /// A bit for each child that has changed since its digest was taken.
     stale: u16,
     pub(super) below: Below,
+    /// What it is in trees of older blocks.
+    pub(super) thin: Thin,
 }
 
 #[derive(Clone, Debug)]
 pub(super) enum Below {
     Pairs([Place; PLACES]),
     Nodes([Option<Arc<TreeNode>>; PLACES]),
+    /// In thinned trees alone.
+    Folded([Option<Arc<Folded>>; PLACES]),
 }
 
 impl TreeNode {
@@ -41,7 +49,36 @@ impl TreeNode {
     pub(super) fn leaf(new: &New) -> Self {
         let (mut digests, mut places) = ([B256::ZERO; PLACES], [Place::default(); PLACES]);
         (digests[0], places[0]) = (new.digest, new.place);
-        Self { keys: Keys::one(new.id), digests, stale: 0, below: Below::Pairs(places) }
+        Self::new(Keys::one(new.id), digests, 0, Below::Pairs(places))
+    }
+
+    const fn new(keys: Keys, digests: [B256; PLACES], stale: u16, below: Below) -> Self {
+        Self { keys, digests, stale, below, thin: Thin::none() }
+    }
+
+    /// A leaf of these pairs, in order.
+    pub(super) fn of_pairs(pairs: &[New]) -> Self {
+        let (mut digests, mut places) = ([B256::ZERO; PLACES], [Place::default(); PLACES]);
+        for (at, new) in pairs.iter().enumerate() {
+            (digests[at], places[at]) = (new.digest, new.place);
+        }
+        let ids: Vec<Id> = pairs.iter().map(|new| new.id).collect();
+        Self::new(Keys::of(&ids), digests, 0, Below::Pairs(places))
+    }
+
+    /// A node over these, in order, whose digests are up to date.
+    pub(super) fn of_nodes(children: Vec<Arc<Self>>) -> Self {
+        let (mut digests, mut nodes) = ([B256::ZERO; PLACES], [const { None }; PLACES]);
+        let ids: Vec<Id> = children.iter().map(|child| *child.keys.first()).collect();
+        for (at, child) in children.into_iter().enumerate() {
+            (digests[at], nodes[at]) = (hash::node(child.digests()), Some(child));
+        }
+        Self::new(Keys::of(&ids), digests, 0, Below::Nodes(nodes))
+    }
+
+    /// The same with the same children in another form.
+    pub(super) fn with_below(&self, below: Below) -> Self {
+        Self::new(self.keys, self.digests, self.stale, below)
     }
 
     /// A node over two others.
@@ -50,7 +87,7 @@ impl TreeNode {
         keys.insert(1, *right.keys.first());
         let mut nodes = [const { None }; PLACES];
         (nodes[0], nodes[1]) = (Some(left), Some(Arc::new(right)));
-        Self { keys, digests: [B256::ZERO; PLACES], stale: 0b11, below: Below::Nodes(nodes) }
+        Self::new(keys, [B256::ZERO; PLACES], 0b11, Below::Nodes(nodes))
     }
 
     /// Digests of the pairs or children.
@@ -61,8 +98,17 @@ impl TreeNode {
     /// The child at `at`.
     pub(super) fn child(&self, at: usize) -> Option<&Arc<Self>> {
         match &self.below {
-            Below::Pairs(_) => None,
+            Below::Pairs(_) | Below::Folded(_) => None,
             Below::Nodes(nodes) => nodes.get(at)?.as_ref(),
+        }
+    }
+
+    /// The smallest id below the child at `at`, if there is one.
+    fn first_of(&self, at: usize) -> Option<&Id> {
+        match &self.below {
+            Below::Pairs(_) => None,
+            Below::Nodes(nodes) => Some(nodes.get(at)?.as_ref()?.keys.first()),
+            Below::Folded(folded) => Some(&folded.get(at)?.as_ref()?.first),
         }
     }
 
@@ -79,6 +125,7 @@ impl TreeNode {
             Below::Nodes(nodes) => {
                 nodes[at].as_ref().map_or_else(|| self.keys.first(), |node| node.keys.first())
             }
+            Below::Folded(_) => self.first_of(at).unwrap_or_else(|| self.keys.first()),
         }
     }
 
@@ -86,6 +133,7 @@ impl TreeNode {
     pub(super) fn insert(&mut self, new: &New, blocks: &Blocks) -> Option<Self> {
         let len = self.keys.len();
         let below = self.rank(&new.id, true, blocks);
+        self.thin = Thin::none();
         match &mut self.below {
             Below::Pairs(places) => {
                 places.copy_within(below..len, below + 1);
@@ -108,6 +156,8 @@ impl TreeNode {
                 let low = (1 << (at + 1)) - 1;
                 self.stale = self.stale & low | (self.stale & !low) << 1 | 1 << (at + 1);
             }
+            // Whoever changes a tree has made it whole.
+            Below::Folded(_) => debug_assert!(false, "a thinned tree is changed"),
         }
         (self.keys.len() > FANOUT).then(|| self.split(blocks))
     }
@@ -129,10 +179,11 @@ impl TreeNode {
                 nodes[LEFT..].iter_mut().zip(&mut right).for_each(|(from, to)| *to = from.take());
                 Below::Nodes(right)
             }
+            Below::Folded(_) => Below::Folded(Default::default()),
         };
         let stale = self.stale >> LEFT;
         self.stale &= (1 << LEFT) - 1;
-        Self { keys: right, digests, stale, below }
+        Self::new(right, digests, stale, below)
     }
 
     /// The nodes with stale digests at `depth` below `node`.
@@ -171,7 +222,19 @@ impl TreeNode {
     }
 
     /// The tree below with the pairs of `wanted` shown.
-    pub(super) fn shown(&self, wanted: &[(Id, Id)], blocks: &Blocks) -> Node {
+    pub(super) fn shown(&self, wanted: &[(Id, Id)], blocks: &Blocks, unfolded: &Unfolded) -> Node {
+        let below = |at: usize| -> Vec<(Id, Id)> {
+            // The ends of what is wanted are pairs of the tree.
+            let (first, next) = (self.first_of(at), self.first_of(at + 1));
+            let is_below = |(from, to): &&(Id, Id)| {
+                next.is_none_or(|next| from < next) && first.is_some_and(|first| to >= first)
+            };
+            wanted.iter().filter(is_below).copied().collect()
+        };
+        let within = |at: usize, child: Option<&Self>, wanted: &[(Id, Id)]| match child {
+            None => Node::Hidden(self.digests[at]),
+            Some(child) => child.shown(wanted, blocks, unfolded),
+        };
         let show = |at: usize| match &self.below {
             Below::Pairs(places) => {
                 let entry = blocks.at(places[at]);
@@ -182,20 +245,17 @@ impl TreeNode {
                     false => Node::Hidden(self.digests[at]),
                 }
             }
-            Below::Nodes(nodes) => {
-                let next = nodes.get(at + 1).and_then(Option::as_ref);
-                let child = nodes[at].as_ref();
-                // The ends of what is wanted are pairs of the tree.
-                let below = |(from, to): &&(Id, Id)| {
-                    next.is_none_or(|next| from < next.keys.first())
-                        && child.is_some_and(|child| to >= child.keys.first())
-                };
-                let wanted: Vec<_> = wanted.iter().filter(below).copied().collect();
-                match child.filter(|_| !wanted.is_empty()) {
-                    None => Node::Hidden(self.digests[at]),
-                    Some(child) => child.shown(&wanted, blocks),
+            Below::Nodes(nodes) => match &below(at)[..] {
+                [] => Node::Hidden(self.digests[at]),
+                wanted => within(at, nodes[at].as_deref(), wanted),
+            },
+            Below::Folded(folded) => match &below(at)[..] {
+                [] => Node::Hidden(self.digests[at]),
+                wanted => {
+                    let child = folded[at].as_ref().and_then(|it| unfolded.get(it, blocks));
+                    within(at, child.as_deref(), wanted)
                 }
-            }
+            },
         };
         Node::Inner((0..self.keys.len()).map(show).collect())
     }

@@ -113,6 +113,64 @@ fn shown_pairs_lead_to_the_top() {
     }
 }
 
+/// Groups grown so large that something of them is folded.
+fn large(seed: u64) -> Vec<(Group, Model)> {
+    let all = grown(seed, 150, 4000);
+    let large = |(group, _): &(Group, Model)| group.depth > FOLDED;
+    let large: Vec<_> = all.into_iter().filter(large).collect();
+    assert!(large.last().unwrap().0.depth > FOLDED + 1, "too few pairs");
+    large
+}
+
+#[test]
+fn thinned_groups_hold_and_show_what_whole_ones_do() {
+    for (group, model) in large(4).iter().step_by(17) {
+        let (thin, bytes) = group.thinned(group.last_block);
+        assert!(thin.unfolded.is_some() && bytes > 0);
+        assert_eq!((thin.digest(), thin.source()), (group.digest(), group.source()));
+        check(&thin, model);
+        let ids: Vec<PairId> = model.keys().copied().collect();
+        for (at, id) in ids.iter().enumerate() {
+            assert_eq!(thin.get(&id.0, id.1).map(value), group.get(&id.0, id.1).map(value));
+            let wanted = [(*id, ids[(at + 1).min(ids.len() - 1)])];
+            assert_eq!(thin.show(&wanted), group.show(&wanted));
+        }
+        assert_eq!(
+            thin.show(&[(ids[0], ids[ids.len() - 1])]),
+            group.show(&[(ids[0], ids[ids.len() - 1])])
+        );
+        let digests = |group: &Group| group.from(&ids[0]).map(|(_, d)| d).collect::<Vec<_>>();
+        assert_eq!(digests(&thin), digests(group));
+    }
+}
+
+#[test]
+fn thinned_groups_grow_as_whole_ones_do_and_are_cheap_beside_their_neighbours() {
+    let groups = large(5);
+    let mut last = groups[0].0.thinned(groups[0].0.last_block);
+    for ((before, _), (group, _)) in groups.iter().zip(&groups[1..]) {
+        let (thin, bytes) = group.thinned(group.last_block);
+        if group.last_block > before.last_block {
+            let own = group.changed * size_of::<TreeNode>() as u64;
+            assert!(bytes < own, "thinned {bytes}, whole {own}");
+            // To the thinned tree of the block before the same pairs are added.
+            let first = (StateKey::Account(Address::ZERO), 0);
+            let new: Vec<_> = group
+                .from(&first)
+                .filter(|(entry, _)| entry.block() == group.last_block)
+                .map(|(entry, _)| (entry.key(), value(entry)))
+                .collect();
+            let mut grown = last.0.whole();
+            grown.add_block(group.last_block, new.iter().map(|(key, value)| (*key, value)));
+            assert_eq!(grown.digest(), group.digest());
+            assert_eq!(last.0.digest(), before.digest());
+        }
+        // What has been thinned once costs nothing again.
+        assert_eq!(group.thinned(group.last_block + 1).1, 0);
+        last = (thin, bytes);
+    }
+}
+
 #[test]
 fn nodes_are_as_full_as_they_should_be() {
     fn walk(node: &TreeNode, is_root: bool, depth: usize) -> B256 {

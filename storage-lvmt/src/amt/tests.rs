@@ -142,10 +142,19 @@ fn opened_vectors_have_the_quotients_of_polynomial_division() {
         assert_eq!(commit(&params, &entries), model.commitment());
         for _ in 0..4 {
             let entry = rng.random_range(0..1 << height);
-            assert_eq!(open_sparse(&params, &entries, entry), model.quotients(entry));
+            for first in 0..=height {
+                // No more is needed than what is below the first node.
+                let below = entries
+                    .iter()
+                    .filter(|(other, _)| u64::from(other ^ entry) >> (height - first) == 0);
+                let below: Vec<_> = below.copied().collect();
+                let quotients = &model.quotients(entry)[first.into()..];
+                assert_eq!(open_sparse(&params, &entries, entry, first), quotients);
+                assert_eq!(open_sparse(&params, &below, entry, first), quotients);
+            }
         }
         let nothing = vec![Point::INFINITY; height.into()];
-        assert_eq!(open_sparse(&params, &[], 0), nothing);
+        assert_eq!(open_sparse(&params, &[], 0, 0), nothing);
     }
 }
 

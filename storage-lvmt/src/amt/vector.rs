@@ -30,16 +30,26 @@ pub(crate) fn commit(params: &Params, entries: Entries<'_>) -> Point {
     never_paused(|pause| weighted_sums(1, terms, pause))[0]
 }
 
-/// The h quotients above `entry`, root first. `params` must have quotients.
-pub(crate) fn open_sparse(params: &Params, entries: Entries<'_>, entry: u32) -> Vec<Point> {
-    let height = u32::from(params.height());
+/// The quotients above `entry` at depths from `first` to h - 1, the highest first, of a vector of which
+/// the entries below the node at depth `first` are given at least. `params` must have quotients.
+pub(crate) fn open_sparse(
+    params: &Params,
+    entries: Entries<'_>,
+    entry: u32,
+    first: u8,
+) -> Vec<Point> {
+    let (height, first) = (u32::from(params.height()), u32::from(first));
+    if first == height {
+        return Vec::new();
+    }
     let terms = versions(entries).flat_map(|(other, slot, version)| {
         // The nodes that both entries are below.
         let common = (other ^ entry).leading_zeros() - (u32::BITS - height);
-        let points = &params.quotient_increments(other, slot)[..height.min(common + 1) as usize];
+        let (from, to) = (first as usize, height.min(common + 1) as usize);
+        let points = params.quotient_increments(other, slot).get(from..to).unwrap_or_default();
         (0..).zip(points).map(move |(sum, point)| Term { sum, weight: version, point })
     });
-    never_paused(|pause| weighted_sums(height as usize, terms, pause))
+    never_paused(|pause| weighted_sums((height - first) as usize, terms, pause))
 }
 
 /// The quotients of the nodes on the way from the root to node (`shard_bits`, `shard`), and of

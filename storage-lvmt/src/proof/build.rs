@@ -203,7 +203,7 @@ fn open(
         } else if params.has_quotients() {
             let all = entries_of(params.height(), view, &way, &|| Ok(()))?;
             for (entry, at) in asked {
-                let quotients = amt::open_sparse(params, &all, entry.into());
+                let quotients = amt::open_sparse(params, &all, entry.into(), 0);
                 entries[at].quotients = Some(compress(quotients));
             }
         }

@@ -3,7 +3,7 @@
 use super::{
     AccountNodes, AccountProofs, Applied, ApplyContext, Backend, BackendStats, BulkSink,
     Capabilities, ChunkId, ChunkServer, Chunks, History, NodeRead, NodeWrite, Opened, PartialState,
-    ProofShards, Provenance, Table,
+    ProofShards, Provenance, Table, Thinned,
 };
 use crate::{Identity, ProofError, StateDelta, StateError, StateKey, Value, Version};
 use alloy_primitives::{Address, B256, Bytes};
@@ -27,6 +27,8 @@ pub trait AnyBackend: Send + Sync + 'static {
     fn ethereum_state_only(&self) -> bool;
     fn cache_bytes(&self) -> u64;
     fn caches_kept(&self) -> usize;
+    fn thinned(&self, cache: &AnyCache) -> Option<Thinned<AnyCache>>;
+    fn thinned_bytes(&self) -> u64;
     fn open(&self, view: &dyn NodeRead, dir: Option<&Path>) -> Result<AnyCache, StateError>;
     fn files_under_way(&self, view: &dyn NodeRead) -> Result<Vec<String>, StateError>;
     fn apply(
@@ -136,6 +138,15 @@ impl<B: Backend> AnyBackend for B {
 
     fn caches_kept(&self) -> usize {
         Backend::caches_kept(self)
+    }
+
+    fn thinned(&self, cache: &AnyCache) -> Option<Thinned<AnyCache>> {
+        let Thinned { cache, bytes } = Backend::thinned(self, of(&**cache).ok()?)?;
+        Some(Thinned { cache: Arc::new(cache), bytes })
+    }
+
+    fn thinned_bytes(&self) -> u64 {
+        Backend::thinned_bytes(self)
     }
 
     fn open(&self, view: &dyn NodeRead, dir: Option<&Path>) -> Result<AnyCache, StateError> {

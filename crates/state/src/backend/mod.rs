@@ -69,6 +69,21 @@ impl<C> core::fmt::Debug for Applied<C> {
     }
 }
 
+/// What is kept of the structure of an older block ([`Backend::thinned`]).
+#[derive(Clone)]
+pub struct Thinned<C> {
+    /// A structure of the same block.
+    pub cache: C,
+    /// About how many bytes it takes beside what it shares with those of its neighbours.
+    pub bytes: u64,
+}
+
+impl<C> core::fmt::Debug for Thinned<C> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Thinned").field("bytes", &self.bytes).finish_non_exhaustive()
+    }
+}
+
 /// Counts of a backend's content.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BackendStats {
@@ -150,6 +165,21 @@ pub trait Backend: Send + Sync + 'static {
     /// that reads and proofs below the tip need not open one.
     fn caches_kept(&self) -> usize {
         8
+    }
+
+    /// What is kept of a structure that is older than [`caches_kept`](Self::caches_kept), so that proofs
+    /// of its block take no longer than those of the tip: as long as the block can be read, and as far
+    /// as all of them fit into [`thinned_bytes`](Self::thinned_bytes). It serves wherever the whole one
+    /// does, though a block on it, in a deep reorganisation, may take longer. It holds no job. `None` if
+    /// [`open`](Self::open) is as good.
+    fn thinned(&self, cache: &Self::Cache) -> Option<Thinned<Self::Cache>> {
+        let _ = cache;
+        None
+    }
+
+    /// Bytes for [thinned](Self::thinned) structures, those that they share not counted twice.
+    fn thinned_bytes(&self) -> u64 {
+        0
     }
 
     /// Files that jobs under way in the state that `view` shows may have finished already, though

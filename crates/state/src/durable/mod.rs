@@ -20,6 +20,7 @@ pub(crate) mod proposal;
 mod scan;
 pub(crate) mod spill;
 pub(crate) mod state;
+pub(crate) mod structures;
 pub(crate) mod undo;
 
 pub use counters::{Counters, Counts, TableCounts};

@@ -6,6 +6,7 @@ use super::{
     kv::{KvRead, KvStore, KvWrite},
     overlay::{FILES, LayerStack, RowView},
     proposal::{Proposal, ProposedBlock},
+    structures::Structures,
     undo::{self, UndoLayers},
 };
 use crate::{
@@ -15,7 +16,7 @@ use crate::{
 use alloy_primitives::B256;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap, VecDeque},
+    collections::{BTreeMap, BTreeSet, HashMap},
     fs,
     panic::{AssertUnwindSafe, catch_unwind},
     path::{Path, PathBuf},
@@ -90,11 +91,8 @@ pub(crate) struct InMemory {
     pub(crate) clear_now: bool,
     /// Sealed proposals by block hash, as long as somebody holds them.
     pub(crate) proposals: HashMap<B256, Weak<ProposedBlock>>,
-    /// In-memory structures of the last few durable blocks below the tip, newest last: a short
-    /// reorg need not open them again.
-    pub(crate) recent: VecDeque<(B256, AnyCache)>,
-    /// Structures of older durable blocks that were opened to read there.
-    pub(crate) opened: VecDeque<(B256, AnyCache)>,
+    /// In-memory structures of durable blocks.
+    pub(crate) structures: Structures,
     /// Why the last fold failed. The folder rests until somebody takes it.
     pub(crate) fold_error: Option<String>,
     pub(crate) closing: bool,
@@ -105,9 +103,6 @@ pub(crate) struct TipState {
     pub(crate) tip: Tip,
     pub(crate) cache: AnyCache,
 }
-
-/// How many of [`InMemory::opened`].
-const OPENED: usize = 4;
 
 impl InMemory {
     /// Keeps a file that a block is to name anew from being deleted.
@@ -125,21 +120,18 @@ impl InMemory {
         self.generations.iter().map(|generation| generation.bytes() as u64).sum()
     }
 
-    /// Keeps the structure of a durable block at hand, and `kept` of them in all.
-    pub(crate) fn remember(&mut self, hash: B256, cache: AnyCache, kept: usize) {
-        self.recent.retain(|(known, _)| *known != hash);
-        self.recent.push_back((hash, cache));
-        while self.recent.len() > kept {
-            self.recent.pop_front();
-        }
-    }
-
-    /// Keeps the structure of an older durable block, which was opened to read there.
-    pub(crate) fn remember_opened(&mut self, hash: B256, cache: AnyCache) {
-        self.opened.retain(|(known, _)| *known != hash);
-        self.opened.push_back((hash, cache));
-        if self.opened.len() > OPENED {
-            self.opened.pop_front();
+    /// Keeps the structure of a durable block below the tip at hand; of older ones what the backend
+    /// says.
+    pub(crate) fn remember(&mut self, hash: B256, cache: AnyCache, backend: &dyn AnyBackend) {
+        let Some((hash, cache)) = self.structures.remember(hash, cache, backend.caches_kept())
+        else {
+            return;
+        };
+        // Of a batch of many blocks some are not retained.
+        if let Some((block, _)) = self.durable(hash)
+            && let Some(thinned) = backend.thinned(&cache)
+        {
+            self.structures.keep(block, thinned, backend.thinned_bytes());
         }
     }
 
@@ -150,9 +142,7 @@ impl InMemory {
         {
             return Some(state.cache.clone());
         }
-        let mut at_hand = self.recent.iter().chain(&self.opened);
-        let known = at_hand.find(|(hash, _)| *hash == block.hash);
-        known.filter(|_| self.is_durable(block)).map(|(_, cache)| cache.clone())
+        self.structures.get(block).filter(|_| self.is_durable(block))
     }
 
     pub(crate) fn tip_block(&self) -> Option<BlockRef> {

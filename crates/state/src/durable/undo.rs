@@ -101,8 +101,8 @@ pub(crate) fn onto(
 /// Sizes of spans, in blocks. A state is as many layers deep as it takes spans to get there: a few dozen
 /// at any depth that is retained in practice.
 const SPANS: [u64; 3] = [256, 16, 1];
-/// Memory for layers of undo that have been asked for, in bytes.
-const LAYERS_BYTES: u64 = 64 << 20;
+/// Memory for layers of undo that have been asked for, in bytes: 128 blocks of some thousand rows each.
+const LAYERS_BYTES: u64 = 128 << 20;
 
 /// Undo as layers, one for each span of blocks that was asked for lately, so that whoever asks for old
 /// states again and again, of one block or of many, does not read the records of all blocks above it
@@ -124,11 +124,17 @@ impl Weighter<SpanOf, Arc<Layer>> for ByBytes {
 
 impl Default for UndoLayers {
     fn default() -> Self {
-        Self(Cache::with_weighter(256, LAYERS_BYTES, ByBytes))
+        Self::of_bytes(LAYERS_BYTES)
     }
 }
 
 impl UndoLayers {
+    /// For so few items the cache has one shard. With more of them it would refuse a layer larger than
+    /// its share of the memory, and give up others while there is room.
+    fn of_bytes(bytes: u64) -> Self {
+        Self(Cache::with_weighter(32, bytes, ByBytes))
+    }
+
     /// The layers that lead from the state of block `to` down to the one before `from`, the oldest block
     /// first: what it says of a row hides what the others say. `blocks` has hash and root of each.
     ///
@@ -278,6 +284,21 @@ mod tests {
             assert!(down.iter().all(|layer| {
                 layer.iter().all(|(table, key, _)| expected.get(table, key).is_some())
             }));
+        }
+    }
+
+    #[test]
+    fn layers_are_kept_as_long_as_there_is_room_whatever_their_sizes() {
+        let (kv, blocks) = records(143);
+        let snapshot = kv.snapshot().unwrap();
+        let kv = Counting(&*snapshot, Cell::new(0));
+        let down = |layers: &UndoLayers| layers.down(&kv, &[TABLE], (16, 143), &blocks).unwrap();
+        let all: usize = down(&UndoLayers::default()).iter().map(|layer| layer.bytes()).sum();
+        let layers = UndoLayers::of_bytes(all as u64 + 1);
+        for reads in [128, 0, 0] {
+            kv.1.set(0);
+            down(&layers);
+            assert_eq!(kv.1.get(), reads);
         }
     }
 

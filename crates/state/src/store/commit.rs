@@ -139,7 +139,7 @@ impl StateStore {
         // The target's in-memory structure is rebuilt before anything becomes true.
         let mut view = self.durable.durable_view(&self.durable.memory.lock())?;
         view.stack = view.stack.pushed(layer.clone());
-        let known = self.durable.memory.lock().cache_of(tip.block);
+        let known = self.durable.memory.lock().structures.whole(tip.block);
         let cache = match known {
             Some(cache) => cache,
             None => self.durable.backend.open(&view, self.options.dir.as_deref())?,
@@ -551,15 +551,17 @@ impl<'a> AfterCommit<'a> {
         let let_go = std::mem::replace(&mut memory.retired, retired);
         let mut files: BTreeSet<String> = let_go.into_values().flatten().collect();
         files.retain(|file| !memory.retired.values().flatten().any(|retained| retained == file));
-        let kept = durable.backend.caches_kept();
+        let last = change.tip.tip.block.number;
+        memory.structures.retain(change.first_kept, last);
+        let backend = &*durable.backend;
         if let Some(left) = memory.tip.replace(change.tip) {
-            memory.remember(left.tip.block.hash, left.cache, kept);
+            memory.remember(left.tip.block.hash, left.cache, backend);
         }
         for proposal in &change.proposals {
             // The chain below need not be kept for their sake.
             proposal.0.rest_on_durable();
             if let Some(hash) = proposal.hash() {
-                memory.remember(hash, proposal.0.cache.clone(), kept);
+                memory.remember(hash, proposal.0.cache.clone(), backend);
             }
         }
         let active = memory.generations.last();

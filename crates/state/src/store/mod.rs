@@ -25,6 +25,7 @@ use crate::{
             DurableState, InMemory, META, Retained, Tip, TipState, named_files, read_meta,
             remove_unnamed_files,
         },
+        structures::Structures,
         undo::{self, UNDO, UndoLayers},
     },
 };
@@ -32,7 +33,7 @@ use alloy_primitives::B256;
 use at::{BlockAt, Kind};
 use parking_lot::{Condvar, Mutex, MutexGuard, RwLock};
 use std::{
-    collections::{BTreeSet, HashMap, VecDeque},
+    collections::{BTreeSet, HashMap},
     fmt, fs,
     path::PathBuf,
     sync::{
@@ -266,8 +267,7 @@ impl StateStore {
                 going: BTreeSet::new(),
                 clear_now: false,
                 proposals: HashMap::new(),
-                recent: VecDeque::new(),
-                opened: VecDeque::new(),
+                structures: Structures::default(),
                 fold_error: None,
                 closing: false,
             }),
@@ -453,7 +453,8 @@ impl StateStore {
             None => {
                 let cache = self.durable.backend.open(&view, self.options.dir.as_deref())?;
                 if let Some(block) = block {
-                    self.durable.memory.lock().remember_opened(block.hash, cache.clone());
+                    let mut memory = self.durable.memory.lock();
+                    memory.structures.remember_opened(block.hash, cache.clone());
                 }
                 cache
             }

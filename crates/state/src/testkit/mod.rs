@@ -54,7 +54,8 @@ pub use forks::{
 };
 pub use history::every_old_state_can_be_read_and_proven;
 pub use proofs::{
-    mutated_proofs_are_refused, proofs_show_presence_and_absence_at_every_retained_block,
+    mutated_proofs_are_refused, proofs_of_old_blocks_are_those_they_had_at_the_tip,
+    proofs_show_presence_and_absence_at_every_retained_block,
 };
 pub use provenance::versions_are_those_of_the_model_and_proven;
 pub use roots::{
@@ -182,6 +183,7 @@ macro_rules! __all_backend_checks {
             equal_states_have_equal_roots
             slow_jobs_change_nothing
             proofs_show_presence_and_absence_at_every_retained_block
+            proofs_of_old_blocks_are_those_they_had_at_the_tip
             mutated_proofs_are_refused
             every_old_state_can_be_read_and_proven
             versions_are_those_of_the_model_and_proven

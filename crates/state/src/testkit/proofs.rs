@@ -94,6 +94,57 @@ pub fn proofs_show_presence_and_absence_at_every_retained_block(kit: &Kit<'_>) {
     });
 }
 
+/// Proofs of every retained block are, byte for byte, what they were when it was the tip: while its
+/// structure is in memory, whole or thinned, when it is opened from rows, after reverts, and for blocks
+/// of another branch on it.
+///
+/// # Panics
+/// If one is not.
+pub fn proofs_of_old_blocks_are_those_they_had_at_the_tip(kit: &Kit<'_>) {
+    if !has_proofs(kit) {
+        return;
+    }
+    const RETENTION: usize = 30;
+    kit.each_seed(|seed| {
+        let mut miner = Miner::new(seed, Flavour::Ethereum, kit.scale.changes);
+        let roots = Arc::new(Roots::default());
+        let mut node = Node::new(kit, &roots, options(RETENTION as u64, false));
+        // The chain, and of each block keys with their proof.
+        let mut chain: Vec<(BlockPtr, Vec<StateKey>, StateProof)> = Vec::new();
+        let mut extend = |node: &Node<'_>, chain: &mut Vec<_>, blocks: usize| {
+            for _ in 0..blocks {
+                let parent = chain.last().map(|(block, ..): &(BlockPtr, _, _)| &**block);
+                let block = miner.block(parent, Size::Any);
+                node.extend(std::slice::from_ref(&block));
+                let keys = keys_for(kit, &mut miner, &block, 5);
+                let proof = prove(node, At::Tip, &block, &keys);
+                chain.push((block, keys, proof));
+            }
+        };
+        let check = |node: &Node<'_>, chain: &[(BlockPtr, Vec<StateKey>, StateProof)]| {
+            let first = node.first_retained();
+            let retained = chain.iter().rev().take_while(|(block, ..)| block.number >= first);
+            for (block, keys, at_tip) in retained {
+                let now = prove(node, At::Block(block.hash), block, keys);
+                assert_eq!(now.bytes, at_tip.bytes, "block {} for {keys:?}", block.number);
+            }
+        };
+        extend(&node, &mut chain, RETENTION + 9);
+        check(&node, &chain);
+        for back in [3, 22] {
+            chain.truncate(chain.len() - back);
+            node.revert(chain[chain.len() - 1].0.number);
+            check(&node, &chain);
+            extend(&node, &mut chain, 5);
+            check(&node, &chain);
+        }
+        node.reopen();
+        check(&node, &chain);
+        extend(&node, &mut chain, 20);
+        check(&node, &chain);
+    });
+}
+
 /// A proof with any bit flipped, cut, extended, with parts dropped, doubled, swapped or zeroed is
 /// refused; so is one held against another root. Asked about other keys than it was made for, it
 /// is refused or shows their true values.
