@@ -70,7 +70,7 @@ fn cached_storage(
     address: &Address,
 ) -> Result<Trie, StateError> {
     match cache.storage(address) {
-        Some(trie) => Ok(trie.clone()),
+        Some(trie) => Ok(trie),
         None => Ok(storage(view, address).trie(())?.unwrap_or_default()),
     }
 }
@@ -147,7 +147,7 @@ fn update_storage(
         before.clone()
     } else {
         let items = slot_items(TrieHash::Keccak256, slots, true)?;
-        before.update(&self::storage(view, address), &items, &mut recorder)?
+        before.update(&parent.ahead().over(storage(view, address)), &items, &mut recorder)?
     };
     recorder.root(&before, &after);
     let mut rows = recorder.into_rows();
@@ -277,7 +277,8 @@ impl Backend for Mpt {
         let mut items: Vec<Item> = done.iter().map(|done| done.item.clone()).collect();
         items.sort_unstable_by_key(|item| item.key);
         let mut recorder = RowRecorder::new(place(None), ());
-        let accounts = parent.accounts().update(&accounts(read), &items, &mut recorder)?;
+        let source = parent.ahead().over(accounts(read));
+        let accounts = parent.accounts().update(&source, &items, &mut recorder)?;
         recorder.root(parent.accounts(), &accounts);
 
         recorder.write(view)?;
@@ -288,6 +289,11 @@ impl Backend for Mpt {
         }
         let root = accounts.hash();
         Ok(Applied { root, cache: parent.child(context.number, accounts, changed) })
+    }
+
+    fn hint(&self, view: &dyn NodeRead, cache: &MptCache, keys: &[StateKey]) {
+        // What cannot be read now is reported when it is needed.
+        drop(cache.ahead().fetch(&Tries { view, cache }, keys));
     }
 
     fn bulk_load(

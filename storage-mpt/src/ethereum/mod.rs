@@ -10,8 +10,10 @@
 //! | [`prove`], [`account_proof`] | proof bytes, proofs of EIP-1186 |
 //! | [`chunks`] | a whole state in parts that prove themselves |
 //! | [`Upper`] | what of them stays in memory |
+//! | [`Ahead`] | what of them is fetched while a block executes |
 //! | [`merge_nodes`] | what a removal needs beyond the proofs of what is removed |
 
+mod ahead;
 mod bulk;
 pub mod chunks;
 mod merge;
@@ -19,6 +21,7 @@ mod proof;
 mod touched;
 mod upper;
 
+pub use ahead::{Ahead, Over};
 pub use bulk::{Layout, load};
 pub use merge::merge_nodes;
 pub use proof::{Tries, account_proof, prove};

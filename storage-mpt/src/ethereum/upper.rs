@@ -1,5 +1,6 @@
 //! What stays in memory between blocks.
 
+use super::ahead::Ahead;
 use crate::trie::{Stamp, Trie};
 use alloy_primitives::Address;
 use std::{collections::HashMap, sync::Arc};
@@ -13,6 +14,7 @@ pub const MAX_CACHED_BRANCHES: usize = 1 << 17;
 pub struct Upper<S = ()> {
     accounts: Trie<S>,
     storages: Arc<HashMap<Address, Cached<S>>>,
+    ahead: Arc<Ahead<S>>,
 }
 
 #[derive(Clone, Debug)]
@@ -29,7 +31,7 @@ impl<S: Stamp> Upper<S> {
 
     /// A state of which no storage trie is in memory.
     pub fn new(accounts: Trie<S>) -> Self {
-        Self { accounts, storages: Arc::default() }
+        Self { accounts, storages: Arc::default(), ahead: Arc::default() }
     }
 
     /// The account trie.
@@ -38,19 +40,29 @@ impl<S: Stamp> Upper<S> {
     }
 
     /// The storage trie of `address`, if it is here.
-    pub fn storage(&self, address: &Address) -> Option<&Trie<S>> {
-        self.storages.get(address).map(|cached| &cached.trie)
+    pub fn storage(&self, address: &Address) -> Option<Trie<S>> {
+        match self.storages.get(address) {
+            Some(cached) => Some(cached.trie.clone()),
+            None => self.ahead.storage(address),
+        }
+    }
+
+    /// What was fetched ahead of the next block.
+    pub fn ahead(&self) -> &Ahead<S> {
+        &self.ahead
     }
 
     /// The state after block `block`, which left the account trie as `accounts` and these storage
     /// tries `changed`. Where there is no room for all, those unchanged for longest go.
     #[must_use]
     pub fn child(&self, block: u64, accounts: Trie<S>, changed: Vec<(Address, Trie<S>)>) -> Self {
+        self.ahead.clear();
+        let ahead = Arc::default();
         // A trie without branches in memory is opened as fast by its root row.
         let gone = |trie: &Trie<S>| trie.cached() == 0;
         if changed.iter().all(|(address, trie)| gone(trie) && !self.storages.contains_key(address))
         {
-            return Self { accounts, storages: self.storages.clone() };
+            return Self { accounts, storages: self.storages.clone(), ahead };
         }
         let mut storages = HashMap::clone(&self.storages);
         for (address, trie) in changed {
@@ -75,6 +87,6 @@ impl<S: Stamp> Upper<S> {
                 cached -= branches;
             }
         }
-        Self { accounts, storages: Arc::new(storages) }
+        Self { accounts, storages: Arc::new(storages), ahead }
     }
 }

@@ -126,7 +126,8 @@ impl Prefix {
                 let root = before.map_or(KECCAK.empty_root(), |found| found.storage_root);
                 let before = tries.storage_of(&address, root, version)?;
                 let items = slot_items(KECCAK, slots, true)?;
-                let after = before.update(&tries.source(Some(address)), &items, &mut versions)?;
+                let source = parent.tries.ahead().over(tries.source(Some(address)));
+                let after = before.update(&source, &items, &mut versions)?;
                 // Rows may be written anew without another hash.
                 if after.hash() != before.hash() || !versions.is_empty() {
                     version = versions.root((!before.is_empty()).then_some(version), &after);
@@ -269,7 +270,7 @@ impl Backend for Prefix {
         let mut items: Vec<_> = done.iter().map(|done| done.item.clone()).collect();
         items.sort_unstable_by_key(|item| item.key);
         let mut versions = Versions::new(None, block);
-        let source = parent.on(read, self.layout).source(None);
+        let source = parent.tries.ahead().over(parent.on(read, self.layout).source(None));
         let accounts = parent.tries.accounts().update(&source, &items, &mut versions)?;
 
         flat::apply(view, delta)?;
@@ -293,6 +294,11 @@ impl Backend for Prefix {
         let root = accounts.hash();
         let tries = parent.tries.child(block, accounts, changed);
         Ok(Applied { root, cache: State { block, is_old: false, tries } })
+    }
+
+    fn hint(&self, view: &dyn NodeRead, state: &State, keys: &[StateKey]) {
+        // What cannot be read now is reported when it is needed.
+        drop(state.tries.ahead().fetch(&state.on(view, self.layout), keys));
     }
 
     fn settle(

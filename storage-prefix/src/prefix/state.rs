@@ -124,7 +124,8 @@ impl<'a> Tries<'a> {
     /// The account at `address`.
     pub(super) fn account(&self, address: &Address) -> Result<Option<Found>, StateError> {
         let key = TrieHash::Keccak256.hash(address);
-        let leaf = self.state.tries.accounts().leaf(&self.source(None), &key)?;
+        let source = self.state.tries.ahead().over(self.source(None));
+        let leaf = self.state.tries.accounts().leaf(&source, &key)?;
         let Some(leaf) = leaf else { return Ok(None) };
         let decoded = leaf::decode_account(leaf.value());
         let (account, storage_root) = decoded.ok_or_else(|| {
@@ -146,7 +147,7 @@ impl<'a> Tries<'a> {
             return Ok(empty);
         }
         if let Some(trie) = self.state.tries.storage(address) {
-            return Ok(trie.clone());
+            return Ok(trie);
         }
         self.source(Some(*address)).storage(root, version)
     }
