@@ -15,6 +15,7 @@
 
 mod ahead;
 mod commit;
+mod hints;
 mod verify;
 
 use crate::{BlockWithReceipts, Chain, ExecutedBlock, PipelineError, stream::PreparedBlock};
