@@ -39,7 +39,7 @@ fn straight(rules: Rules, count: u64) -> (TestChain, Vec<Block>) {
 /// Opens a datadir with all flat history, whose backend's roots come late.
 fn open_late(node: &Node) -> (Chain, Arc<Watch>) {
     let options = node.options(node.setup);
-    let (backend, watch) = Late::new(options.backend);
+    let (backend, watch) = Late::watched(options.backend);
     let store = StoreOptions { flat_history: FlatHistory::All, ..options.store };
     (Chain::open(ChainOptions { backend, store, ..options }).unwrap(), watch)
 }
@@ -135,7 +135,10 @@ fn chain_is_the_same_to_the_row_with_blocks_ahead_and_without() {
     }
 }
 
-const DAMAGES: [(&str, fn(&mut Block)); 3] = [
+/// What the error must say, and what to break in a block.
+type Damage = (&'static str, fn(&mut Block));
+
+const DAMAGES: [Damage; 3] = [
     ("state root", |block| block.header.state_root = B256::repeat_byte(1)),
     ("receipts root", |block| block.header.receipts_root = B256::repeat_byte(1)),
     ("execution used", |block| block.header.gas_used += 1),

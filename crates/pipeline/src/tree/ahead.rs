@@ -17,7 +17,9 @@
 //! takes those above it with it, and is the one that the error is about.
 
 use super::{Tree, verify::Executed};
-use crate::{Chain, ExecutedBlock, PipelineError, PreparedBlock, Proposals, States, StatesAt};
+use crate::{
+    Chain, ExecutedBlock, PipelineError, PreparedBlock, Proposals, States, StatesAt, StatesSession,
+};
 use alloy_consensus::BlockHeader;
 use alloy_primitives::B256;
 use crossbeam_channel::{Receiver, Sender, bounded};
@@ -43,7 +45,7 @@ type Coming = Arc<OnceLock<Proposals>>;
 #[derive(Debug)]
 pub(super) enum Base<'a> {
     /// They are there.
-    Ready(Box<crate::StatesSession<'a>>),
+    Ready(Box<StatesSession<'a>>),
     /// They are those of a block that is ahead.
     Coming(Coming),
 }

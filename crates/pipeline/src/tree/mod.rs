@@ -18,12 +18,12 @@ mod commit;
 mod hints;
 mod verify;
 
-use crate::{BlockWithReceipts, Chain, ExecutedBlock, PipelineError, stream::PreparedBlock};
+use crate::{BlockWithReceipts, Chain, ExecutedBlock, PipelineError};
 use ahead::AheadOfRoots;
 use alloy_consensus::BlockHeader;
 use alloy_primitives::{B256, Bytes, map::HashMap};
 use commit::{CommitJob, Committer};
-use retrie_chainspec::primitives::{RecoveredBlock, SealedHeader};
+use retrie_chainspec::primitives::SealedHeader;
 use retrie_consensus::ChainHead;
 use retrie_db::{ChainRead, ReadTxn};
 use retrie_execution::CodeCache;
@@ -277,72 +277,6 @@ impl<'a> Tree<'a> {
             return Ok(Some(block.block().clone_sealed_header()));
         }
         Ok(self.read.header(hash)?.map(|header| SealedHeader::new(header, *hash)))
-    }
-
-    /// Verifies a block whose parent is known and puts it into the tree. The head stays.
-    ///
-    /// # Errors
-    /// [`PipelineError::is_invalid_block`] tells verdicts about the block from other failures.
-    pub fn insert(&mut self, block: PreparedBlock) -> Result<Arc<ExecutedBlock>, PipelineError> {
-        let begun = self.take_up(&block);
-        let block = block.block;
-        let parent = self.parent_of(&block);
-        let verified = parent.and_then(|parent| self.verify(block, &parent));
-        self.accepted(verified, begun)
-    }
-
-    /// Counts what was done to a block before; returns when the rest begins.
-    fn take_up(&mut self, block: &PreparedBlock) -> Instant {
-        self.times.prepare += block.prepare;
-        self.metrics.prepare_seconds.observe(block.prepare.as_secs_f64());
-        Instant::now()
-    }
-
-    /// Counts a verified block and puts it into the tree.
-    fn accepted(
-        &mut self,
-        verified: Result<ExecutedBlock, PipelineError>,
-        begun: Instant,
-    ) -> Result<Arc<ExecutedBlock>, PipelineError> {
-        match verified {
-            Ok(block) => {
-                self.count(block.block(), begun.elapsed());
-                Ok(self.add(Arc::new(block)))
-            }
-            Err(error) => {
-                if error.is_invalid_block() {
-                    self.metrics.invalid_blocks.inc();
-                }
-                Err(error)
-            }
-        }
-    }
-
-    fn count(&mut self, block: &RecoveredBlock, took: Duration) {
-        let (txs, gas) = (block.transaction_count() as u64, block.gas_used());
-        self.counts.blocks += 1;
-        self.counts.txs += txs;
-        self.counts.gas += gas;
-        self.metrics.blocks.inc();
-        self.metrics.transactions.inc_by(txs);
-        self.metrics.gas.inc_by(gas);
-        self.metrics.block_seconds.observe(took.as_secs_f64());
-    }
-
-    /// The parent of a block, whose state is at hand then, or is to come.
-    fn parent_of(&mut self, block: &RecoveredBlock) -> Result<SealedHeader, PipelineError> {
-        let (number, hash, parent) = (block.number(), block.hash(), block.parent_hash());
-        if let Some(ahead) = self.ahead.get(&parent) {
-            return Ok(ahead.block.clone_sealed_header());
-        }
-        let parent = self.header(&parent)?.ok_or(PipelineError::UnknownParent {
-            number,
-            hash,
-            parent,
-            head: self.head.header.number,
-        })?;
-        self.restore_branch(&parent)?;
-        Ok(parent)
     }
 
     /// Puts a block into the tree that was verified elsewhere: one that was built here.

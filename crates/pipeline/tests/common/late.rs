@@ -36,7 +36,7 @@ pub struct Late {
 }
 
 impl Late {
-    pub fn new(backend: Arc<dyn AnyBackend>) -> (Arc<dyn AnyBackend>, Arc<Watch>) {
+    pub fn watched(backend: Arc<dyn AnyBackend>) -> (Arc<dyn AnyBackend>, Arc<Watch>) {
         let watch = Watch {
             under_way: AtomicUsize::new(0),
             reads_beside: AtomicUsize::new(0),
