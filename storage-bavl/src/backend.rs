@@ -12,7 +12,7 @@ use crate::{
 use alloy_primitives::{B256, Bytes};
 use retrie_state::{
     Applied, ApplyContext, Backend, BackendStats, BulkSink, Capabilities, Chunks, HashId, Identity,
-    NodeRead, NodeWrite, ProofError, StateDelta, StateError, StateKey, Table, Value, flat,
+    NodeRead, NodeWrite, ProofError, StateDelta, StateError, StateKey, Table, Thinned, Value, flat,
 };
 use std::path::Path;
 
@@ -23,8 +23,11 @@ pub struct Bavl {
     most: ChunkEntries,
 }
 
-/// Structures of blocks that are kept: one shares with its parent's what the block did not change.
-const KEPT: usize = 64;
+/// Structures of blocks that are kept whole: one shares with its parent's what the block did not change.
+const KEPT: usize = 16;
+/// Memory for the upper parts of older ones, in bytes: some 200 KiB a block that changes a thousand
+/// chunks.
+const THINNED_BYTES: u64 = 64 << 20;
 /// Memory for trees. They grow with the state, by about 4 bytes an entry at 256 entries a chunk: this is
 /// that of 50 million entries.
 const TREE_BYTES: u64 = 200 << 20;
@@ -115,8 +118,17 @@ impl Backend for Bavl {
         KEPT
     }
 
+    fn thinned(&self, state: &State) -> Option<Thinned<State>> {
+        let (cache, bytes) = state.thinned()?;
+        Some(Thinned { cache, bytes })
+    }
+
+    fn thinned_bytes(&self) -> u64 {
+        THINNED_BYTES
+    }
+
     fn cache_bytes(&self) -> u64 {
-        TREE_BYTES
+        TREE_BYTES + THINNED_BYTES
     }
 
     fn apply(
@@ -146,8 +158,8 @@ impl Backend for Bavl {
         state: &State,
         keys: &[StateKey],
     ) -> Result<Bytes, StateError> {
-        let tree = state.tree(view, self.most)?;
-        Ok(prove::prove(self.most, view, tree, keys)?.into())
+        let top = state.top(view, self.most)?;
+        Ok(prove::prove(self.most, view, top, keys)?.into())
     }
 
     fn verify(

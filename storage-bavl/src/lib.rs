@@ -43,7 +43,7 @@
 //! | `fill` | how a run of entries is cut into chunks |
 //! | `chunk` | a chunk in memory and its rows: parts, groups, fences |
 //! | `tree` | the AVL tree, shared between blocks |
-//! | `state` | the structure of one block's state, rebuilt from rows |
+//! | `state`, `upper` | the structure of one block's state, rebuilt from rows; what is kept of older ones |
 //! | `touch`, `regroup`, `apply` | a block: what stays in its place, what is cut anew, the tree |
 //! | `load`, `prove`, `check` | whole states, proofs, `db verify` |
 //! | `sync` | the tree handed out chunk by chunk, and put together again |
@@ -88,6 +88,8 @@ mod sync;
 mod touch;
 #[cfg(feature = "std")]
 mod tree;
+#[cfg(feature = "std")]
+mod upper;
 
 #[cfg(feature = "std")]
 pub use backend::{Bavl, Shape};

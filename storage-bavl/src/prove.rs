@@ -5,7 +5,9 @@ use crate::{
     chunk::{CHUNKS, Chunk, Group, PART, PART_LEVEL, group_key, group_of, levels, read_group},
     hash,
     read::{CHUNK, HIDDEN, INNER},
+    state::{Top, below},
     tree::{Kind, Node, Place, Tree},
+    upper::Upper,
 };
 use alloy_primitives::B256;
 use rayon::prelude::*;
@@ -20,11 +22,11 @@ use std::{
 /// Keys that one thread takes at a time.
 const AT_ONCE: usize = 16;
 
-/// The proof of `keys` in the state that `view` and `tree` show.
+/// The proof of `keys` in the state that `view` and `top` show.
 pub(crate) fn prove(
     most: ChunkEntries,
     view: &dyn NodeRead,
-    tree: &Tree,
+    top: Top<'_>,
     keys: &[StateKey],
 ) -> Result<Vec<u8>, StateError> {
     let found = keys
@@ -35,11 +37,12 @@ pub(crate) fn prove(
     let shown: BTreeMap<StateKey, Value> = found.into_iter().flatten().collect();
     let shown: Vec<(StateKey, Value)> = shown.into_iter().collect();
     let mut proof = Proof::new(most, view);
-    match &tree.0 {
+    match top {
         // There is nothing else to show.
-        None if !keys.is_empty() => proof.out.extend([CHUNK, 0, 0]),
-        None => proof.hidden(&hash::no_entries()),
-        Some(top) => proof.node(top, &shown)?,
+        Top::Tree(Tree(None)) if !keys.is_empty() => proof.out.extend([CHUNK, 0, 0]),
+        Top::Tree(Tree(None)) => proof.hidden(&hash::no_entries()),
+        Top::Tree(Tree(Some(top))) => proof.node(top, &shown)?,
+        Top::Upper(upper) => proof.upper(upper, None, &shown)?,
     }
     Ok(proof.out)
 }
@@ -92,6 +95,7 @@ fn around(view: &dyn NodeRead, key: &StateKey) -> Result<Vec<(StateKey, Value)>,
 }
 
 struct Proof<'a> {
+    most: ChunkEntries,
     view: &'a dyn NodeRead,
     out: Vec<u8>,
 }
@@ -100,12 +104,36 @@ impl<'a> Proof<'a> {
     fn new(most: ChunkEntries, view: &'a dyn NodeRead) -> Self {
         let mut out = Vec::new();
         put_varint(&mut out, most.get().into());
-        Self { view, out }
+        Self { most, view, out }
     }
 
     fn hidden(&mut self, hash: &B256) {
         self.out.push(HIDDEN);
         self.out.extend_from_slice(&hash[..]);
+    }
+
+    /// A node of the upper part, whose range ends before `next`, below which these entries are to be
+    /// shown.
+    fn upper(
+        &mut self,
+        upper: &Upper,
+        next: Option<&StateKey>,
+        shown: &[(StateKey, Value)],
+    ) -> Result<(), StateError> {
+        match &upper.children {
+            _ if shown.is_empty() => self.hidden(&upper.hash),
+            None => {
+                let top = below(self.view, self.most, upper, next)?;
+                self.node(&top, shown)?;
+            }
+            Some([left, right]) => {
+                let at = shown.partition_point(|(key, _)| *key < right.first);
+                self.out.push(INNER);
+                self.upper(left, Some(&right.first), &shown[..at])?;
+                self.upper(right, next, &shown[at..])?;
+            }
+        }
+        Ok(())
     }
 
     /// A node, below which these entries are to be shown.

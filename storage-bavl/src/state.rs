@@ -6,6 +6,7 @@ use crate::{
     hash,
     read::MAX_HEIGHT,
     tree::{Node, Tree},
+    upper::Upper,
 };
 use alloy_primitives::B256;
 use rayon::prelude::*;
@@ -19,17 +20,46 @@ const AT_ONCE: usize = 64;
 #[derive(Debug)]
 pub struct State {
     tree: OnceLock<Tree>,
+    /// Of an older block: the upper part of its tree, by which proofs are made without the rest.
+    upper: Option<Arc<Upper>>,
+}
+
+/// By what proofs are made.
+pub(crate) enum Top<'a> {
+    Tree(&'a Tree),
+    Upper(&'a Upper),
 }
 
 impl State {
     /// The state of a view. Its tree is rebuilt when it is first needed: values are read without it,
     /// and old blocks are opened for reading, too.
     pub(crate) const fn open() -> Self {
-        Self { tree: OnceLock::new() }
+        Self { tree: OnceLock::new(), upper: None }
     }
 
     pub(crate) fn of(tree: Tree) -> Self {
-        Self { tree: OnceLock::from(tree) }
+        Self { tree: OnceLock::from(tree), upper: None }
+    }
+
+    /// What is kept of it once its block is no longer among the latest, and the bytes that this takes
+    /// for itself; `None` of a tree that is empty, or was not needed yet.
+    pub(crate) fn thinned(&self) -> Option<(Self, u64)> {
+        let top = self.tree.get()?.0.as_ref()?;
+        let mut bytes = 0;
+        let upper = Upper::of(top, &mut bytes);
+        Some((Self { tree: OnceLock::new(), upper: Some(upper) }, bytes))
+    }
+
+    /// What proofs need of the tree; `view` shows this state.
+    pub(crate) fn top(
+        &self,
+        view: &dyn NodeRead,
+        most: ChunkEntries,
+    ) -> Result<Top<'_>, StateError> {
+        match (&self.upper, self.tree.get()) {
+            (Some(upper), None) => Ok(Top::Upper(upper)),
+            _ => self.tree(view, most).map(Top::Tree),
+        }
     }
 
     /// The tree; `view` shows this state.
@@ -57,8 +87,43 @@ pub(crate) fn root(most: ChunkEntries, tree: &Tree) -> B256 {
 /// # Errors
 /// [`StateError::Corrupt`] for rows that are malformed, and for key-heights of no AVL tree.
 pub(crate) fn rebuild(view: &dyn NodeRead, most: ChunkEntries) -> Result<Tree, StateError> {
+    let tree = shape(chunks(view, most, KeyRange::ALL)?)?;
+    tree.hash_all();
+    Ok(tree)
+}
+
+/// The tree below a node of the upper part, whose range ends before `next`, from the rows of its chunks.
+///
+/// # Errors
+/// As [`rebuild`], and if it is not the tree that was there.
+pub(crate) fn below(
+    view: &dyn NodeRead,
+    most: ChunkEntries,
+    upper: &Upper,
+    next: Option<&StateKey>,
+) -> Result<Arc<Node>, StateError> {
+    let (start, end) = (upper.first.encode(), next.map(StateKey::encode));
+    let range = KeyRange { start: &start, end: end.as_deref() };
+    // The key-height of the first one is that of a node above.
+    let chunks = chunks(view, most, range)?.enumerate();
+    let tree =
+        shape(chunks.map(|(at, (height, chunk))| (if at == 0 { 0 } else { height }, chunk)))?;
+    tree.hash_all();
+    tree.0.filter(|top| top.hash() == upper.hash).ok_or_else(|| {
+        let what =
+            format!("the chunks from {} on do not make the tree that was there", upper.first);
+        StateError::corrupt(CHUNKS.name, what)
+    })
+}
+
+/// The chunks with rows in `range`, hashed, with their key-heights.
+fn chunks(
+    view: &dyn NodeRead,
+    most: ChunkEntries,
+    range: KeyRange<'_>,
+) -> Result<impl Iterator<Item = (u8, Arc<Node>)> + use<>, StateError> {
     let mut rows = Vec::new();
-    for row in view.scan(CHUNKS, KeyRange::ALL, Direction::Forward)? {
+    for row in view.scan(CHUNKS, range, Direction::Forward)? {
         let (key, value) = row?;
         let read = || {
             let first = StateKey::decode(&key)?;
@@ -75,12 +140,8 @@ pub(crate) fn rebuild(view: &dyn NodeRead, most: ChunkEntries) -> Result<Tree, S
     let hashes: Vec<Vec<B256>> =
         rows.par_chunks(AT_ONCE).map(|rows| hash_all(rows.iter().map(|row| &row.2))).collect();
     let chunks = rows.into_iter().zip(hashes.into_iter().flatten());
-    let tree =
-        shape(chunks.map(|((first, key_height, chunk), hash)| {
-            (key_height, Node::chunk(first, chunk, hash))
-        }))?;
-    tree.hash_all();
-    Ok(tree)
+    Ok(chunks
+        .map(|((first, key_height, chunk), hash)| (key_height, Node::chunk(first, chunk, hash))))
 }
 
 /// The one tree in which chunks, in key order, have these key-heights.

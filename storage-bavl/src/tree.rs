@@ -12,7 +12,7 @@
 //!
 //! With one chunk that becomes two, or vanishes, this is what AVL trees do to insert or delete one.
 
-use crate::{chunk::Chunk, hash::Batch};
+use crate::{chunk::Chunk, hash::Batch, upper::Upper};
 use alloy_primitives::B256;
 use rayon::prelude::*;
 use retrie_state::StateKey;
@@ -26,6 +26,8 @@ pub(crate) struct Node {
     /// Of inner nodes set once the block is done.
     hash: OnceLock<B256>,
     pub(crate) kind: Kind,
+    /// What it is in trees of older blocks, once it was asked for.
+    pub(crate) upper: OnceLock<Arc<Upper>>,
 }
 
 #[derive(Debug)]
@@ -40,14 +42,18 @@ const AT_ONCE: usize = 64;
 
 impl Node {
     pub(crate) fn chunk(first: StateKey, chunk: Chunk, hash: B256) -> Arc<Self> {
-        Arc::new(Self { first, hash: OnceLock::from(hash), kind: Kind::Chunk(chunk) })
+        Self::new(first, OnceLock::from(hash), Kind::Chunk(chunk))
     }
 
     /// An inner node that is not hashed yet.
     pub(crate) fn inner(left: Arc<Self>, right: Arc<Self>) -> Arc<Self> {
         let height = 1 + left.height().max(right.height());
         let kind = Kind::Inner(height, left.clone(), right);
-        Arc::new(Self { first: left.first, hash: OnceLock::new(), kind })
+        Self::new(left.first, OnceLock::new(), kind)
+    }
+
+    fn new(first: StateKey, hash: OnceLock<B256>, kind: Kind) -> Arc<Self> {
+        Arc::new(Self { first, hash, kind, upper: OnceLock::new() })
     }
 
     pub(crate) const fn height(&self) -> u8 {

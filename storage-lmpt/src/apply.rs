@@ -49,7 +49,7 @@ pub(crate) fn apply(
     meta.delta_keys += new;
     layers.delta = trie;
     view.replace(META, STATE, Some(before.encode()), Some(meta.encode()))?;
-    Ok(Applied { root: meta.root(), cache: parent.child(meta, layers, merge) })
+    Ok(Applied { root: meta.root(), cache: parent.child(meta, layers, merge, delta.len()) })
 }
 
 /// The merged snapshot takes the place of the one before, with the rows that are not settled yet.
@@ -108,7 +108,7 @@ fn first(
     }
     let meta = first_meta(number, snapshot);
     view.replace(META, STATE, None, Some(meta.encode()))?;
-    Ok(Applied { root: meta.root(), cache: parent.child(meta, Layers::default(), None) })
+    Ok(Applied { root: meta.root(), cache: parent.child(meta, Layers::default(), None, 0) })
 }
 
 /// The state after block `number`, the first one, which left this snapshot.

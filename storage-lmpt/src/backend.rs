@@ -13,7 +13,7 @@ use crate::{
 use alloy_primitives::{B256, Bytes};
 use retrie_state::{
     Applied, ApplyContext, Backend, BackendStats, BulkSink, Capabilities, HashId, Identity,
-    NodeRead, NodeWrite, ProofError, StateDelta, StateError, StateKey, Table, Value, flat,
+    NodeRead, NodeWrite, ProofError, StateDelta, StateError, StateKey, Table, Thinned, Value, flat,
 };
 use retrie_storage_mpt::InMemory;
 use std::path::Path;
@@ -26,9 +26,13 @@ pub struct Lmpt {
     merges: Merges,
 }
 
-/// Structures of blocks that are kept: one shares with its parent's what the block did not change; of
-/// blocks that change thousands of keys each is some megabytes.
+/// Structures of blocks that are kept in any case: one shares with its parent's what the block did not
+/// change; of blocks that change thousands of keys each is some megabytes.
 const KEPT: usize = 16;
+/// Memory for those of older blocks, in bytes.
+const THINNED_BYTES: u64 = 192 << 20;
+/// Bytes of a key that a block changes: its leaf, and the branches above that are the block's own.
+const CHANGED_BYTES: u64 = 1800;
 /// Bytes in memory of a key of a small layer, with its share of branches: about.
 const KEY_BYTES: u64 = 700;
 /// The same of the rows that its merge makes.
@@ -86,8 +90,18 @@ impl Backend for Lmpt {
         KEPT
     }
 
+    fn thinned(&self, state: &State) -> Option<Thinned<State>> {
+        let (cache, changed) = state.thinned()?;
+        Some(Thinned { cache, bytes: changed * CHANGED_BYTES })
+    }
+
+    fn thinned_bytes(&self) -> u64 {
+        THINNED_BYTES
+    }
+
     fn cache_bytes(&self) -> u64 {
-        self.params.keys.saturating_mul(2 * KEY_BYTES + MADE_BYTES).saturating_add(UPPER_BYTES)
+        let layers = self.params.keys.saturating_mul(2 * KEY_BYTES + MADE_BYTES);
+        layers.saturating_add(UPPER_BYTES + THINNED_BYTES)
     }
 
     fn apply(

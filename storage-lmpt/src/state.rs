@@ -22,6 +22,8 @@ pub struct State {
     /// The merge of the intermediate trie, once a block has started it.
     pub(crate) merge: Option<Merge>,
     pub(crate) hints: Arc<Mutex<Hints>>,
+    /// Keys that the block changed.
+    changed: u64,
 }
 
 /// The small tries.
@@ -79,13 +81,28 @@ impl State {
     /// read without them, and old blocks are opened for reading, too.
     pub(crate) fn open(view: &dyn NodeRead) -> Result<Self, StateError> {
         let meta = Meta::read(view)?;
-        Ok(Self { meta, layers: OnceLock::new(), merge: None, hints: Arc::default() })
+        let (hints, changed) = Default::default();
+        Ok(Self { meta, layers: OnceLock::new(), merge: None, hints, changed })
     }
 
-    /// The state after a block on `self`.
-    pub(crate) fn child(&self, meta: Meta, layers: Layers, merge: Option<Merge>) -> Self {
-        let hints = self.hints.clone();
-        Self { meta: Some(meta), layers: OnceLock::from(layers), merge, hints }
+    /// The state after a block on `self` that changed so many keys.
+    pub(crate) fn child(
+        &self,
+        meta: Meta,
+        layers: Layers,
+        merge: Option<Merge>,
+        changed: usize,
+    ) -> Self {
+        let (layers, hints) = (OnceLock::from(layers), self.hints.clone());
+        Self { meta: Some(meta), layers, merge, hints, changed: changed as u64 }
+    }
+
+    /// What proofs need of it once its block is no longer among the latest, and how many keys the block
+    /// changed; `None` if the small tries have not been needed.
+    pub(crate) fn thinned(&self) -> Option<(Self, u64)> {
+        let layers = OnceLock::from(self.layers.get()?.clone());
+        let (meta, hints, changed) = (self.meta.clone(), self.hints.clone(), self.changed);
+        Some((Self { meta, layers, merge: None, hints, changed }, changed))
     }
 
     /// The small tries; `view` shows this state.

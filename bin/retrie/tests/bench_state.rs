@@ -132,6 +132,36 @@ fn report_has_the_documented_fields() {
 }
 
 #[test]
+fn old_states_are_proven_as_far_back_as_a_store_has_proofs() {
+    let scene = Scene::new();
+    let line = "--sync none --keys 2k --pairs 1k --commit-every 10 --warmup 0 --retention 40 \
+                --proofs 3 --proof-depths 0,1,40,90,1k \
+                --backends raw,mpt,mpt-archive,cole,lmpt,prefix,duptree,bavl";
+    let printed = succeeds(&mut race(&scene, line));
+    assert!(printed.contains("mpt: 3 proofs of one key 40 commits before: made in"), "{printed}");
+    let report = scene.json("report.json");
+    for result in report["results"].as_array().unwrap() {
+        let proofs = result["proofs"].as_array().map_or(&[][..], |proofs| proofs);
+        let old: Vec<_> = proofs.iter().filter(|proof| !proof["depth"].is_null()).collect();
+        let depths: Vec<_> = old.iter().map(|proof| proof["depth"].as_u64().unwrap()).collect();
+        let expected: &[u64] = match result["backend"].as_str().unwrap() {
+            "raw" => &[],
+            "mpt-archive" | "cole" | "prefix" => &[0, 1, 40, 90],
+            _ => &[0, 1, 40],
+        };
+        assert_eq!(depths, expected, "{result}");
+        for proof in old {
+            assert_eq!((&proof["count"], &proof["present"]), (&3.into(), &true.into()));
+            let number = |value: &Value| value.as_u64().unwrap();
+            assert!(number(&proof["first_us"]) > 0 && number(&proof["made"]["p50_us"]) > 0);
+            assert!(number(&proof["bytes"]["min"]) > 0);
+        }
+    }
+    let line = "--backends raw --keys 2k --proof-depths 1";
+    fails_saying(&mut race(&scene, line), &["--proof-depths", "--proofs"]);
+}
+
+#[test]
 fn loaded_states_are_kept_and_built_again_when_damaged() {
     let scene = Scene::new();
     let run = || {

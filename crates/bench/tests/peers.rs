@@ -39,7 +39,15 @@ fn run_with(
 ) -> Result<Vec<Outcome>, BenchError> {
     let terms = Terms { sync, cache_bytes: 4 << 20, retention };
     let stop = AtomicBool::new(false);
-    let race = Race { workload, terms: &terms, cache, proofs: 3, memory_limit: None, stop: &stop };
+    let race = Race {
+        workload,
+        terms: &terms,
+        cache,
+        proofs: 3,
+        proof_depths: &[],
+        memory_limit: None,
+        stop: &stop,
+    };
     let Raced { outcomes, ended, .. } = race.run(&entrants(), &mut |_| ())?;
     ended.map(|()| outcomes)
 }

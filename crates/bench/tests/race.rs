@@ -65,7 +65,15 @@ fn run_to_its_end(
     // So little memory that generations fill and fold within the race.
     let terms = Terms { sync: SyncMode::NoSync, cache_bytes: 64 << 10, retention: 4 };
     let stop = AtomicBool::new(false);
-    let race = Race { workload, terms: &terms, cache, proofs: 3, memory_limit: None, stop: &stop };
+    let race = Race {
+        workload,
+        terms: &terms,
+        cache,
+        proofs: 3,
+        proof_depths: &[],
+        memory_limit: None,
+        stop: &stop,
+    };
     race.run(entrants, &mut |_| ())
 }
 
@@ -450,7 +458,15 @@ fn stopped(at: u64, cache: &StateCache) -> Result<Raced, BenchError> {
     let terms = Terms { sync: SyncMode::NoSync, cache_bytes: 1 << 20, retention: 4 };
     let stop = AtomicBool::new(at == 0);
     let (terms, workload) = (&terms, &workload);
-    let race = Race { workload, terms, cache, proofs: 3, memory_limit: None, stop: &stop };
+    let race = Race {
+        workload,
+        terms,
+        cache,
+        proofs: 3,
+        proof_depths: &[],
+        memory_limit: None,
+        stop: &stop,
+    };
     let mut reports = 0;
     race.run(&entrants(), &mut |progress| {
         if let Progress::Racing { .. } = progress {
@@ -497,6 +513,7 @@ fn race_runs_under_a_memory_cap_or_says_why_not() {
             terms: &terms,
             cache: &cache,
             proofs: 0,
+            proof_depths: &[],
             memory_limit,
             stop,
         };

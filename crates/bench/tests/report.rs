@@ -175,13 +175,17 @@ fn figures_without_fields_are_left_out_and_those_with_are_there() {
         latency: [0.0, 0.25, 0.5, 0.75, 0.99, 0.999, 1.0]
             .map(|quantile| LatencyPoint { quantile, us: 100 + (quantile * 900.0) as u64 })
             .to_vec(),
-        proofs: vec![ProofResult {
-            present: true,
-            count: 3,
-            made: time,
-            verified: time,
-            bytes: ProofBytes { min: 100, p50: 200, max: 300 },
-        }],
+        proofs: [(None, None), (Some(1000), Some(7))]
+            .map(|(depth, first_us)| ProofResult {
+                present: true,
+                depth,
+                first_us,
+                count: 3,
+                made: time,
+                verified: time,
+                bytes: ProofBytes { min: 100, p50: 200, max: 300 },
+            })
+            .to_vec(),
         ..bare
     };
     let html = parsed(&page("", &[document(vec![full])]));
@@ -191,6 +195,10 @@ fn figures_without_fields_are_left_out_and_those_with_are_there() {
     let titles = texts(&html, "#state-breakdown rect title");
     assert!(titles.contains(&"raw, authenticated structure: 50.0 ms (25 %)".into()), "{titles:?}");
     assert!(texts(&html, "#state-amplification rect title").contains(&"raw, Nodes: 2.00".into()));
+    let titles = texts(&html, "#state-proofs title");
+    for said in ["raw, present key: 200", "raw, key 1,000 blocks below: 200"] {
+        assert!(titles.iter().any(|title| title.starts_with(said)), "{titles:?}");
+    }
     let titles = texts(&html, "#state-latency title");
     assert!(titles.contains(&"raw, p99.9: 999 µs".into()), "{titles:?}");
 }

@@ -29,7 +29,9 @@ pub(super) struct TreeNode {
     /// Ids of the pairs, or of each child's first pair.
     pub(super) keys: Keys,
     digests: [B256; PLACES],
-    /// A bit for each child that has changed since its digest was taken.
+    /// How many children or pairs each child has; zeros in leaves.
+    lens: [u8; PLACES],
+    /// A bit for each child that has changed since its digest and length were taken.
     stale: u16,
     pub(super) below: Below,
     /// What it is in trees of older blocks.
@@ -53,7 +55,7 @@ impl TreeNode {
     }
 
     const fn new(keys: Keys, digests: [B256; PLACES], stale: u16, below: Below) -> Self {
-        Self { keys, digests, stale, below, thin: Thin::none() }
+        Self { keys, digests, lens: [0; PLACES], stale, below, thin: Thin::none() }
     }
 
     /// A leaf of these pairs, in order.
@@ -70,15 +72,28 @@ impl TreeNode {
     pub(super) fn of_nodes(children: Vec<Arc<Self>>) -> Self {
         let (mut digests, mut nodes) = ([B256::ZERO; PLACES], [const { None }; PLACES]);
         let ids: Vec<Id> = children.iter().map(|child| *child.keys.first()).collect();
+        let mut lens = [0; PLACES];
         for (at, child) in children.into_iter().enumerate() {
+            lens[at] = child.len();
             (digests[at], nodes[at]) = (hash::node(child.digests()), Some(child));
         }
-        Self::new(Keys::of(&ids), digests, 0, Below::Nodes(nodes))
+        Self { lens, ..Self::new(Keys::of(&ids), digests, 0, Below::Nodes(nodes)) }
     }
 
     /// The same with the same children in another form.
     pub(super) fn with_below(&self, below: Below) -> Self {
-        Self::new(self.keys, self.digests, self.stale, below)
+        Self { lens: self.lens, ..Self::new(self.keys, self.digests, self.stale, below) }
+    }
+
+    /// Number of its children or pairs.
+    pub(super) const fn len(&self) -> u8 {
+        // There are few places.
+        self.keys.len() as u8
+    }
+
+    /// The same of each of its children.
+    pub(super) fn lens(&self) -> &[u8] {
+        &self.lens[..self.keys.len()]
     }
 
     /// A node over two others.
@@ -153,6 +168,7 @@ impl TreeNode {
                 nodes[at + 1..=len].rotate_right(1);
                 nodes[at + 1] = Some(Arc::new(right));
                 self.digests.copy_within(at + 1..len, at + 2);
+                self.lens.copy_within(at + 1..len, at + 2);
                 let low = (1 << (at + 1)) - 1;
                 self.stale = self.stale & low | (self.stale & !low) << 1 | 1 << (at + 1);
             }
@@ -163,8 +179,9 @@ impl TreeNode {
     }
 
     fn split(&mut self, blocks: &Blocks) -> Self {
-        let mut digests = self.digests;
+        let (mut digests, mut lens) = (self.digests, self.lens);
         digests.rotate_left(LEFT);
+        lens.rotate_left(LEFT);
         let mut keys = self.keys;
         let right = keys.split(LEFT, |at| self.whole(at, blocks));
         self.keys = keys;
@@ -183,7 +200,7 @@ impl TreeNode {
         };
         let stale = self.stale >> LEFT;
         self.stale &= (1 << LEFT) - 1;
-        Self::new(right, digests, stale, below)
+        Self { lens, ..Self::new(right, digests, stale, below) }
     }
 
     /// The nodes with stale digests at `depth` below `node`.
@@ -211,12 +228,13 @@ impl TreeNode {
         }
     }
 
-    /// Takes the digests of the changed children.
+    /// Takes the digests of the changed children, and their lengths.
     pub(super) fn refresh(&mut self, digests: &mut impl Iterator<Item = B256>) {
         for at in (0..self.keys.len()).filter(|at| self.stale >> at & 1 == 1) {
             if let Some(digest) = digests.next() {
                 self.digests[at] = digest;
             }
+            self.lens[at] = self.child(at).map_or(0, |child| child.len());
         }
         self.stale = 0;
     }

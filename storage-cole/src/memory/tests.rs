@@ -180,6 +180,7 @@ fn nodes_are_as_full_as_they_should_be() {
         for (at, digest) in node.digests().iter().enumerate().filter(|_| depth > 0) {
             let child = node.child(at).unwrap();
             assert!(at > 0 || node.keys.first() == child.keys.first());
+            assert_eq!(node.lens()[at], child.len());
             assert_eq!(*digest, walk(child, false, depth - 1));
         }
         hash::node(node.digests())

@@ -82,15 +82,18 @@ impl Unfolded {
 
 impl Folded {
     fn of(node: &TreeNode, end: Option<&Id>) -> Self {
-        fn write(node: &TreeNode, shape: &mut Vec<u8>) {
-            // Nodes are small.
-            shape.push(node.keys.len() as u8);
-            if let Below::Nodes(nodes) = &node.below {
-                nodes.iter().flatten().for_each(|node| write(node, shape));
+        fn write(node: &TreeNode, height: usize, shape: &mut Vec<u8>) {
+            shape.push(node.len());
+            match &node.below {
+                Below::Nodes(nodes) if height > 1 => {
+                    nodes.iter().flatten().for_each(|node| write(node, height - 1, shape));
+                }
+                // Leaves need not be looked at: each would be a cache miss.
+                _ => shape.extend_from_slice(node.lens()),
             }
         }
-        let mut shape = Vec::new();
-        write(node, &mut shape);
+        let mut shape = Vec::with_capacity(64);
+        write(node, FOLDED, &mut shape);
         Self { first: *node.keys.first(), end: end.copied(), shape: shape.into() }
     }
 

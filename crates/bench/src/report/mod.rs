@@ -204,6 +204,12 @@ impl LatencyPoint {
 pub struct ProofResult {
     /// Whether the keys have a value.
     pub present: bool,
+    /// How many blocks below the tip the state lies that is proven, if that was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub depth: Option<u64>,
+    /// Microseconds to make the first one of this state, which is none of the others.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub first_us: Option<u64>,
     /// Number of proofs.
     pub count: u64,
     /// Time to make one.

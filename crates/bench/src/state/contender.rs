@@ -100,6 +100,18 @@ pub trait Contender {
         Ok(None)
     }
 
+    /// Proves each of `keys` alone in the state `depth` commits before the present one, and checks the
+    /// proof. `None` where there are no proofs, or none of a state so old.
+    fn prove_at(
+        &mut self,
+        depth: u64,
+        keys: &[StateKey],
+        stop: &AtomicBool,
+    ) -> Result<Option<ProofFigures>, BenchError> {
+        let _ = (depth, keys, stop);
+        Ok(None)
+    }
+
     /// Ethereum's root of the state, from those that have it.
     fn ethereum_root(&self) -> Option<B256>;
 }

@@ -39,7 +39,7 @@ pub struct Outcome {
     pub breakdown: Option<Breakdown>,
     /// Work at the node interface during the slices; `None` where there is no such interface.
     pub counts: Option<Counts>,
-    /// Proofs of one key each: of keys that are present, then of absent ones.
+    /// Proofs of one key each: of keys that are present, then of absent ones, then in old states.
     pub proofs: Vec<ProofFigures>,
     /// Ethereum's root at the end, from those that have it.
     pub ethereum_root: Option<B256>,
@@ -261,6 +261,10 @@ impl Outcome {
 pub struct ProofFigures {
     /// Whether the keys have a value.
     pub present: bool,
+    /// How many blocks below the tip the state lies, if it is an old one or stands beside such.
+    pub depth: Option<u64>,
+    /// Time to make the first one, where that was measured: it is none of the others.
+    pub first: Option<Duration>,
     /// Time to make one.
     pub made: Latency,
     /// Time to check one.
@@ -272,7 +276,12 @@ pub struct ProofFigures {
 impl ProofFigures {
     pub(crate) fn new(present: bool) -> Self {
         let (made, verified, bytes) = Default::default();
-        Self { present, made, verified, bytes }
+        Self { present, depth: None, first: None, made, verified, bytes }
+    }
+
+    /// Of present keys in the state `depth` blocks below the tip, the first of which took so long.
+    pub(crate) fn at_depth(depth: u64, first: Duration) -> Self {
+        Self { depth: Some(depth), first: Some(first), ..Self::new(true) }
     }
 
     pub(crate) fn add(&mut self, made: Duration, verified: Duration, bytes: usize) {
@@ -302,6 +311,8 @@ impl ProofFigures {
         let bytes = |fraction| self.bytes(fraction) as u64;
         ProofResult {
             present: self.present,
+            depth: self.depth,
+            first_us: self.first.map(|first| first.as_micros() as u64),
             count: self.count() as u64,
             made: time(&self.made),
             verified: time(&self.verified),

@@ -68,6 +68,8 @@ pub struct Race<'a> {
     pub cache: &'a StateCache,
     /// How many keys are proven at the end, present and absent ones each.
     pub proofs: u64,
+    /// In which old states as many are proven too: so many commits before the end.
+    pub proof_depths: &'a [u64],
     /// To how many bytes memory is capped, the page cache included.
     pub memory_limit: Option<u64>,
     /// Set to stop at the next commit.
@@ -293,6 +295,11 @@ impl Race<'_> {
             for (keys, present) in asked.iter().zip([true, false]) {
                 self.may_go_on(cap)?;
                 lane.outcome.proofs.extend(lane.contender.prove(keys, present, self.stop)?);
+            }
+            for depth in self.proof_depths {
+                self.may_go_on(cap)?;
+                let [present, _] = &asked;
+                lane.outcome.proofs.extend(lane.contender.prove_at(*depth, present, self.stop)?);
             }
         }
         Ok(())

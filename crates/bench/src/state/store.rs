@@ -10,8 +10,8 @@ use alloy_primitives::{B256, keccak256};
 use retrie_db::{Db, OpenOptions, SCHEMA_VERSION, SyncMode};
 use retrie_pipeline::report::Breakdown;
 use retrie_state::{
-    AnyBackend, At, BlockRef, Counts, DeltaBuilder, KvStore, StateError, StateKey, StateReader,
-    StateStore, StoreError, StoreOptions,
+    AnyBackend, At, BlockRef, Counts, DeltaBuilder, KvStore, StateAt, StateError, StateKey,
+    StateProof, StateReader, StateStore, StoreError, StoreOptions, Value,
 };
 use std::{
     fs,
@@ -167,13 +167,55 @@ impl BackendContender {
         let proposal = session.finish(&delta.build())?;
         Breakdown::add(&mut self.spent.authentication, start.elapsed());
         let start = Instant::now();
-        self.store.seal(&proposal, keccak256(proposal.number().to_be_bytes()));
+        self.store.seal(&proposal, hash(proposal.number()));
         let mut txn = self.kv.begin_write()?;
         let after = self.store.commit(&[proposal], &mut *txn)?;
         txn.commit()?;
         after.run()?;
         Breakdown::add(&mut self.spent.storage_io, start.elapsed());
         Ok(reads)
+    }
+}
+
+/// The hash that the block of this number is given.
+fn hash(number: u64) -> B256 {
+    keccak256(number.to_be_bytes())
+}
+
+impl BackendContender {
+    /// The state `depth` commits before the present one, under its own root if it is retained; `None`
+    /// if that is gone, or was never there.
+    fn state_at(&self, depth: u64) -> Result<Option<StateAt>, StateError> {
+        let (Some(tip), Some(retained)) = (self.store.tip(), self.store.retained()) else {
+            return Ok(None);
+        };
+        let Some(number) = tip.block.number.checked_sub(depth) else { return Ok(None) };
+        let block = match number {
+            // It was loaded.
+            0 => BlockRef::default(),
+            _ => BlockRef::new(number, hash(number)),
+        };
+        if retained.contains(&number) {
+            return self.store.at(At::Block(block.hash)).map(Some);
+        }
+        match self.store.history(block) {
+            Ok(state) => Ok(Some(state)),
+            Err(StateError::Unsupported { .. } | StateError::NotInHistory { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// What the proof of `key` in an old state shows; `None` if it is refused.
+    fn shown(&self, state: &StateAt, proof: &StateProof, key: &StateKey) -> Option<Option<Value>> {
+        let backend = self.store.backend();
+        let by_view = || backend.history().is_some_and(|history| history.proven_by_view());
+        if state.seen_from().is_none() || !by_view() {
+            return backend.verify(proof.root, &[*key], &proof.bytes).ok()?.pop();
+        }
+        let (provenance, number) = (backend.provenance()?, state.number()?);
+        let (keys, blocks) = ([*key], number..=number);
+        let shown = provenance.verify_versions(proof.root, &keys, blocks, &proof.bytes).ok()?;
+        Some(shown.first()?.first().and_then(|version| version.value.clone()))
     }
 }
 
@@ -255,6 +297,44 @@ impl Contender for BackendContender {
             figures.add(made, verified, proof.bytes.len());
         }
         Ok(Some(figures))
+    }
+
+    fn prove_at(
+        &mut self,
+        depth: u64,
+        keys: &[StateKey],
+        stop: &AtomicBool,
+    ) -> Result<Option<ProofFigures>, BenchError> {
+        if !self.store.backend().capabilities().proofs || keys.is_empty() {
+            return Ok(None);
+        }
+        let mut figures: Option<ProofFigures> = None;
+        // The first key twice: what its proof finds for the first time is no part of the others.
+        for key in keys[..1].iter().chain(keys) {
+            if stop.load(Ordering::Relaxed) {
+                return Err(BenchError::Stopped);
+            }
+            // As whoever asks for one proof does it: the state is found anew for each.
+            let start = Instant::now();
+            let Some(state) = self.state_at(depth).of(&self.name)? else { return Ok(None) };
+            let proof = match state.prove(&[*key]) {
+                // What another node keeps.
+                Err(StateError::OutsideShard { .. }) => continue,
+                proof => proof.of(&self.name)?,
+            };
+            let made = start.elapsed();
+            let shown = self.shown(&state, &proof, key);
+            let verified = start.elapsed() - made;
+            if shown != Some(state.get(key).of(&self.name)?) {
+                let (backend, key) = (self.name.clone(), key.to_string());
+                return Err(BenchError::WrongProof { backend, key });
+            }
+            match &mut figures {
+                None => figures = Some(ProofFigures::at_depth(depth, made)),
+                Some(figures) => figures.add(made, verified, proof.bytes.len()),
+            }
+        }
+        Ok(figures)
     }
 
     fn ethereum_root(&self) -> Option<B256> {

@@ -8,7 +8,7 @@ use crate::{
     output::{Output, ReportArgs},
     progress::RaceProgress,
 };
-use eyre::{WrapErr, eyre};
+use eyre::{WrapErr, ensure, eyre};
 use retrie_bench::{
     cache::StateCache,
     memory::parse_size,
@@ -100,6 +100,10 @@ pub(crate) struct Args {
     /// check the proofs.
     #[arg(long, value_name = "N", default_value_t = 0)]
     proofs: u64,
+    /// Prove those keys of --proofs that have a value in old states too, so many commits before the
+    /// end: 1,100,10k. Where a store has no proofs of a state so old, it is left out.
+    #[arg(long, value_name = "N", value_delimiter = ',', value_parser = parse_count)]
+    proof_depths: Vec<u64>,
     /// Where loaded states are kept between runs, or `none`; by default retrie/bench in the user's
     /// cache directory.
     #[arg(long, value_name = "DIR")]
@@ -152,6 +156,10 @@ pub(crate) fn state_cache(flag: Option<PathBuf>) -> StateCache {
 impl Args {
     /// Races the stores, for every variant of the workload.
     pub(super) fn measure(self, out: &Output, stop: &AtomicBool) -> eyre::Result<Measured> {
+        ensure!(
+            self.proofs > 0 || self.proof_depths.is_empty(),
+            "--proof-depths says in which states keys are proven: say how many with --proofs"
+        );
         let names = lanes::names(&self.backends, self.hash, is_peer)?;
         let fixed = names
             .iter()
@@ -166,7 +174,8 @@ impl Args {
         let mut measured = Measured::on("state");
         for workload in &workloads {
             let (proofs, memory_limit) = (self.proofs, self.memory_limit);
-            let race = Race { workload, terms: &terms, cache: &cache, proofs, memory_limit, stop };
+            let (terms, cache, proof_depths) = (&terms, &cache, &self.proof_depths);
+            let race = Race { workload, terms, cache, proofs, proof_depths, memory_limit, stop };
             measured.ended = self.race(&race, &names, out, &mut measured);
             if measured.ended.is_err() {
                 break;

@@ -236,9 +236,9 @@ pub(super) fn proofs(story: &Story<'_>) -> Option<Markup> {
                 @for result in &race.results {
                     @for proof in result.proofs.iter().filter(|proof| proof.count > 0) {
                         @let (low, middle, high) = of(proof);
-                        @let kind = if proof.present { "present" } else { "absent" };
-                        @let said = format!("{}, {kind} key: {}", result.backend, words(middle));
-                        @let range = format!("{}, {kind} key: {} to {}", result.backend, words(low), words(high));
+                        @let kind = kind_of(proof);
+                        @let said = format!("{}, {kind}: {}", result.backend, words(middle));
+                        @let range = format!("{}, {kind}: {} to {}", result.backend, words(low), words(high));
                         @let track = html! {
                             (bar(scale, middle, "ours", &said))
                             (whisker(scale, low, high, "spread", &range))
@@ -262,8 +262,8 @@ pub(super) fn proofs(story: &Story<'_>) -> Option<Markup> {
         figure id={ (story.workload) "-proofs" } {
             h3 { "Proofs" }
             figcaption {
-                "Of one key each, up to " (grouped(count)) " of a kind: keys that have a value, and keys \
-                 that have none. Bars are medians; whiskers reach from the smallest to the largest size, \
+                "Of one key each, up to " (grouped(count)) " of a kind: keys that have a value, keys that have \
+                 none, and keys in states so many blocks below the tip. Bars are medians; whiskers reach from the smallest to the largest size, \
                  and to the 99th percentile of times. Shorter is better."
             }
             @for race in &races {
@@ -276,6 +276,14 @@ pub(super) fn proofs(story: &Story<'_>) -> Option<Markup> {
             }
         }
     })
+}
+
+fn kind_of(proof: &ProofResult) -> String {
+    match (proof.depth, proof.present) {
+        (Some(depth), _) => format!("key {} blocks below", grouped(depth)),
+        (None, true) => "present key".into(),
+        (None, false) => "absent key".into(),
+    }
 }
 
 /// The races in which some result has what `has` looks for.

@@ -237,12 +237,19 @@ fn print_proofs(out: &Output, outcomes: &[Outcome]) -> eyre::Result<()> {
                     grouped(latency.micros(0.99))
                 )
             };
+            let keys = match (proofs.depth, proofs.present) {
+                (Some(depth), _) => format!("of one key {} commits before", grouped(depth)),
+                (None, true) => "of one present key".into(),
+                (None, false) => "of one absent key".into(),
+            };
+            let first = proofs.first.map_or_else(String::new, |first| {
+                format!(" (the first in {} us)", grouped(first.as_micros() as u64))
+            });
             say!(
                 out,
-                "  {}: {} proofs of one {} key: made in {}, checked in {}; {} bytes ({} to {})",
+                "  {}: {} proofs {keys}: made in {}{first}, checked in {}; {} bytes ({} to {})",
                 outcome.backend,
                 proofs.count(),
-                if proofs.present { "present" } else { "absent" },
                 micros(&proofs.made),
                 micros(&proofs.verified),
                 grouped(proofs.bytes(0.5) as u64),
