@@ -5,6 +5,7 @@ use crate::{ExecutedBlock, PipelineError, StatesAt, StatesSession};
 use alloy_consensus::BlockHeader;
 use alloy_hardforks::EthereumHardforks;
 use alloy_primitives::{B256, Bytes};
+use parking_lot::Mutex;
 use retrie_chainspec::primitives::{Header, RecoveredBlock, SealedHeader};
 use retrie_consensus::{ChainHead, ExecutionResult, HeaderProvider};
 use retrie_db::ChainRead;
@@ -13,7 +14,7 @@ use retrie_execution::{
     execute_block_with_observer,
 };
 use retrie_state::{StateError, StoreError};
-use std::{cell::RefCell, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 impl Tree<'_> {
     /// The chain that ends with a known block.
@@ -202,17 +203,17 @@ struct Surroundings<'a, 'b> {
     parent: &'b SealedHeader,
     /// Hashes of the ancestors walked so far, `parent`'s first, up to a canonical durable one: a
     /// contract may ask for 255 of them.
-    walked: RefCell<Vec<B256>>,
+    walked: Mutex<Vec<B256>>,
 }
 
 impl<'a, 'b> Surroundings<'a, 'b> {
     fn new(tree: &'b Tree<'a>, parent: &'b SealedHeader) -> Self {
-        Self { tree, parent, walked: RefCell::new(vec![parent.hash()]) }
+        Self { tree, parent, walked: Mutex::new(vec![parent.hash()]) }
     }
 
     fn ancestor(&self, number: u64) -> Result<Option<B256>, PipelineError> {
         let Some(depth) = self.parent.number.checked_sub(number) else { return Ok(None) };
-        let mut walked = self.walked.borrow_mut();
+        let mut walked = self.walked.lock();
         let read = &self.tree.read;
         while walked.len() as u64 <= depth {
             let at = walked[walked.len() - 1];
