@@ -288,7 +288,7 @@ fn crowd(seed: u64, transactions: usize) -> Page {
             11 => page.send(from, TxKind::Create, amount, DESTROY_CODE),
             12 => page.blob(from, other),
             _ => {
-                page.delegate(from, if amount % 2 == 0 { COUNTER } else { LOOKS });
+                page.delegate(from, if amount.is_multiple_of(2) { COUNTER } else { LOOKS });
             }
         }
     }
@@ -383,10 +383,10 @@ fn a_creation_where_there_is_money_waits_for_its_turn() {
 type Spoil = fn(&mut BlockAccessList);
 
 /// The account that has most changes of this kind.
-fn busiest<'a, T>(
-    list: &'a mut BlockAccessList,
+fn busiest<T>(
+    list: &mut BlockAccessList,
     changes: fn(&mut AccountChanges) -> &mut Vec<T>,
-) -> &'a mut Vec<T> {
+) -> &mut Vec<T> {
     list.iter_mut().map(changes).max_by_key(|changes| changes.len()).unwrap()
 }
 
@@ -407,7 +407,9 @@ const LIES: [(&str, Spoil); 18] = [
     }),
     ("reads less", |list| list.iter_mut().for_each(|account| account.storage_reads.clear())),
     ("no balances", |list| list.iter_mut().for_each(|account| account.balance_changes.clear())),
-    ("a balance less", |list| drop(busiest(list, |a| &mut a.balance_changes).remove(1))),
+    ("a balance less", |list| {
+        busiest(list, |a| &mut a.balance_changes).remove(1);
+    }),
     ("another balance", |list| {
         busiest(list, |a| &mut a.balance_changes)[1].post_balance += U256::from(1);
     }),
@@ -431,7 +433,9 @@ const LIES: [(&str, Spoil); 18] = [
         }
     }),
     ("another value of a slot", |list| busiest_slot(list)[0].new_value += U256::from(1)),
-    ("a write less", |list| drop(busiest_slot(list).pop())),
+    ("a write less", |list| {
+        busiest_slot(list).pop();
+    }),
     ("writes one transaction later", |list| {
         for account in list {
             let slots = account.storage_changes.iter_mut().flat_map(|slot| &mut slot.changes);

@@ -77,11 +77,9 @@ fn every_key_is_read_once_whoever_asks() {
         }
     });
     let reads = below.reads.lock().unwrap();
-    assert_eq!(reads.keys().copied().collect::<Vec<_>>(), {
-        let mut keys = keys.clone();
-        keys.sort();
-        keys
-    });
+    let mut keys = keys;
+    keys.sort();
+    assert_eq!(reads.keys().copied().collect::<Vec<_>>(), keys);
     assert!(reads.values().all(|reads| *reads == 1), "{reads:?}");
 }
 

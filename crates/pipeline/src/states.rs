@@ -376,6 +376,14 @@ impl<'a> StatesSession<'a> {
         &self.own
     }
 
+    /// Says that `keys` will probably be written.
+    pub fn hint(&self, keys: &[StateKey]) {
+        self.own.hint(keys);
+        if let Some(referee) = &self.referee {
+            referee.hint(keys);
+        }
+    }
+
     /// Applies the block's delta in memory. Also returns how long the own state took.
     ///
     /// # Errors

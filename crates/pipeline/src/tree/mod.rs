@@ -12,6 +12,7 @@
 //! importer's fork choice, or a consensus client.
 
 mod commit;
+mod listed;
 mod verify;
 
 use crate::{BlockWithReceipts, Chain, ExecutedBlock, PipelineError, stream::PreparedBlock};
@@ -154,6 +155,8 @@ pub struct Tree<'a> {
     pub(crate) chain: &'a Chain,
     /// Receipts before Byzantium are checked with a proposal per transaction.
     intermediate_roots: bool,
+    /// Threads that execute transactions, where a block's access list is known.
+    execution_threads: usize,
     pub(crate) metrics: Metrics,
     codes: Arc<CodeCache>,
     /// Blocks that are not durable yet, and side blocks not too far below the durable tip.
@@ -203,6 +206,7 @@ impl<'a> Tree<'a> {
         Ok(Self {
             chain,
             intermediate_roots,
+            execution_threads: 0,
             committer: Committer::start(chain, metrics.clone(), scope)?,
             metrics,
             codes,
@@ -216,6 +220,12 @@ impl<'a> Tree<'a> {
             times: ImportTimes::default(),
             counts: TreeCounts::default(),
         })
+    }
+
+    /// From now on transactions of blocks that come with their access lists (EIP-7928) are executed on
+    /// so many threads in parallel. None at first.
+    pub const fn execute_on(&mut self, threads: usize) {
+        self.execution_threads = threads;
     }
 
     /// The head.
@@ -296,7 +306,7 @@ impl<'a> Tree<'a> {
 
     fn insert_on_parent(
         &mut self,
-        PreparedBlock { block, .. }: PreparedBlock,
+        PreparedBlock { block, access_list, .. }: PreparedBlock,
     ) -> Result<Arc<ExecutedBlock>, PipelineError> {
         let (number, hash, parent) = (block.number(), block.hash(), block.parent_hash());
         let parent = self.header(&parent)?.ok_or(PipelineError::UnknownParent {
@@ -306,7 +316,7 @@ impl<'a> Tree<'a> {
             head: self.head.header.number,
         })?;
         self.restore_branch(&parent)?;
-        let block = Arc::new(self.verify(block, &parent)?);
+        let block = Arc::new(self.verify(block, access_list.as_deref(), &parent)?);
         Ok(self.add(block))
     }
 

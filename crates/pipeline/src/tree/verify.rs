@@ -10,7 +10,7 @@ use retrie_chainspec::primitives::{Header, RecoveredBlock, SealedHeader};
 use retrie_consensus::{ChainHead, ExecutionResult, HeaderProvider};
 use retrie_db::ChainRead;
 use retrie_execution::{
-    BlockHashes, CodeReader, ExecutionInput, ExecutionOutcome, execute_block,
+    BlockAccessList, BlockHashes, CodeReader, ExecutionInput, ExecutionOutcome, execute_block,
     execute_block_with_observer,
 };
 use retrie_state::{StateError, StoreError};
@@ -37,6 +37,7 @@ impl Tree<'_> {
     pub(super) fn verify(
         &mut self,
         block: Arc<RecoveredBlock>,
+        access_list: Option<&BlockAccessList>,
         parent: &SealedHeader,
     ) -> Result<ExecutedBlock, PipelineError> {
         let chain = self.chain;
@@ -64,7 +65,11 @@ impl Tree<'_> {
             if self.intermediate_roots && !spec.is_byzantium_active_at_block(number) {
                 self.execute_with_roots(&block, at.at(), input)?
             } else {
-                (execute_block(&spec, &block, input)?, None, Duration::ZERO)
+                let outcome = match access_list {
+                    Some(list) => self.execute_listed(&spec, &block, list, &session, input),
+                    None => execute_block(&spec, &block, input),
+                };
+                (outcome?, None, Duration::ZERO)
             };
         drop(reader);
 
@@ -175,7 +180,7 @@ impl Tree<'_> {
         for stored in branch.into_iter().rev() {
             let parent = stored.parent_hash();
             let parent = self.header(&parent)?.ok_or(StateError::UnknownBlock { hash: parent })?;
-            let verified = self.verify(Arc::new(stored), &parent)?;
+            let verified = self.verify(Arc::new(stored), None, &parent)?;
             self.add(Arc::new(verified));
         }
         Ok(())
