@@ -29,6 +29,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 struct Node {
     child: Child,
     url: String,
+    /// Its log up to where it begins to serve.
+    log: String,
 }
 
 impl Drop for Node {
@@ -60,7 +62,7 @@ impl Node {
         };
         // Whoever does not read lets the node block.
         std::thread::spawn(move || std::io::copy(&mut log, &mut std::io::sink()));
-        Self { child, url }
+        Self { child, url, log: seen }
     }
 
     fn answer(&self, method: &str, params: &Value) -> Value {
@@ -155,6 +157,28 @@ fn genesis(folder: &TempDir) -> String {
     let file = folder.path().join("genesis.json");
     std::fs::write(&file, Rules::Prague.genesis_json()).unwrap();
     file.display().to_string()
+}
+
+#[test]
+fn a_node_without_ethereums_root_says_what_its_verdicts_mean() {
+    let folder = TempDir::new().unwrap();
+    let said = |rules: Rules, flags: &str| {
+        let name = format!("{rules:?}{}", flags.len());
+        let genesis = folder.path().join(format!("{name}.json"));
+        std::fs::write(&genesis, rules.genesis_json()).unwrap();
+        let flags = format!("--chain {} --ipcdisable {flags}", genesis.display());
+        Node::start(&folder.path().join(name), &flags).log.clone()
+    };
+    let whole =
+        "VALID means from Amsterdam on (time 0) the whole state but for the form of its root";
+    let log = said(Rules::Amsterdam, "--state-backend raw");
+    assert!(log.contains(whole), "{log}");
+    let log = said(Rules::Prague, "--state-backend raw");
+    assert!(log.contains("VALID means everything but the state root"), "{log}");
+    for flags in ["", "--state-backend raw --referee mpt"] {
+        let log = said(Rules::Amsterdam, flags);
+        assert!(!log.contains("VALID means"), "{log}");
+    }
 }
 
 #[test]

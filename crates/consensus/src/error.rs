@@ -388,6 +388,25 @@ pub enum ConsensusError {
         /// Number of requests.
         count: usize,
     },
+    /// A block access list came with a block that commits to none.
+    #[error("a block access list came with a block of a fork without them")]
+    UnexpectedAccessList,
+    /// The block access list that came with a block is not the one that its header commits to.
+    #[error(
+        "the block access list that came along hashes to {got}, expected {expected} by the header"
+    )]
+    OtherAccessList {
+        /// Hash of what came.
+        got: B256,
+        /// In the header.
+        expected: B256,
+    },
+    /// The header commits to a block access list that is none.
+    #[error("the block access list is malformed: {reason}")]
+    MalformedAccessList {
+        /// What is wrong with its encoding or its order.
+        reason: String,
+    },
     /// Execution gave another block access list (EIP-7928).
     #[error("block access list hash is {got}, expected {expected} by the header")]
     BlockAccessListHash {

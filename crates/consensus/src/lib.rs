@@ -6,6 +6,8 @@
 //!   must say by itself and after its parent.
 //! * **body rules** ([`validate_body`]): what the header commits to, and limits of the block.
 //! * **ommers** ([`validate_ommers`]): valid blocks that lost, named by a later block.
+//! * **access list** ([`validate_access_list`]): the accesses and writes of a block (EIP-7928), where
+//!   somebody has sent them along.
 //! * **post-execution rules** ([`validate_post_execution`]): gas, receipts, logs and requests that
 //!   execution must have given. The state root is judged by whoever owns the state.
 //! * **terminal total difficulty** ([`validate_merge`]): where proof of work must end.
@@ -26,6 +28,7 @@
 //! * The proof-of-work seal is not checked (see [`validate_header`]).
 //! * Rules of single transactions are checked by the EVM during execution.
 
+mod access_list;
 mod body;
 mod difficulty;
 mod error;
@@ -34,6 +37,7 @@ mod header;
 mod ommers;
 mod post_execution;
 
+pub use access_list::validate_access_list;
 pub use body::{MAX_RLP_BLOCK_SIZE, validate_body};
 pub use difficulty::{MINIMUM_DIFFICULTY, next_difficulty};
 pub use error::{ConsensusError, InvalidBlock};

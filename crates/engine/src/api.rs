@@ -246,13 +246,18 @@ impl EngineApi {
     ) -> Result<PayloadStatus> {
         let spec = self.spec().clone();
         let (hash, parent) = (payload.block_hash(), payload.parent_hash());
+        let access_list = payload.block_access_list().cloned();
         // Signatures take milliseconds: not on a thread that serves others.
         let prepared = tokio::task::spawn_blocking(move || {
             let data = ExecutionData::new(payload, sidecar);
             // Its transactions are shared.
             let again = data.clone();
             let block = block_of(data).map_err(|error| Refused::Payload(error.to_string()))?;
-            prepare(&spec, block).map_err(|error| {
+            let prepared = prepare(&spec, block).and_then(|block| match &access_list {
+                Some(list) => block.with_access_list(list),
+                None => Ok(block),
+            });
+            prepared.map_err(|error| {
                 let block = block_of(again).ok();
                 let whole = block.and_then(|block| recover_senders(&spec, block).ok());
                 Refused::Block(Box::new(error), whole.map(Arc::new))

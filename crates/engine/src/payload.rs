@@ -16,7 +16,6 @@ use alloy_rpc_types_engine::{PayloadAttributes, PayloadId};
 use parking_lot::{Condvar, Mutex};
 use retrie_chainspec::primitives::{SealedHeader, Transaction};
 use retrie_consensus::MAX_RLP_BLOCK_SIZE;
-use retrie_db::StateRootMode;
 use retrie_execution::{ExecutionError, Room, TransactionSource};
 use retrie_pipeline::{
     BlockAttributes, BlockBuilder, BuildParent, ExecutedBlock, Liberties, PipelineError, StatesAt,
@@ -138,8 +137,7 @@ impl PayloadBuilder {
     /// the chain's headers.
     pub fn obstacle(&self) -> Option<String> {
         let chain = self.0.live.chain();
-        let is_shadow = chain.root_mode() == StateRootMode::Shadow && chain.referee().is_none();
-        is_shadow.then(|| {
+        (!chain.checks_roots()).then(|| {
             format!(
                 "this node cannot build payloads: backend {} does not compute the state roots of \
                  the chain's headers, and no referee beside it does",

@@ -40,16 +40,26 @@ pub struct EngineConfig {
     /// Canonical blocks that stay in memory then (`--engine.memory-block-buffer-target`): a reorg
     /// among them touches no disk.
     pub memory_blocks: u64,
+    /// Whether transactions of blocks that come with their access lists (EIP-7928) are executed in
+    /// parallel (`--engine.parallel-execution`); unless something else is said, where there is more than
+    /// one core.
+    pub parallel_execution: bool,
 }
 
 impl Default for EngineConfig {
     fn default() -> Self {
-        Self { persistence_threshold: 2, memory_blocks: 0 }
+        Self { persistence_threshold: 2, memory_blocks: 0, parallel_execution: cores() > 1 }
     }
+}
+
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
 }
 
 /// Side blocks this far below the head are dropped from memory.
 const SIDE_BLOCK_DEPTH: u64 = 256;
+/// Threads that execute the transactions of a block, at most.
+const MOST_EXECUTION_THREADS: usize = 16;
 /// While a commit is under way the engine looks after it this often.
 const COMMIT_POLL: Duration = Duration::from_millis(5);
 
@@ -245,7 +255,10 @@ impl Engine {
                 let chain = live.chain().clone();
                 std::thread::scope(|scope| {
                     let codes = live.codes().clone();
-                    let tree = Tree::new(&chain, false, codes, metrics, scope)?;
+                    let mut tree = Tree::new(&chain, false, codes, metrics, scope)?;
+                    if config.parallel_execution {
+                        tree.execute_on(cores().clamp(2, MOST_EXECUTION_THREADS));
+                    }
                     let (safe, finalized) = live.named();
                     let service = Service {
                         tree,

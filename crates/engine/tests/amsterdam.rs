@@ -4,30 +4,44 @@
 mod common;
 
 use alloy_consensus::{SignableTransaction, TxEip1559};
-use alloy_eip7928::AccountChanges;
+use alloy_eip7928::{AccountChanges, BlockAccessIndex, NonceChange, SlotChanges};
 use alloy_eips::eip8282::{BUILDER_EXIT_CONTRACT_ADDRESS, BUILDER_EXIT_REQUEST_TYPE};
 use alloy_primitives::{Address, B256, Bytes, TxKind, U256, keccak256};
 use alloy_rpc_types_engine::{ExecutionPayloadV4, PayloadAttributes, PayloadStatus};
-use common::{Node, Running, Setup, attributes, code, only_head, valid};
+use common::{Node, Running, Setup, attributes, code, invalid, only_head, syncing, valid};
 use retrie_chainspec::primitives::Block;
 use retrie_engine::pool::{Origin, PooledTransaction};
 use retrie_execution::BlockAccessList;
-use retrie_pipeline::testkit::{CHAIN_ID, Call, GENESIS_CONTRACT, Plan, Rules, TestChain, Wallet};
+use retrie_pipeline::testkit::{
+    CHAIN_ID, Call, GENESIS_CONTRACT, Plan, Rules, TestChain, WALLETS, Wallet,
+};
 
 /// Three blocks with stores and transfers, each with its access list.
-fn chain() -> (TestChain, Vec<(Block, BlockAccessList)>) {
-    let mut chain = Setup::MPT.test_chain(Rules::Amsterdam);
+fn chain(setup: Setup) -> (TestChain, Vec<(Block, BlockAccessList)>) {
+    let mut chain = setup.test_chain(Rules::Amsterdam);
     let mut at = chain.genesis();
     let blocks = (1..=3)
         .map(|round| {
-            let to = Wallet::new(5).address;
-            let calls =
-                [Call::store(0, GENESIS_CONTRACT, 1, round), Call::transfer(1, to, 1000 + round)];
-            at = chain.extend(at, Plan::new(calls));
+            // Everybody writes to the same slot, and pays to the next one.
+            let calls = (0..WALLETS).flat_map(|from| {
+                let to = Wallet::new((from + 1) % WALLETS).address;
+                let value = 10 * round + u64::from(from);
+                [Call::store(from, GENESIS_CONTRACT, 1, value), Call::transfer(from, to, value)]
+            });
+            at = chain.extend(at, Plan::new(calls.collect::<Vec<_>>()));
             (chain.block(at).clone(), chain.access_list(at).unwrap().clone())
         })
         .collect();
     (chain, blocks)
+}
+
+/// A node that executes in parallel, and one that does not.
+fn both(chain: &TestChain, setup: Setup) -> [Running; 2] {
+    [true, false].map(|parallel_execution| {
+        let mut node = Node::new(&chain.spec, setup);
+        node.config.parallel_execution = parallel_execution;
+        node.start()
+    })
 }
 
 /// The payload of a block with this list, under this hash.
@@ -48,64 +62,149 @@ fn lead(running: &Running, hash: B256) {
     assert_eq!(running.head(), hash);
 }
 
+type Spoil = fn(&mut BlockAccessList);
+
+/// Lists that no execution gives.
+const MALFORMED: [(&str, Spoil); 6] = [
+    ("another order", |list| list.swap(0, 1)),
+    ("an account twice", |list| list.insert(0, list[0].clone())),
+    ("a slot that is read and written", |list| {
+        let written = list.iter_mut().find(|account| !account.storage_changes.is_empty()).unwrap();
+        written.storage_reads = vec![written.storage_changes[0].slot];
+    }),
+    ("a slot that is written without a value", |list| {
+        let changes = &mut list.last_mut().unwrap().storage_changes;
+        changes.push(SlotChanges::new(U256::MAX, Vec::new()));
+    }),
+    ("changes in another order", |list| {
+        let changes = list.iter_mut().map(|account| &mut account.balance_changes);
+        changes.max_by_key(|changes| changes.len()).unwrap().reverse();
+    }),
+    ("a change after the block", |list| {
+        let index = BlockAccessIndex::new(u64::from(WALLETS) * 2 + 2);
+        let change = NonceChange::new(index, 1000);
+        list.last_mut().unwrap().nonce_changes.push(change);
+    }),
+];
+
+/// Lists that another execution could have given.
+const UNTRUE: [(&str, Spoil); 9] = [
+    ("nothing", |list| list.clear()),
+    ("one account less", |list| drop(list.pop())),
+    ("one account more", |list| list.push(AccountChanges::new(Address::repeat_byte(0xff)))),
+    ("a read more", |list| list[0].storage_reads.push(U256::MAX)),
+    ("another balance", |list| {
+        let mut changed = list.iter_mut().flat_map(|account| &mut account.balance_changes);
+        changed.next().unwrap().post_balance += U256::from(1);
+    }),
+    ("another balance at last", |list| {
+        let changes = list.iter_mut().map(|account| &mut account.balance_changes);
+        let changes = changes.max_by_key(|changes| changes.len()).unwrap();
+        changes.last_mut().unwrap().post_balance -= U256::from(1);
+    }),
+    ("another nonce", |list| {
+        let mut changed = list.iter_mut().flat_map(|account| &mut account.nonce_changes);
+        changed.next().unwrap().new_nonce += 1;
+    }),
+    ("another value of a slot", |list| {
+        let slots = list.iter_mut().flat_map(|account| &mut account.storage_changes);
+        let slot = slots.max_by_key(|slot| slot.changes.len()).unwrap();
+        slot.changes.last_mut().unwrap().new_value += U256::from(1);
+    }),
+    ("a write less", |list| {
+        let slots = list.iter_mut().flat_map(|account| &mut account.storage_changes);
+        slots.max_by_key(|slot| slot.changes.len()).unwrap().changes.remove(3);
+    }),
+];
+
+/// With the header's roots and with native ones; and where nobody computes those of the headers, so that
+/// the list alone speaks for what blocks write.
 #[test]
 fn payloads_are_valid_with_their_own_access_list_alone() {
-    type Spoil = fn(&mut BlockAccessList);
-    let wrong: [(&str, Spoil); 7] = [
-        ("nothing", |list| list.clear()),
-        ("one account less", |list| drop(list.pop())),
-        ("one account more", |list| list.push(AccountChanges::new(Address::repeat_byte(0xff)))),
-        ("another order", |list| list.swap(0, 1)),
-        ("an account twice", |list| list.insert(0, list[0].clone())),
-        ("a read more", |list| list[0].storage_reads.push(U256::from(77))),
-        ("another balance", |list| {
-            let mut changed = list.iter_mut().flat_map(|account| &mut account.balance_changes);
-            changed.next().unwrap().post_balance += U256::from(1);
-        }),
-    ];
-    for setup in [Setup::MPT, Setup::LVMT_NATIVE] {
-        let (chain, blocks) = if setup == Setup::MPT {
-            chain()
-        } else {
-            let mut chain = setup.test_chain(Rules::Amsterdam);
-            let genesis = chain.genesis();
-            let hash = chain.extend(genesis, Plan::new([Call::store(0, GENESIS_CONTRACT, 1, 7)]));
-            let one = (chain.block(hash).clone(), chain.access_list(hash).unwrap().clone());
-            (chain, vec![one])
-        };
-        let running = Node::new(&chain.spec, setup).start();
+    for setup in [Setup::MPT, Setup::LVMT_NATIVE, Setup::RAW, Setup::LVMT] {
+        let (chain, blocks) = chain(setup);
+        let nodes = both(&chain, setup);
         for (block, list) in &blocks {
             let hash = block.header.hash_slow();
-            let before = running.head();
-            for (what, spoil) in wrong {
+            let before = nodes[0].head();
+            let wrong = MALFORMED.iter().map(|one| (one, "malformed"));
+            let wrong = wrong.chain(UNTRUE.iter().map(|one| (one, "block access list hash is")));
+            for ((what, spoil), reason) in wrong {
                 let mut other = list.clone();
                 spoil(&mut other);
-                // Another block than its hash says.
-                let status = send(&running, payload(hash, block, &other), block);
-                assert!(status.is_invalid(), "{what}: {status:?}");
+                assert_ne!(other, *list, "{what}");
                 // The block that commits to it.
                 let mut bad = block.clone();
                 bad.header.block_access_list_hash = Some(keccak256(alloy_rlp::encode(&other)));
                 let bad_hash = bad.header.hash_slow();
-                let status = send(&running, payload(bad_hash, &bad, &other), &bad);
-                assert!(status.is_invalid(), "{what}: {status:?}");
-                assert_eq!(status.latest_valid_hash, Some(before), "{what}");
+                let [parallel, serial] = nodes.each_ref().map(|node| {
+                    // Another block than its hash says.
+                    let status = send(node, payload(hash, block, &other), block);
+                    assert!(status.is_invalid(), "{what}: {status:?}");
+                    invalid(send(node, payload(bad_hash, &bad, &other), &bad), Some(before))
+                });
+                assert_eq!(parallel, serial);
+                assert!(serial.contains(reason), "{setup:?}, {what}: {serial}");
             }
-            // Bytes that are no list at all.
-            let mut garbage = payload(hash, block, list);
-            garbage.block_access_list = Bytes::from_static(&[0xc1]);
-            assert!(send(&running, garbage, block).is_invalid());
-            assert_eq!(running.head(), before);
+            for node in &nodes {
+                // Bytes that are no list at all, of a block that commits to them.
+                let mut garbage = payload(hash, block, list);
+                garbage.block_access_list = Bytes::from_static(&[0xc1]);
+                assert!(send(node, garbage.clone(), block).is_invalid());
+                let mut bad = block.clone();
+                bad.header.block_access_list_hash = Some(keccak256(&garbage.block_access_list));
+                garbage.payload_inner.payload_inner.payload_inner.block_hash =
+                    bad.header.hash_slow();
+                let reason = invalid(send(node, garbage, &bad), Some(before));
+                assert!(reason.contains("malformed"), "{reason}");
+                assert_eq!(node.head(), before);
 
-            assert_eq!(send(&running, payload(hash, block, list), block), valid(hash));
-            lead(&running, hash);
+                assert_eq!(send(node, payload(hash, block, list), block), valid(hash));
+                lead(node, hash);
+            }
         }
+        let [parallel, serial] = nodes.each_ref().map(|node| node.metrics.transactions_ahead.get());
+        assert!(parallel >= 3 * 2 * u64::from(WALLETS), "{parallel}");
+        assert_eq!(serial, 0);
+    }
+}
+
+#[test]
+fn every_store_takes_help_from_lists() {
+    for setup in Setup::all() {
+        let (chain, blocks) = chain(setup);
+        let [node, _] = both(&chain, setup);
+        for (block, list) in &blocks {
+            let hash = block.header.hash_slow();
+            assert_eq!(send(&node, payload(hash, block, list), block), valid(hash), "{setup:?}");
+            lead(&node, hash);
+        }
+        assert_eq!(node.metrics.transactions_ahead.get(), node.metrics.transactions.get());
+    }
+}
+
+#[test]
+fn a_block_that_waits_for_its_parent_keeps_its_list() {
+    let (chain, blocks) = chain(Setup::MPT);
+    let all = blocks.len() as u64 * 2 * u64::from(WALLETS);
+    for (node, expected) in both(&chain, Setup::MPT).iter().zip([all, 0]) {
+        let hash = |at: usize| blocks[at].0.header.hash_slow();
+        let give = |at: usize| {
+            let (block, list) = &blocks[at];
+            send(node, payload(hash(at), block, list), block)
+        };
+        assert_eq!(give(2), syncing());
+        assert_eq!(give(1), syncing());
+        assert_eq!(give(0), valid(hash(0)));
+        lead(node, hash(2));
+        assert_eq!(node.metrics.transactions.get(), all);
+        assert_eq!(node.metrics.transactions_ahead.get(), expected);
     }
 }
 
 #[test]
 fn only_the_fifth_version_takes_these_payloads() {
-    let (chain, blocks) = chain();
+    let (chain, blocks) = chain(Setup::MPT);
     let running = Node::new(&chain.spec, Setup::MPT).start();
     let (block, list) = &blocks[0];
     let whole = payload(block.header.hash_slow(), block, list);

@@ -171,7 +171,7 @@ fn head_goes_back_to_an_ancestor_unless_that_lies_below_the_final_block() {
     for persistence_threshold in [0, 100] {
         let (chain, blocks) = line(Setup::MPT, Rules::Cancun, 6);
         let mut node = Node::new(&chain.spec, Setup::MPT);
-        node.config = EngineConfig { persistence_threshold, memory_blocks: 0 };
+        node.config = EngineConfig { persistence_threshold, ..EngineConfig::default() };
         let running = node.start();
         running.follow(&blocks);
         if persistence_threshold == 0 {
@@ -427,7 +427,7 @@ fn reorg_below_what_is_kept_is_refused_and_changes_nothing() {
     for setup in Setup::on_headers() {
         let mut node = Node::new(&chain.spec, setup);
         node.retention = 8;
-        node.config = EngineConfig { persistence_threshold: 0, memory_blocks: 0 };
+        node.config = EngineConfig { persistence_threshold: 0, ..EngineConfig::default() };
         let running = node.start();
         running.follow(&chain.path(genesis, main[2]));
         for block in chain.path(main[0], side[25]) {
@@ -458,7 +458,8 @@ fn a_view_outlives_its_blocks_in_memory() {
         let (chain, blocks) = line(setup, Rules::Cancun, 30);
         let mut node = Node::new(&chain.spec, setup);
         node.retention = 2;
-        node.config = EngineConfig { persistence_threshold: 5, memory_blocks: 5 };
+        node.config =
+            EngineConfig { persistence_threshold: 5, memory_blocks: 5, ..EngineConfig::default() };
         let running = node.start();
         running.follow(&blocks[..4]);
         let view = running.live.view().unwrap();

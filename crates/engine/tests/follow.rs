@@ -553,7 +553,7 @@ fn remote_chain_that_left_ours_too_far_below_is_not_followed() {
     let side = chain.branch(main[1], 34, 12, 2);
     let mut node = Node::new(&chain.spec, Setup::MPT);
     node.retention = 8;
-    node.config = EngineConfig { persistence_threshold: 0, memory_blocks: 0 };
+    node.config = EngineConfig { persistence_threshold: 0, ..EngineConfig::default() };
     let world = World::on(node);
     world.running.follow(&chain.path(genesis, main[29]));
     world.running.flush();

@@ -38,7 +38,7 @@ fn node(
     blocks: &[Block],
 ) -> (Node, Running) {
     let mut node = Node::new(&chain.spec, setup);
-    node.config = EngineConfig { persistence_threshold, memory_blocks: 0 };
+    node.config = EngineConfig { persistence_threshold, ..EngineConfig::default() };
     let running = node.start();
     for block in blocks {
         running.follow(std::slice::from_ref(block));
@@ -127,7 +127,7 @@ fn beyond_the_retention_depth_it_is_refused_and_nothing_changes() {
         let (chain, blocks) = line(setup, Rules::Cancun, 24);
         let mut node = Node::new(&chain.spec, setup);
         node.retention = 8;
-        node.config = EngineConfig { persistence_threshold: 0, memory_blocks: 0 };
+        node.config = EngineConfig { persistence_threshold: 0, ..EngineConfig::default() };
         let running = node.start();
         for block in &blocks {
             running.follow(std::slice::from_ref(block));

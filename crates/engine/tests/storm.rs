@@ -275,6 +275,7 @@ fn storm(setup: Setup, seed: u64) {
         node.config = EngineConfig {
             persistence_threshold: rng.random_range(0..6),
             memory_blocks: rng.random_range(0..4),
+            ..EngineConfig::default()
         };
         let running = node.start();
         let mut told = Told::new(&running.live);
@@ -382,7 +383,7 @@ fn node_that_dies_loses_no_durable_block_and_goes_on() {
         let forest = Forest { chain, blocks: all, left: main[7], right: side[8], tips: Vec::new() };
         let mut node = Node::new(&forest.chain.spec, setup);
         // Three blocks are one commit, the fourth and fifth wait.
-        node.config = EngineConfig { persistence_threshold: 2, memory_blocks: 0 };
+        node.config = EngineConfig { persistence_threshold: 2, ..EngineConfig::default() };
         let running = node.start();
         for block in &blocks[..5] {
             running.follow(std::slice::from_ref(block));

@@ -1,11 +1,12 @@
 //! revm's database over the readers of one state.
 
 use crate::{DatabaseError, ExecutionInput};
-use alloy_primitives::{Address, B256, KECCAK256_EMPTY, U256};
+use alloy_primitives::{Address, B256, KECCAK256_EMPTY, U256, map::B256Set};
 use core::{
     sync::atomic::{AtomicU64, Ordering::Relaxed},
     time::Duration,
 };
+use parking_lot::Mutex;
 use retrie_state::{Account, StateError, Value};
 use revm::{Database, DatabaseRef, bytecode::Bytecode, state::AccountInfo};
 use std::time::Instant;
@@ -25,8 +26,9 @@ struct Counters {
     accounts: AtomicU64,
     slots: AtomicU64,
     listings: AtomicU64,
-    codes: AtomicU64,
     block_hashes: AtomicU64,
+    /// Codes that were not in the cache.
+    missed_codes: Mutex<Vec<B256>>,
     nanoseconds: AtomicU64,
 }
 
@@ -39,7 +41,7 @@ pub struct ReadCounts {
     pub slots: u64,
     /// Listings of the whole storage of an account.
     pub listings: u64,
-    /// Codes that were not in the cache.
+    /// Codes that were not in the cache: each of them once, or as often as it was read if there is none.
     pub codes: u64,
     /// Hashes of ancestors.
     pub block_hashes: u64,
@@ -57,15 +59,31 @@ impl<'a> StateDatabase<'a> {
 
     /// Reads so far.
     pub fn read_counts(&self) -> ReadCounts {
-        let Counters { accounts, slots, listings, codes, block_hashes, nanoseconds: _ } =
+        let Counters { accounts, slots, listings, block_hashes, missed_codes, nanoseconds: _ } =
             &self.counters;
+        let missed = missed_codes.lock();
+        let codes = match self.input.code_cache {
+            Some(_) => missed.iter().copied().collect::<B256Set>().len(),
+            None => missed.len(),
+        };
         ReadCounts {
             accounts: accounts.load(Relaxed),
             slots: slots.load(Relaxed),
             listings: listings.load(Relaxed),
-            codes: codes.load(Relaxed),
+            codes: codes as u64,
             block_hashes: block_hashes.load(Relaxed),
         }
+    }
+
+    /// The codes that were not in the cache, in the order in which they were read.
+    pub(crate) fn into_missed_codes(self) -> Vec<B256> {
+        self.counters.missed_codes.into_inner()
+    }
+
+    /// Counts what was read by another database of this block.
+    pub(crate) fn count<'h>(&self, codes: impl Iterator<Item = &'h B256>, block_hashes: u64) {
+        self.counters.missed_codes.lock().extend(codes);
+        self.counters.block_hashes.fetch_add(block_hashes, Relaxed);
     }
 
     /// Time spent in the readers so far.
@@ -74,10 +92,14 @@ impl<'a> StateDatabase<'a> {
     }
 
     fn timed<T>(&self, counter: &AtomicU64, read: impl FnOnce() -> T) -> T {
+        counter.fetch_add(1, Relaxed);
+        self.timed_read(read)
+    }
+
+    fn timed_read<T>(&self, read: impl FnOnce() -> T) -> T {
         let start = Instant::now();
         let result = read();
         self.counters.nanoseconds.fetch_add(start.elapsed().as_nanos() as u64, Relaxed);
-        counter.fetch_add(1, Relaxed);
         result
     }
 
@@ -123,8 +145,9 @@ impl<'a> StateDatabase<'a> {
         if let Some(code) = self.input.code_cache.and_then(|cache| cache.get(&hash)) {
             return Ok(code);
         }
+        self.counters.missed_codes.lock().push(hash);
         let code = self
-            .timed(&self.counters.codes, || self.input.codes.code(&hash))?
+            .timed_read(|| self.input.codes.code(&hash))?
             .ok_or(DatabaseError::MissingCode { hash, address: None })?;
         // Code that starts like an EIP-7702 designator without being one runs as what it is.
         let code =

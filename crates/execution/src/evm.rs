@@ -91,6 +91,8 @@ pub fn max_tx_gas_limit(cfg: &CfgEnv<SpecId>) -> u64 {
 /// The EVM over the state of one block.
 pub(crate) struct BlockEvm<D: Database, I = NoOpInspector> {
     revm: Revm<D, I>,
+    /// The outcome of the next transaction, if it is known.
+    known: Option<ResultAndState<HaltReason>>,
 }
 
 impl<D: BlockDatabase> BlockEvm<D> {
@@ -100,7 +102,7 @@ impl<D: BlockDatabase> BlockEvm<D> {
         if net_metering {
             constantinople::meter_net(&mut revm.instruction);
         }
-        Self { revm }
+        Self { revm, known: None }
     }
 }
 
@@ -110,7 +112,7 @@ impl<D: BlockDatabase, I: Inspector<EthEvmContext<D>>> BlockEvm<D, I> {
         self,
         inspector: J,
     ) -> BlockEvm<D, J> {
-        BlockEvm { revm: self.revm.with_inspector(inspector) }
+        BlockEvm { revm: self.revm.with_inspector(inspector), known: self.known }
     }
 
     /// The same EVM with other precompiles. Warm are those of the fork nevertheless (EIP-2929).
@@ -136,6 +138,11 @@ impl<D: BlockDatabase, I: Inspector<EthEvmContext<D>>> BlockEvm<D, I> {
 }
 
 impl<D: BlockDatabase, I> BlockEvm<D, I> {
+    /// Gives the next transaction this outcome, instead of executing it.
+    pub(crate) fn foresee(&mut self, outcome: Option<ResultAndState<HaltReason>>) {
+        self.known = outcome;
+    }
+
     /// Puts `tx` before the handler, unless it asks for too much gas.
     fn begin(&mut self, tx: TxEnv) -> Result<(), Error> {
         let (gas_limit, cap) = (tx.gas_limit, max_tx_gas_limit(&self.revm.ctx.cfg));
@@ -290,6 +297,9 @@ impl<D: BlockDatabase, I> Evm for BlockEvm<D, I> {
     }
 
     fn transact_raw(&mut self, tx: TxEnv) -> Result<ResultAndState<HaltReason>, Error> {
+        if let Some(known) = self.known.take() {
+            return Ok(known);
+        }
         self.begin(tx)?;
         let result = MainnetHandler::default().run(self);
         self.settle(result)

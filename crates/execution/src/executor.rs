@@ -5,6 +5,7 @@ use crate::{
     block_state::{BlockState, ReadFailed, StateRules},
     constantinople,
     evm::BlockEvm,
+    parallel::Ahead,
     receipts::BuildReceipt,
 };
 use alloy_consensus::{BlockHeader, transaction::Recovered};
@@ -75,7 +76,7 @@ pub fn execute_block(
     block: &RecoveredBlock,
     input: ExecutionInput<'_>,
 ) -> Result<ExecutionOutcome, ExecutionError> {
-    run(spec, block, input, None, None)
+    run(spec, block, input, None, None, None)
 }
 
 /// Like [`execute_block`], and shows the delta of each single transaction to `observer`, whose error
@@ -88,7 +89,7 @@ pub fn execute_block_with_observer(
     input: ExecutionInput<'_>,
     observer: &mut TransactionObserver<'_>,
 ) -> Result<ExecutionOutcome, ExecutionError> {
-    run(spec, block, input, Some(observer), None)
+    run(spec, block, input, Some(observer), None, None)
 }
 
 /// Where the transactions of a block that is being built come from.
@@ -128,11 +129,11 @@ pub fn fill_block(
     source: &mut dyn TransactionSource,
 ) -> Result<(Vec<Recovered<Transaction>>, ExecutionOutcome), ExecutionError> {
     let mut filling = Filling { source, included: Vec::new() };
-    let outcome = run(spec, template, input, None, Some(&mut filling))?;
+    let outcome = run(spec, template, input, None, Some(&mut filling), None)?;
     Ok((filling.included, outcome))
 }
 
-struct Filling<'a> {
+pub(crate) struct Filling<'a> {
     source: &'a mut dyn TransactionSource,
     included: Vec<Recovered<Transaction>>,
 }
@@ -175,12 +176,14 @@ impl EthExecutorSpec for BlockRules<'_> {
     }
 }
 
-fn run(
+/// Everything that happens in a block. Outcomes of transactions come from `ahead`, where it has them.
+pub(crate) fn run(
     spec: &ChainSpec,
     block: &RecoveredBlock,
     input: ExecutionInput<'_>,
     mut observer: Option<&mut TransactionObserver<'_>>,
     filling: Option<&mut Filling<'_>>,
+    ahead: Option<&Ahead>,
 ) -> Result<ExecutionOutcome, ExecutionError> {
     let start = Instant::now();
     let header = block.header();
@@ -208,8 +211,14 @@ fn run(
     let outcome = executor.apply_pre_execution_changes();
     settle(number, None, executor.evm_mut().db_mut(), outcome)?;
 
+    let mut were_ahead = 0;
     for (index, transaction) in block.transactions_recovered().enumerate() {
         executor.evm_mut().db_mut().set_access_index(index as u64 + 1);
+        if let Some(ahead) = ahead {
+            let known = ahead.outcome(index, executor.evm_mut().db_mut());
+            were_ahead += u64::from(known.is_some());
+            executor.evm_mut().foresee(known);
+        }
         let outcome = executor.execute_transaction(transaction);
         let state = executor.evm_mut().db_mut();
         settle(number, Some(index), state, outcome)?;
@@ -258,7 +267,8 @@ fn run(
     let outcome = executor.finish().map(|(_, result)| result);
     let result = settle(number, None, &mut state, outcome)?;
 
-    outcome_of(number, start, &mut state, result)
+    let outcome = outcome_of(number, start, &mut state, result)?;
+    Ok(ExecutionOutcome { ahead: were_ahead, ..outcome })
 }
 
 /// Executes one transaction by itself in the block with this header, on `input.state`: no system calls,
@@ -356,6 +366,7 @@ fn outcome_of(
         codes,
         access_list,
         accesses: state.database().read_counts(),
+        ahead: 0,
         timing: Timing { total: start.elapsed(), storage: state.database().read_time() },
     })
 }

@@ -19,6 +19,11 @@
 //! * **observer** ([`execute_block_with_observer`]): sees the delta of each single transaction.
 //!   Receipts before Byzantium commit to the state root after every transaction; with an observer
 //!   the caller chains one throw-away proposal per transaction to learn these roots.
+//! * **access list** ([`BlockAccessList`]): what a block accesses, and every value it writes, by the index
+//!   of who does (EIP-7928). The execution of a block records it. One that came with a block is a claim:
+//!   its keys can be fetched [ahead](WarmState), and transactions executed
+//!   [in parallel](execute_block_in_parallel) on its values, and nothing of it becomes part of an
+//!   outcome unless execution finds it so.
 //! * **simulation** ([`Simulation`]): an execution whose outcome nobody keeps: calls, estimates, traces
 //!   of past transactions, simulated blocks. It runs on the same EVM, the same state and the same rules
 //!   around the transactions as blocks do; in addition accounts can be overridden, an inspector can look
@@ -49,10 +54,12 @@ mod evm;
 mod executor;
 mod layered;
 mod outcome;
+mod parallel;
 mod receipts;
 mod record;
 mod simulation;
 mod source;
+mod warm;
 
 pub use block_state::{BlockState, ReadFailed};
 pub use database::{ReadCounts, StateDatabase};
@@ -64,11 +71,13 @@ pub use executor::{
 };
 pub use layered::LayeredState;
 pub use outcome::{ExecutionOutcome, Timing};
+pub use parallel::execute_block_in_parallel;
 pub use record::{AccessRecorder, RecordedAccesses};
 pub use simulation::{
     AccountOverride, BlockContext, BlockEnd, Simulation, TransactError, simulated_env,
 };
 pub use source::{BlockHashes, CodeCache, CodeReader, ExecutionInput};
+pub use warm::WarmState;
 
 /// The block access list of EIP-7928, as the header's `blockAccessListHash` commits to it.
 pub use alloy_eip7928::BlockAccessList;

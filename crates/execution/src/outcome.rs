@@ -29,6 +29,9 @@ pub struct ExecutionOutcome {
     pub access_list: Option<BlockAccessList>,
     /// Keys read from the state, by kind.
     pub accesses: ReadCounts,
+    /// Transactions whose outcome was known when it was their turn: they were executed in parallel, on
+    /// the block's access list.
+    pub ahead: u64,
     /// Where the time went.
     pub timing: Timing,
 }
@@ -50,7 +53,7 @@ impl ExecutionOutcome {
 pub struct Timing {
     /// From the start to the finished delta.
     pub total: Duration,
-    /// Thereof inside readers of state, codes and block hashes.
+    /// Thereof inside readers of state, codes and block hashes, on the thread that executes the block.
     pub storage: Duration,
 }
 

@@ -6,14 +6,16 @@ use quick_cache::{Weighter, sync::Cache};
 use retrie_state::{StateError, StateReader};
 use revm::bytecode::Bytecode;
 
-/// Reads contract codes, which live outside the state, by their keccak-256.
-pub trait CodeReader {
+/// Reads contract codes, which live outside the state, by their keccak-256. All threads that execute a
+/// block share it.
+pub trait CodeReader: Sync {
     /// The code with this hash, `None` if it is not stored.
     fn code(&self, hash: &B256) -> Result<Option<Bytes>, StateError>;
 }
 
-/// Reads the hashes of the ancestors of the block that is executed.
-pub trait BlockHashes {
+/// Reads the hashes of the ancestors of the block that is executed. All threads that execute it share
+/// it.
+pub trait BlockHashes: Sync {
     /// Hash of the ancestor `number`, `None` if it is not known.
     ///
     /// Asked for at most the 256 ancestors before the block (BLOCKHASH, yellow paper 9.4), never for
@@ -33,13 +35,13 @@ impl<T: BlockHashes + ?Sized> BlockHashes for &T {
     }
 }
 
-impl<S: BuildHasher> CodeReader for HashMap<B256, Bytes, S> {
+impl<S: BuildHasher + Sync> CodeReader for HashMap<B256, Bytes, S> {
     fn code(&self, hash: &B256) -> Result<Option<Bytes>, StateError> {
         Ok(self.get(hash).cloned())
     }
 }
 
-impl<S: BuildHasher> BlockHashes for HashMap<u64, B256, S> {
+impl<S: BuildHasher + Sync> BlockHashes for HashMap<u64, B256, S> {
     fn block_hash(&self, number: u64) -> Result<Option<B256>, StateError> {
         Ok(self.get(&number).copied())
     }

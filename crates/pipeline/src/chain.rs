@@ -6,7 +6,7 @@ use crate::{
 };
 use alloy_primitives::{B256, Bytes, KECCAK256_EMPTY, keccak256};
 use retrie_chainspec::{
-    ChainSpec,
+    ChainSpec, EthereumHardforks,
     primitives::{BlockBody, SealedHeader},
 };
 use retrie_db::{ChainRead, Db, Metadata, NewBlock, OpenOptions, StateRootMode, WriteTxn};
@@ -99,6 +99,29 @@ pub struct Chain {
     pub(crate) spec: Arc<ChainSpec>,
     pub(crate) db: Db,
     pub(crate) states: States,
+}
+
+/// What the header of a block says of all that the block writes, as far as a node can tell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WriteCheck {
+    /// Its state root: of the whole state, whatever came before.
+    StateRoot,
+    /// The hash of its access list (EIP-7928), in which every value stands that it writes: if the state
+    /// before it was right, so is the one after it.
+    AccessList,
+    /// Nothing but what gas, receipts and requests show of them.
+    Nothing,
+}
+
+impl WriteCheck {
+    /// Its name: `stateRoot`, `blockAccessList`, `nothing`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::StateRoot => "stateRoot",
+            Self::AccessList => "blockAccessList",
+            Self::Nothing => "nothing",
+        }
+    }
 }
 
 impl Chain {
@@ -216,6 +239,23 @@ impl Chain {
     /// What header state roots mean.
     pub const fn root_mode(&self) -> StateRootMode {
         self.states.root_mode()
+    }
+
+    /// Whether roots that are computed here are held against those of the headers: the backend's own, or
+    /// the referee's.
+    pub fn checks_roots(&self) -> bool {
+        self.root_mode() != StateRootMode::Shadow || self.referee().is_some()
+    }
+
+    /// What the writes of a block of this time are held against, before it is valid.
+    pub fn write_check(&self, timestamp: u64) -> WriteCheck {
+        if self.checks_roots() {
+            WriteCheck::StateRoot
+        } else if self.spec.is_amsterdam_active_at_timestamp(timestamp) {
+            WriteCheck::AccessList
+        } else {
+            WriteCheck::Nothing
+        }
     }
 
     /// The highest canonical block.

@@ -42,7 +42,7 @@ pub mod verify;
 pub use anchor::{Anchor, ChunkedState, LoadedState};
 pub use block::{BlockWithReceipts, ExecutedBlock};
 pub use build::{BlockAttributes, BlockBuilder, BuildParent, Liberties, StatePatch};
-pub use chain::{Chain, ChainOptions, genesis_delta, native_spec};
+pub use chain::{Chain, ChainOptions, WriteCheck, genesis_delta, native_spec};
 pub use dump::{Dumped, dump_state};
 pub use error::{AnchorError, MigrateError, PipelineError, RootMismatch};
 pub use import::{ImportOutcome, chain_replay_result, import, import_below};

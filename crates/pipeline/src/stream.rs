@@ -21,6 +21,7 @@ use retrie_chainspec::{
     primitives::{Block, RecoveredBlock, SealedBlock},
 };
 use retrie_db::{ChainRead, ReadTxn};
+use retrie_execution::BlockAccessList;
 use retrie_sources::{BlockSource, SourceBlock};
 use retrie_state::StateError;
 use std::{
@@ -42,6 +43,8 @@ const STORED_CHUNK_BLOCKS: usize = 32;
 #[derive(Clone, Debug)]
 pub struct PreparedBlock {
     pub(crate) block: Arc<RecoveredBlock>,
+    /// The one that its header commits to, if it came along.
+    pub(crate) access_list: Option<Arc<BlockAccessList>>,
     /// Time its senders and checks took, on some other thread.
     pub(crate) prepare: Duration,
 }
@@ -50,6 +53,22 @@ impl PreparedBlock {
     /// The block.
     pub const fn block(&self) -> &Arc<RecoveredBlock> {
         &self.block
+    }
+
+    /// The same block with the access list that came with it (EIP-7928), in RLP: what it says is fetched
+    /// before it is asked for, and transactions are executed in parallel on it.
+    ///
+    /// # Errors
+    /// Verdicts about the block: another list than its header commits to, or one that no execution can
+    /// give.
+    pub fn with_access_list(mut self, rlp: &[u8]) -> Result<Self, PipelineError> {
+        let start = Instant::now();
+        let block = self.block.sealed_block();
+        let list = retrie_consensus::validate_access_list(block, rlp)
+            .map_err(|source| PipelineError::invalid(block, source))?;
+        self.access_list = Some(Arc::new(list));
+        self.prepare += start.elapsed();
+        Ok(self)
     }
 
     /// Its number.
@@ -88,7 +107,8 @@ fn prepare_with(
         None => recover_senders(spec, block)?,
     };
     check_alone(spec, recovered.sealed_block())?;
-    Ok(PreparedBlock { block: Arc::new(recovered), prepare: start.elapsed() })
+    let block = Arc::new(recovered);
+    Ok(PreparedBlock { block, access_list: None, prepare: start.elapsed() })
 }
 
 fn check_alone(spec: &Arc<ChainSpec>, block: &SealedBlock) -> Result<(), PipelineError> {

@@ -38,6 +38,10 @@ struct BackendInfo {
     absence_proofs: bool,
     /// Whether its root is the one in Ethereum's headers.
     ethereum_root: bool,
+    /// What state roots in headers mean to this node, as in `--state-root`.
+    state_root: &'static str,
+    /// What the writes of a block are held against before it is valid, by the rules at the head.
+    writes_checked_by: &'static str,
     /// Whether its root follows from the state alone, not from its history.
     state_determined_root: bool,
     /// Whether it keeps the state of every block itself.
@@ -105,6 +109,8 @@ fn backend(rpc: &RpcContext) -> BackendInfo {
         proofs: can.proofs,
         absence_proofs: can.absence_proofs,
         ethereum_root: can.ethereum_root,
+        state_root: rpc.live.chain().root_mode().name(),
+        writes_checked_by: rpc.live.chain().write_check(rpc.live.head().timestamp).name(),
         state_determined_root: can.state_determined_root,
         history: backend.history().is_some(),
         provenance: backend.provenance().is_some(),

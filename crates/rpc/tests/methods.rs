@@ -255,6 +255,21 @@ async fn blocks_are_built_as_a_test_wants_them() {
 }
 
 #[tokio::test]
+async fn a_node_says_what_holds_the_writes_of_blocks() {
+    for (rules, backend, mode, checked_by) in [
+        (Rules::Prague, mpt(), "header", "stateRoot"),
+        (Rules::Amsterdam, mpt(), "header", "stateRoot"),
+        (Rules::Prague, raw(), "shadow", "nothing"),
+        (Rules::Amsterdam, raw(), "shadow", "blockAccessList"),
+    ] {
+        let node = Node::new(&test_chain(rules).spec, backend);
+        let answer = node.call("state_backend", json!([])).await;
+        assert_eq!(answer["stateRoot"], mode);
+        assert_eq!(answer["writesCheckedBy"], checked_by, "{rules:?}: {answer}");
+    }
+}
+
+#[tokio::test]
 async fn accesses_of_a_block_are_shown_from_amsterdam_on() {
     let mut node = Node::new(&test_chain(Rules::Amsterdam).spec, mpt());
     // To somebody who is there: to make an account takes more gas from then on (EIP-8037).

@@ -19,6 +19,8 @@ pub struct Metrics {
     pub blocks: IntCounter,
     /// Transactions executed.
     pub transactions: IntCounter,
+    /// Those of them that were executed in parallel, on the access lists of their blocks.
+    pub transactions_ahead: IntCounter,
     /// Gas used by imported blocks.
     pub gas: IntCounter,
     /// Number of the head block.
@@ -133,6 +135,10 @@ impl Metrics {
         Ok(Self {
             blocks: counter("retrie_import_blocks_total", "Blocks imported")?,
             transactions: counter("retrie_import_transactions_total", "Transactions executed")?,
+            transactions_ahead: counter(
+                "retrie_import_transactions_ahead_total",
+                "Transactions executed in parallel on block access lists",
+            )?,
             gas: counter("retrie_import_gas_total", "Gas used by imported blocks")?,
             head: gauge("retrie_chain_head_number", "Number of the head block")?,
             durable: gauge("retrie_chain_durable_number", "Number of the last durable block")?,

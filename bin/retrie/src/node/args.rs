@@ -41,13 +41,25 @@ pub(crate) struct EngineArgs {
     /// Canonical blocks that stay in memory then.
     #[arg(long = "engine.memory-block-buffer-target", value_name = "BLOCKS", default_value_t = 0)]
     memory_blocks: u64,
+    /// Execute transactions in parallel on the block access lists that payloads bring from Amsterdam on
+    /// (EIP-7928) [default: true where there is more than one core].
+    #[arg(
+        long = "engine.parallel-execution",
+        value_name = "BOOL",
+        action = ArgAction::Set,
+        num_args = 0..=1,
+        default_missing_value = "true"
+    )]
+    parallel_execution: Option<bool>,
 }
 
 impl EngineArgs {
-    pub(crate) const fn config(&self) -> EngineConfig {
+    pub(crate) fn config(&self) -> EngineConfig {
+        let default = EngineConfig::default();
         EngineConfig {
             persistence_threshold: self.persistence_threshold,
             memory_blocks: self.memory_blocks,
+            parallel_execution: self.parallel_execution.unwrap_or(default.parallel_execution),
         }
     }
 }

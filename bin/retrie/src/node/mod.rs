@@ -20,7 +20,10 @@ use alloy_primitives::{Address, hex};
 use alloy_rpc_types_engine::JwtSecret;
 use args::{AuthArgs, BuilderArgs, DevArgs, EngineArgs, FollowArgs, LogArgs, SyncArgs, TxPoolArgs};
 use eyre::{Context, bail, eyre};
-use retrie_chainspec::{ChainSpec, DEV_ACCOUNTS, DEV_KEYS, DEV_MNEMONIC};
+use retrie_chainspec::{
+    ChainSpec, DEV_ACCOUNTS, DEV_KEYS, DEV_MNEMONIC, EthereumHardfork, EthereumHardforks,
+    ForkCondition,
+};
 use retrie_db::StateRootMode;
 use retrie_engine::{
     DevChain, Engine, EngineApi, EngineHandle, FollowConfig, Follower, Leader, LiveChain,
@@ -289,12 +292,25 @@ fn tell_what_runs(chain: &Chain, datadir: &Path) -> eyre::Result<()> {
             ),
             None => tracing::warn!(
                 "header state roots are those of Ethereum's trie, which {backend} does not \
-                 compute: VALID means everything but the state root, and this node builds no \
-                 payloads. --referee mpt checks the roots too"
+                 compute: VALID means {}, and this node builds no payloads. --referee mpt checks \
+                 the roots too",
+                what_valid_means(chain.spec())
             ),
         }
     }
     Ok(())
+}
+
+/// What a node says of a block that it calls valid without computing its state root.
+fn what_valid_means(spec: &ChainSpec) -> String {
+    match spec.ethereum_fork_activation(EthereumHardfork::Amsterdam) {
+        ForkCondition::Timestamp(time) => format!(
+            "from Amsterdam on (time {time}) the whole state but for the form of its root, as every \
+             value that a block writes is held against the block access list in its header; before \
+             that, everything but the state root"
+        ),
+        _ => "everything but the state root".into(),
+    }
 }
 
 /// The secret that the consensus client shares: read, or made for it to read.

@@ -173,6 +173,7 @@ pub(crate) struct Running {
     pub(crate) pool: Pool,
     pub(crate) payloads: PayloadBuilder,
     pub(crate) engine: Engine,
+    pub(crate) metrics: Metrics,
     pub(crate) runtime: Runtime,
     /// The datadir, which may have no other owner.
     dir: Arc<TempDir>,
@@ -180,7 +181,8 @@ pub(crate) struct Running {
 
 impl Running {
     pub(crate) fn on(chain: Arc<Chain>, config: EngineConfig, dir: Arc<TempDir>) -> Self {
-        let engine = Engine::start(chain, config, Metrics::new().unwrap()).unwrap();
+        let metrics = Metrics::new().unwrap();
+        let engine = Engine::start(chain, config, metrics.clone()).unwrap();
         let live = engine.handle().live().clone();
         let pool = Pool::new(PoolConfig::default(), live.spec().clone());
         let payloads = PayloadBuilder::new(live.clone(), pool.clone(), BuilderConfig::default());
@@ -190,7 +192,7 @@ impl Running {
             .enable_all()
             .build()
             .unwrap();
-        Self { api, live, pool, payloads, engine, runtime, dir }
+        Self { api, live, pool, payloads, engine, metrics, runtime, dir }
     }
 
     /// Keeps the pool at the head.
@@ -284,10 +286,10 @@ impl Running {
 
     /// Stops everything; the datadir is closed then.
     pub(crate) fn stop(self) {
-        let Self { api, live, pool, payloads, engine, runtime, dir: _dir } = self;
+        let Self { api, live, pool, payloads, engine, metrics, runtime, dir: _dir } = self;
         let chain = Arc::downgrade(live.chain());
         engine.stop().unwrap();
-        drop((api, live, pool, payloads, runtime));
+        drop((api, live, pool, payloads, metrics, runtime));
         // Threads that build or follow notice it soon.
         let start = Instant::now();
         while chain.strong_count() > 0 {

@@ -24,6 +24,7 @@ use alloy_consensus::BlockHeader;
 use alloy_primitives::B256;
 use crossbeam_channel::{Receiver, Sender, bounded};
 use retrie_chainspec::primitives::{RecoveredBlock, SealedHeader};
+use retrie_execution::BlockAccessList;
 use retrie_state::{BlockRef, StateDelta, StateError};
 use std::{
     collections::VecDeque,
@@ -212,14 +213,18 @@ impl Tree<'_> {
     /// another thread. What became of it, [`settle`](Self::settle) tells, also if it is invalid.
     pub fn execute_ahead(&mut self, block: PreparedBlock) {
         let begun = self.take_up(&block);
-        let block = block.block;
-        let half_way = self.go_half_way(block.clone());
+        let PreparedBlock { block, access_list, .. } = block;
+        let half_way = self.go_half_way(block.clone(), access_list.as_deref());
         self.ahead.blocks.push_back(Ahead { block, begun, half_way });
     }
 
-    fn go_half_way(&mut self, block: Arc<RecoveredBlock>) -> Result<HalfWay, PipelineError> {
+    fn go_half_way(
+        &mut self,
+        block: Arc<RecoveredBlock>,
+        access_list: Option<&BlockAccessList>,
+    ) -> Result<HalfWay, PipelineError> {
         let parent = self.parent_of(&block)?;
-        let (executed, base) = self.execute(block, &parent)?;
+        let (executed, base) = self.execute(block, access_list, &parent)?;
         let states = Coming::default();
         let (reply, rooted) = bounded(1);
         let job = RootJob { half: executed.root_half(base), states: states.clone(), reply };

@@ -16,6 +16,7 @@
 mod ahead;
 mod commit;
 mod hints;
+mod listed;
 mod verify;
 
 use crate::{BlockWithReceipts, Chain, ExecutedBlock, PipelineError};
@@ -163,6 +164,8 @@ pub struct Tree<'a> {
     pub(crate) chain: &'a Chain,
     /// Receipts before Byzantium are checked with a proposal per transaction.
     intermediate_roots: bool,
+    /// Threads that execute transactions, where a block's access list is known.
+    execution_threads: usize,
     pub(crate) metrics: Metrics,
     codes: Arc<CodeCache>,
     /// Blocks that are not durable yet, and side blocks not too far below the durable tip.
@@ -215,6 +218,7 @@ impl<'a> Tree<'a> {
         Ok(Self {
             chain,
             intermediate_roots,
+            execution_threads: 0,
             committer: Committer::start(chain, metrics.clone(), scope)?,
             ahead: AheadOfRoots::start(chain, scope)?,
             metrics,
@@ -229,6 +233,12 @@ impl<'a> Tree<'a> {
             times: ImportTimes::default(),
             counts: TreeCounts::default(),
         })
+    }
+
+    /// From now on transactions of blocks that come with their access lists (EIP-7928) are executed on
+    /// so many threads in parallel. None at first.
+    pub const fn execute_on(&mut self, threads: usize) {
+        self.execution_threads = threads;
     }
 
     /// The head.

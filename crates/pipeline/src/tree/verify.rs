@@ -8,16 +8,16 @@ use crate::{ExecutedBlock, PipelineError, PreparedBlock, StatesAt, StatesSession
 use alloy_consensus::BlockHeader;
 use alloy_hardforks::EthereumHardforks;
 use alloy_primitives::{B256, Bytes};
+use parking_lot::Mutex;
 use retrie_chainspec::primitives::{Header, RecoveredBlock, SealedHeader};
 use retrie_consensus::{ChainHead, ExecutionResult, HeaderProvider};
 use retrie_db::ChainRead;
 use retrie_execution::{
-    BlockHashes, CodeReader, ExecutionInput, ExecutionOutcome, LayeredState, execute_block,
-    execute_block_with_observer,
+    BlockAccessList, BlockHashes, CodeReader, ExecutionInput, ExecutionOutcome, LayeredState,
+    execute_block, execute_block_with_observer,
 };
 use retrie_state::{BlockRef, StateDelta, StateError, StoreError};
 use std::{
-    cell::RefCell,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -69,9 +69,10 @@ impl<'a> Tree<'a> {
     /// [`PipelineError::is_invalid_block`] tells verdicts about the block from other failures.
     pub fn insert(&mut self, block: PreparedBlock) -> Result<Arc<ExecutedBlock>, PipelineError> {
         let begun = self.take_up(&block);
-        let block = block.block;
+        let PreparedBlock { block, access_list, .. } = block;
         let parent = self.parent_of(&block);
-        let verified = parent.and_then(|parent| self.verify(block, &parent));
+        let verified =
+            parent.and_then(|parent| self.verify(block, access_list.as_deref(), &parent));
         self.accepted(verified, begun)
     }
 
@@ -136,9 +137,10 @@ impl<'a> Tree<'a> {
     pub(super) fn verify(
         &mut self,
         block: Arc<RecoveredBlock>,
+        access_list: Option<&BlockAccessList>,
         parent: &SealedHeader,
     ) -> Result<ExecutedBlock, PipelineError> {
-        let (executed, base) = self.execute(block, parent)?;
+        let (executed, base) = self.execute(block, access_list, parent)?;
         let rooted = executed.root_half(base).run(&self.chain.states)?;
         let waited = rooted.took;
         Ok(self.conclude(executed, rooted, waited))
@@ -149,6 +151,7 @@ impl<'a> Tree<'a> {
     pub(super) fn execute(
         &self,
         block: Arc<RecoveredBlock>,
+        access_list: Option<&BlockAccessList>,
         parent: &SealedHeader,
     ) -> Result<(Executed, Base<'a>), PipelineError> {
         let chain = self.chain;
@@ -175,11 +178,16 @@ impl<'a> Tree<'a> {
             ExecutionInput::new(&state, &surroundings, &surroundings).with_code_cache(&self.codes);
         let (mut outcome, roots, proving) = if self.checks_receipt_roots(number) {
             self.execute_with_roots(&block, at.at(), input)?
-        } else if self.ahead.coming(&parent.hash()).is_some() {
-            // The other threads are at work on what is below.
-            (execute_block(&spec, &block, input)?, None, Duration::ZERO)
         } else {
-            (self.execute_telling(&spec, &block, &session, input)?, None, Duration::ZERO)
+            let outcome = match access_list {
+                Some(list) => self.execute_listed(&spec, &block, list, &session, input),
+                // The other threads are at work on what is below.
+                None if self.ahead.coming(&parent.hash()).is_some() => {
+                    execute_block(&spec, &block, input)
+                }
+                None => self.execute_telling(&spec, &block, &session, input),
+            };
+            (outcome?, None, Duration::ZERO)
         };
 
         retrie_consensus::validate_post_execution(
@@ -319,7 +327,7 @@ impl<'a> Tree<'a> {
         for stored in branch.into_iter().rev() {
             let parent = stored.parent_hash();
             let parent = self.header(&parent)?.ok_or(StateError::UnknownBlock { hash: parent })?;
-            let verified = self.verify(Arc::new(stored), &parent)?;
+            let verified = self.verify(Arc::new(stored), None, &parent)?;
             self.add(Arc::new(verified));
         }
         Ok(())
@@ -347,17 +355,17 @@ struct Surroundings<'a, 'b> {
     parent: &'b SealedHeader,
     /// Hashes of the ancestors walked so far, `parent`'s first, up to a canonical durable one: a
     /// contract may ask for 255 of them.
-    walked: RefCell<Vec<B256>>,
+    walked: Mutex<Vec<B256>>,
 }
 
 impl<'a, 'b> Surroundings<'a, 'b> {
     fn new(tree: &'b Tree<'a>, parent: &'b SealedHeader) -> Self {
-        Self { tree, parent, walked: RefCell::new(vec![parent.hash()]) }
+        Self { tree, parent, walked: Mutex::new(vec![parent.hash()]) }
     }
 
     fn ancestor(&self, number: u64) -> Result<Option<B256>, PipelineError> {
         let Some(depth) = self.parent.number.checked_sub(number) else { return Ok(None) };
-        let mut walked = self.walked.borrow_mut();
+        let mut walked = self.walked.lock();
         let read = &self.tree.read;
         while walked.len() as u64 <= depth {
             let at = walked[walked.len() - 1];

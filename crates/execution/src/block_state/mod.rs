@@ -10,6 +10,10 @@
 //!   without code and nonce cannot lose a balance;
 //! * a created account's storage holds every slot its constructor wrote, and nothing else is set.
 
+mod seen;
+
+pub(crate) use seen::Seen;
+
 use crate::{
     DatabaseError, ExecutionInput, StateDatabase, database::account_info, deadline::Deadline,
 };
@@ -271,6 +275,22 @@ impl<'a> BlockState<'a> {
         })
     }
 
+    fn load_slot(&mut self, address: Address, index: U256) -> Result<U256, DatabaseError> {
+        self.load(address)?;
+        let Some(account) = self.accounts.get_mut(&address) else {
+            return Ok(U256::ZERO); // just loaded
+        };
+        match account.slots.entry(index) {
+            Entry::Occupied(slot) => Ok(slot.get().now),
+            Entry::Vacant(_) if account.cleared => Ok(U256::ZERO),
+            Entry::Vacant(entry) => {
+                let value = self.database.slot(&address, index)?;
+                entry.insert(CachedSlot { before: Some(value), now: value });
+                Ok(value)
+            }
+        }
+    }
+
     fn set_account(&mut self, address: Address, account: Account) -> Result<(), DatabaseError> {
         let removed = self.rules.clears_empty && account.is_empty();
         self.update(address, (!removed).then_some(account), removed, [])
@@ -527,23 +547,8 @@ impl Database for BlockState<'_> {
     }
 
     fn storage(&mut self, address: Address, index: U256) -> Result<U256, ReadFailed> {
-        let loaded = self.load(address).map(drop);
-        self.read(loaded)?;
-        let Some(account) = self.accounts.get_mut(&address) else {
-            return Ok(U256::ZERO); // just loaded
-        };
-        match account.slots.entry(index) {
-            Entry::Occupied(slot) => Ok(slot.get().now),
-            Entry::Vacant(_) if account.cleared => Ok(U256::ZERO),
-            Entry::Vacant(entry) => {
-                let value = match self.database.slot(&address, index) {
-                    Ok(value) => value,
-                    Err(error) => return self.read(Err(error.into())),
-                };
-                entry.insert(CachedSlot { before: Some(value), now: value });
-                Ok(value)
-            }
-        }
+        let value = self.load_slot(address, index);
+        self.read(value)
     }
 
     fn block_hash(&mut self, number: u64) -> Result<B256, ReadFailed> {

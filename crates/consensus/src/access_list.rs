@@ -1,0 +1,32 @@
+//! The rule of a block access list that somebody has sent along with its block.
+
+use crate::ConsensusError;
+use alloy_eip7928::{BlockAccessList, validate_block_access_list};
+use alloy_primitives::keccak256;
+use retrie_chainspec::primitives::SealedBlock;
+
+/// Decodes the access list that came with `block` (EIP-7928), if it is the one that the header commits
+/// to, and well-formed: strictly ascending accounts, slots and block access indices, none of them beyond
+/// the block, no slot both read and written. Whether it tells the truth is for execution to say.
+///
+/// # Errors
+/// [`ConsensusError`], which is a verdict about the block: [`ConsensusError::OtherAccessList`] and
+/// [`ConsensusError::UnexpectedAccessList`] if list and header do not belong together,
+/// [`ConsensusError::MalformedAccessList`] if no execution can give what the header commits to.
+pub fn validate_access_list(
+    block: &SealedBlock,
+    rlp: &[u8],
+) -> Result<BlockAccessList, ConsensusError> {
+    let expected = block.header().block_access_list_hash;
+    let expected = expected.ok_or(ConsensusError::UnexpectedAccessList)?;
+    let got = keccak256(rlp);
+    if got != expected {
+        return Err(ConsensusError::OtherAccessList { got, expected });
+    }
+    let malformed = |reason: String| ConsensusError::MalformedAccessList { reason };
+    let list: BlockAccessList =
+        alloy_rlp::decode_exact(rlp).map_err(|error| malformed(error.to_string()))?;
+    validate_block_access_list(&list, block.body().transactions.len())
+        .map_err(|error| malformed(error.to_string()))?;
+    Ok(list)
+}

@@ -1,0 +1,144 @@
+//! The state before one transaction, as a block access list tells it.
+
+use crate::{CodeReader, ExecutionInput};
+use alloy_eip7928::{AccountChanges, BlockAccessIndex};
+use alloy_primitives::{
+    Address, B256, Bytes, U256, keccak256,
+    map::{AddressMap, B256Map},
+};
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use retrie_state::{Account, StateError, StateKey, StateReader, Value, encode_slot};
+
+/// A well-formed block access list (EIP-7928), to look things up in.
+pub(super) struct Listed<'a> {
+    /// In the order of addresses.
+    accounts: &'a [AccountChanges],
+    /// Hashes of the codes that accounts get, in the order of their code changes.
+    code_hashes: AddressMap<Vec<B256>>,
+    codes: B256Map<Bytes>,
+}
+
+impl<'a> Listed<'a> {
+    pub(super) fn new(accounts: &'a [AccountChanges]) -> Self {
+        let (mut code_hashes, mut codes) = (AddressMap::default(), B256Map::default());
+        for account in accounts.iter().filter(|account| !account.code_changes.is_empty()) {
+            let hashed = account.code_changes.iter().map(|change| {
+                let hash = keccak256(&change.new_code);
+                codes.insert(hash, change.new_code.clone());
+                hash
+            });
+            code_hashes.insert(account.address, hashed.collect());
+        }
+        Self { accounts, code_hashes, codes }
+    }
+
+    fn get(&self, address: &Address) -> Option<&'a AccountChanges> {
+        let place = self.accounts.binary_search_by_key(address, |account| account.address).ok()?;
+        self.accounts.get(place)
+    }
+
+    /// What becomes of an account by the changes before `index`.
+    fn account(
+        &self,
+        index: BlockAccessIndex,
+        address: &Address,
+        parent: Option<Account>,
+    ) -> Option<Account> {
+        let Some(changes) = self.get(address) else { return parent };
+        let balance = last(&changes.balance_changes, |one| one.block_access_index < index);
+        let nonce = last(&changes.nonce_changes, |one| one.block_access_index < index);
+        let codes = changes.code_changes.partition_point(|one| one.block_access_index < index);
+        let hashes = self.code_hashes.get(address);
+        let code_hash = codes.checked_sub(1).and_then(|at| hashes?.get(at));
+        if balance.is_none() && nonce.is_none() && code_hash.is_none() {
+            return parent;
+        }
+        let mut account = parent.unwrap_or_default();
+        account.balance = balance.map_or(account.balance, |change| change.post_balance);
+        account.nonce = nonce.map_or(account.nonce, |change| change.new_nonce);
+        account.code_hash = code_hash.copied().unwrap_or(account.code_hash);
+        // What was changed and is empty does not exist (EIP-161).
+        (!account.is_empty()).then_some(account)
+    }
+
+    /// The value of a slot by the changes before `index`, if there are any.
+    fn slot(&self, index: BlockAccessIndex, address: &Address, slot: &B256) -> Option<U256> {
+        let slots = &self.get(address)?.storage_changes;
+        let place =
+            slots.binary_search_by_key(&U256::from_be_bytes(slot.0), |one| one.slot).ok()?;
+        let changes = &slots.get(place)?.changes;
+        Some(last(changes, |one| one.block_access_index < index)?.new_value)
+    }
+}
+
+/// The last of the changes that come first.
+fn last<T>(changes: &[T], is_before: impl Fn(&T) -> bool) -> Option<&T> {
+    changes.partition_point(is_before).checked_sub(1).and_then(|at| changes.get(at))
+}
+
+/// A parent's state with what a list says was written before the transaction at hand.
+pub(super) struct ListedState<'a> {
+    listed: &'a Listed<'a>,
+    input: ExecutionInput<'a>,
+    /// That of the transaction.
+    index: AtomicU64,
+}
+
+impl<'a> ListedState<'a> {
+    pub(super) const fn new(listed: &'a Listed<'a>, input: ExecutionInput<'a>) -> Self {
+        Self { listed, input, index: AtomicU64::new(0) }
+    }
+
+    /// Goes to the state before what has this block access index.
+    pub(super) fn go_before(&self, index: u64) {
+        self.index.store(index, Relaxed);
+    }
+
+    /// What a transaction is executed on. Each thread has a state of its own.
+    pub(super) fn input(&self) -> ExecutionInput<'_> {
+        ExecutionInput { state: self, codes: self, ..self.input }
+    }
+
+    fn index(&self) -> BlockAccessIndex {
+        BlockAccessIndex::new(self.index.load(Relaxed))
+    }
+}
+
+impl StateReader for ListedState<'_> {
+    fn get(&self, key: &StateKey) -> Result<Option<Value>, StateError> {
+        match key {
+            StateKey::Account(address) => {
+                Ok(self.account(address)?.map(|account| account.encode()))
+            }
+            StateKey::Slot(address, slot) => Ok(encode_slot(self.slot(address, slot)?)),
+        }
+    }
+
+    fn account(&self, address: &Address) -> Result<Option<Account>, StateError> {
+        let parent = self.input.state.account(address)?;
+        Ok(self.listed.account(self.index(), address, parent))
+    }
+
+    fn slot(&self, address: &Address, slot: &B256) -> Result<U256, StateError> {
+        match self.listed.slot(self.index(), address, slot) {
+            Some(value) => Ok(value),
+            None => self.input.state.slot(address, slot),
+        }
+    }
+
+    /// A list has the slots of an account that are accessed, not those that are set: the transaction
+    /// that asks for these (EIP-7610) has to wait for its turn.
+    fn slots_of(&self, _: &Address) -> Result<Vec<(B256, Value)>, StateError> {
+        let backend = "block access list";
+        Err(StateError::Unsupported { backend, what: "the whole storage of an account" })
+    }
+}
+
+impl CodeReader for ListedState<'_> {
+    fn code(&self, hash: &B256) -> Result<Option<Bytes>, StateError> {
+        match self.listed.codes.get(hash) {
+            Some(code) => Ok(Some(code.clone())),
+            None => self.input.codes.code(hash),
+        }
+    }
+}
