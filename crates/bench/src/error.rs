@@ -22,8 +22,16 @@ pub enum Setting {
     Reads,
     /// Which of the preloaded keys operations are on.
     Choice,
+    /// Operations before the measured ones.
+    Warmup,
     /// Slices measured.
     Slices,
+    /// Slots of the big contract.
+    Slots,
+    /// Keys hashed to find some with long paths.
+    Grind,
+    /// Operations a commit, where they are few.
+    Tiny,
     /// Blocks measured.
     Blocks,
     /// Queries of what keys were.

@@ -5,7 +5,7 @@ mod table;
 use super::{
     lanes,
     measured::{Measured, print_memory_limit},
-    state::state_cache,
+    stores::state_cache,
 };
 use crate::{
     args::{BackendArgs, Hash, parse_count, parse_sync, root_maker},

@@ -1,5 +1,6 @@
 //! `retrie bench`: workloads, and races between state stores.
 
+mod adversary;
 pub(crate) mod advice;
 pub(crate) mod chain;
 pub(crate) mod compare;
@@ -11,6 +12,7 @@ pub(crate) mod page;
 mod paper;
 pub(crate) mod provenance;
 pub(crate) mod state;
+pub(crate) mod stores;
 mod sync;
 mod trees;
 
@@ -49,6 +51,9 @@ pub(crate) enum Command {
 pub(crate) enum Race {
     /// Race state stores on random reads and writes (the LVMT paper's stand-alone workload).
     State(state::Args),
+    /// Race state stores on what slows them down: keys ground to deepen tries, a huge contract, tiny and
+    /// empty blocks, storms on one slot, churn; each beside a plain baseline.
+    Adversary(adversary::Args),
     /// Race whole clients on payments to many accounts (LVMT section 6, LMPT section V).
     Transfers(chain::Args),
     /// Race whole clients on transfers of a token, mainnet's USDT by default.
@@ -102,6 +107,7 @@ impl Race {
     fn measure(self, out: &Output, stop: &AtomicBool) -> eyre::Result<Measured> {
         match self {
             Self::State(args) => args.measure(out, stop),
+            Self::Adversary(args) => args.measure(out, stop),
             Self::Transfers(args) => args.transfers(out, stop),
             Self::Erc20(args) => args.erc20(out, stop),
             Self::Uniswap(args) => args.uniswap(out, stop),
@@ -114,7 +120,8 @@ impl Race {
 
     const fn report_args(&self) -> &ReportArgs {
         match self {
-            Self::State(args) => &args.report,
+            Self::State(args) => &args.stores.report,
+            Self::Adversary(args) => &args.stores.report,
             Self::Transfers(args) => &args.report,
             Self::Smallbank(args) => &args.args.report,
             Self::Erc20(args) | Self::Uniswap(args) | Self::NewPayload(args) => &args.args.report,

@@ -119,6 +119,7 @@ impl<'d> Story<'d> {
     pub(super) fn title(&self) -> String {
         match self.workload {
             "state" => "State stores alone".into(),
+            "adversary" => "State stores under attack".into(),
             "transfers" => "Transfers of ether".into(),
             "erc20" => "Token transfers".into(),
             "uniswap" => "Swaps on Uniswap".into(),
@@ -138,6 +139,11 @@ impl<'d> Story<'d> {
             "state" => {
                 "Random pairs, a read and then a write of the same key, without a chain around \
                  them: the stand-alone workload of the LVMT paper."
+            }
+            "adversary" => {
+                "What somebody writes, or makes others write, to slow a node down. Beside each attack a \
+                 baseline: as many plain pairs of a read and a write on the plain state, run in turns \
+                 with it."
             }
             "transfers" => {
                 "Signed transfers of ether to random receivers, through the whole import of blocks."
