@@ -36,6 +36,8 @@ pub enum Setting {
     Blocks,
     /// Queries of what keys were.
     Queries,
+    /// How many blocks can be reverted.
+    Retention,
     /// The latest blocks that queries are about.
     Range(u64),
     /// Who takes part.

@@ -52,6 +52,11 @@ impl PreparedBlock {
         &self.block
     }
 
+    /// The block, taken out.
+    pub fn into_block(self) -> Arc<RecoveredBlock> {
+        self.block
+    }
+
     /// Its number.
     pub fn number(&self) -> u64 {
         self.block.number()

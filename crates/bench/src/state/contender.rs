@@ -111,10 +111,10 @@ pub trait Contender {
 
 /// The entries of a state in key order, values made on the way.
 pub struct Entries<'a> {
-    pub(super) entries: &'a SortedEntries,
-    pub(super) stop: &'a AtomicBool,
-    pub(super) progress: &'a mut dyn FnMut(u64),
-    pub(super) done: u64,
+    pub(crate) entries: &'a SortedEntries,
+    pub(crate) stop: &'a AtomicBool,
+    pub(crate) progress: &'a mut dyn FnMut(u64),
+    pub(crate) done: u64,
 }
 
 impl std::fmt::Debug for Entries<'_> {

@@ -24,7 +24,7 @@ pub(crate) fn of(error: &(dyn Error + 'static)) -> Option<String> {
         _ => match (error.downcast_ref::<MakeChainError>(), error.downcast_ref::<TraceError>()) {
             (Some(MakeChainError::Contracts { .. }), _) => OWN_CONTRACTS,
             (_, Some(TraceError::NoData { .. })) => {
-                "only --keys real needs them"
+                "only --keys real and --blocks-from real need them"
             }
             _ => return None,
         },
@@ -53,6 +53,7 @@ fn about(setting: Setting) -> String {
         Setting::Tiny => "change --tiny",
         Setting::Blocks => "change --blocks",
         Setting::Queries => "change --queries",
+        Setting::Retention => "change --retention",
         Setting::Range(range) => {
             return format!("--range {range} needs at least as many --blocks");
         }

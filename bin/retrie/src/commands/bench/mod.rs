@@ -60,9 +60,9 @@ pub(crate) enum Race {
     Erc20(chain::TokenArgs),
     /// Race whole clients on swaps through a router, Uniswap's by default (LMPT section V).
     Uniswap(chain::TokenArgs),
-    /// Race live nodes on full blocks of transfers, tokens and swaps that come one by one through the
-    /// Engine API; the latency is that of engine_newPayload.
-    NewPayload(chain::TokenArgs),
+    /// Race live nodes on blocks that come one by one through the Engine API: made ones of transfers,
+    /// tokens and swaps, and mainnet's own; the latency is that of engine_newPayload.
+    NewPayload(chain::PayloadArgs),
     /// Race whole clients on SmallBank, block by block (COLE section 8).
     Smallbank(chain::BankArgs),
     /// Race whole clients on a key-value store, with the mixes of YCSB (COLE section 8).
@@ -111,7 +111,7 @@ impl Race {
             Self::Transfers(args) => args.transfers(out, stop),
             Self::Erc20(args) => args.erc20(out, stop),
             Self::Uniswap(args) => args.uniswap(out, stop),
-            Self::NewPayload(args) => args.new_payload(out, stop),
+            Self::NewPayload(args) => args.measure(out, stop),
             Self::Smallbank(args) => args.smallbank(out, stop),
             Self::Kvstore(args) => args.kvstore(out, stop),
             Self::Provenance(args) => args.measure(out, stop),
@@ -124,7 +124,8 @@ impl Race {
             Self::Adversary(args) => &args.stores.report,
             Self::Transfers(args) => &args.report,
             Self::Smallbank(args) => &args.args.report,
-            Self::Erc20(args) | Self::Uniswap(args) | Self::NewPayload(args) => &args.args.report,
+            Self::Erc20(args) | Self::Uniswap(args) => &args.args.report,
+            Self::NewPayload(args) => &args.tokens.args.report,
             Self::Kvstore(args) => &args.args.report,
             Self::Provenance(args) => &args.report,
         }

@@ -123,7 +123,7 @@ impl<'d> Story<'d> {
             "transfers" => "Transfers of ether".into(),
             "erc20" => "Token transfers".into(),
             "uniswap" => "Swaps on Uniswap".into(),
-            "new-payload" => "Full blocks through the Engine API".into(),
+            "new-payload" => "Blocks through the Engine API".into(),
             "smallbank" => "SmallBank".into(),
             "kvstore" => "Key-value store (YCSB)".into(),
             "provenance" => "Provenance queries".into(),
@@ -154,8 +154,8 @@ impl<'d> Story<'d> {
                  blocks."
             }
             "new-payload" => {
-                "Blocks of 30 Mgas of transfers, tokens and swaps, one by one. Each engine_newPayload \
-                 counts as one latency; throughput includes making the block durable."
+                "Blocks of transfers, tokens and swaps, or mainnet's own, one by one. Each \
+                 engine_newPayload counts as one latency; throughput includes making the block durable."
             }
             "smallbank" => "Transfers between accounts that contracts keep, as in Blockbench.",
             "kvstore" => "Reads and writes of a contract's storage, as YCSB makes them.",
