@@ -125,6 +125,9 @@ impl RaceProgress {
                 let (count, of) = (grouped(done), grouped(total));
                 self.show(done, total, || format!("{backend}: loading, {count}/{of} entries"));
             }
+            state::Progress::Grinding { done, total } => self.show(done, total, || {
+                format!("grinding, {}/{} keys hashed", grouped(done), grouped(total))
+            }),
             state::Progress::Racing { done, total } => self.slices(done, total),
             state::Progress::Turn(done) => self.turn(&done),
         }

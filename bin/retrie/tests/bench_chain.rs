@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Scene, fails_saying, keys, retrie, signal, succeeds, words};
+use common::{Scene, fails_saying, keys, mainnet, retrie, signal, succeeds, words};
 use std::{
     io::{BufRead, BufReader, Read},
     process::{Command, Stdio},
@@ -61,6 +61,51 @@ fn report_has_both_ways_of_senders_and_all_backends() {
         for absent in ["proofs", "contracts", "reads"] {
             assert!(result.get(absent).is_none() && params.get(absent).is_none(), "{absent}");
         }
+    }
+}
+
+/// Made blocks of two sizes, then mainnet's own.
+#[test]
+fn payloads_have_the_gas_asked_for_or_are_real_ones() {
+    let scene = Scene::new();
+    let made = "new-payload --contracts own --blocks 2 --warmup 1 --slices 2 --backends raw,mpt";
+    for (more, says) in [
+        ("--gas 1k", "gas target"),
+        ("--gas 1m --txs 5", "--txs"),
+        ("--gas 1m --blocks-from real", "--blocks-from made,real"),
+        ("--senders recovered", "--senders"),
+    ] {
+        fails_saying(&mut race(&scene, &format!("{made} {more}")), &[says]);
+    }
+    let missing = scene.at("nowhere");
+    let line = format!("{made} --blocks-from real");
+    fails_saying(race(&scene, &line).env("RETRIE_DATA", &missing), &["RETRIE_DATA", "prestate"]);
+    succeeds(&mut race(&scene, &format!("{made} --gas 200k,1m")));
+    let report = scene.json("report.json");
+    let results = report["results"].as_array().unwrap();
+    let lanes: Vec<_> = results.iter().map(|one| one["params"]["gas"].as_u64().unwrap()).collect();
+    assert_eq!(lanes, [200_000, 200_000, 1_000_000, 1_000_000]);
+    assert!(results[2]["ops"].as_u64() > results[0]["ops"].as_u64());
+
+    // A few of the real blocks, which take long without optimisation.
+    let Some(mainnet) = mainnet() else { return };
+    let few = scene.path("data/mainnet/prestate");
+    std::fs::create_dir_all(&few).unwrap();
+    for name in ["46147.json.gz", "15537394.json.gz"] {
+        std::fs::copy(mainnet.join("prestate").join(name), few.join(name)).unwrap();
+    }
+    let line = "new-payload --blocks-from real --pad-accounts 1k --slices 2 --backends raw,mpt";
+    let printed = succeeds(race(&scene, line).env("RETRIE_DATA", scene.at("data")));
+    for part in ["2 mainnet blocks of prestate bundles (1 since the merge)", "times as long as raw"]
+    {
+        assert!(printed.contains(part), "{part} is not in: {printed}");
+    }
+    for result in scene.json("report.json")["results"].as_array().unwrap() {
+        assert_eq!(result["workload"], "new-payload");
+        assert_eq!(
+            (&result["params"]["chain"], &result["params"]["blocks"]),
+            (&"mainnet".into(), &4.into())
+        );
     }
 }
 
@@ -174,6 +219,7 @@ fn bad_flags_are_one_line_errors() {
         ("erc20 --contracts theirs", "theirs"),
         ("kvstore --ratio half", "read-write"),
         ("smallbank --accounts 5x", "5x"),
+        ("new-payload --blocks-from nobody", "nobody"),
         ("transfers --cache-mb 0", "cache-mb"),
         ("kvstore --inserts 101", "inserts"),
         ("uniswap --memory-limit much", "512MB"),

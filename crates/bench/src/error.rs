@@ -22,12 +22,22 @@ pub enum Setting {
     Reads,
     /// Which of the preloaded keys operations are on.
     Choice,
+    /// Operations before the measured ones.
+    Warmup,
     /// Slices measured.
     Slices,
+    /// Slots of the big contract.
+    Slots,
+    /// Keys hashed to find some with long paths.
+    Grind,
+    /// Operations a commit, where they are few.
+    Tiny,
     /// Blocks measured.
     Blocks,
     /// Queries of what keys were.
     Queries,
+    /// How many blocks can be reverted.
+    Retention,
     /// The latest blocks that queries are about.
     Range(u64),
     /// Who takes part.

@@ -1,6 +1,7 @@
 //! Random numbers that are the same on every machine and in every version of this program.
 
-use alloy_primitives::{B256, keccak256};
+use alloy_primitives::{B256, Bytes, keccak256};
+use retrie_state::Value;
 
 /// SplitMix64 (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, 2014).
 #[derive(Clone, Debug)]
@@ -73,6 +74,30 @@ impl Zipf {
         let n = self.items * (self.eta * u - self.eta + 1.0).powf(self.alpha);
         (n as u64).min(self.items as u64 - 1)
     }
+}
+
+/// Another number below `n` for each number below `n`, far from those of its neighbours.
+pub(crate) const fn scatter(number: u64, n: u64) -> u64 {
+    // A large prime: 2^61 - 1.
+    (number as u128 * ((1 << 61) - 1) % n as u128) as u64
+}
+
+/// What the `n`th key of a kind is made of, under this seed.
+pub(crate) fn numbered(kind: u8, seed: u64, n: u64) -> [u8; 32] {
+    let mut input = [kind; 17];
+    input[1..9].copy_from_slice(&seed.to_be_bytes());
+    input[9..].copy_from_slice(&n.to_be_bytes());
+    keccak256(input).0
+}
+
+/// 32 bytes without a leading zero, as slot values are stored.
+pub(crate) fn slot_value(random: &mut Random) -> Value {
+    let mut value = B256::ZERO;
+    for word in value.chunks_exact_mut(8) {
+        word.copy_from_slice(&random.next().to_be_bytes());
+    }
+    value[0] |= 1;
+    Bytes::copy_from_slice(value.as_slice())
 }
 
 /// A word that belongs to `what` number `n` under this seed: keys, addresses, beacon roots.

@@ -6,13 +6,13 @@ use retrie_bench::{
     chain::{
         CHAIN_FILE, ChainMaker, ContractSet, Fill, KeyChoice, Mix, Preload, Recipe, write_chain,
     },
-    clients::{ClientRace, Entrant, Progress, Raced, Senders, Via, Workload},
+    clients::{ClientRace, Entrant, Progress, Raced, RealBlocks, RealRace, Senders, Via, Workload},
     memory::MemoryCap,
-    state::Terms,
+    state::{Corpus, Terms, TraceError},
 };
 use retrie_chainspec::parse_chain;
 use retrie_db::{OpenOptions, StateRootMode, SyncMode};
-use retrie_pipeline::{Chain, ChainOptions, ImportOptions, import};
+use retrie_pipeline::{Chain, ChainOptions, ImportOptions, import, replay::Padding};
 use retrie_sources::BlockSource;
 use retrie_state::{AnyBackend, StoreOptions};
 use retrie_storage_mpt::{Mpt, MptArchive, TrieHash};
@@ -160,6 +160,96 @@ fn live_nodes_take_the_same_blocks_one_by_one() {
     let error = workload.check().unwrap_err();
     assert!(matches!(error, BenchError::Setting { setting: Setting::CommitEvery, .. }), "{error}");
     assert!(error.to_string().contains("Engine API"), "{error}");
+}
+
+/// Every client checks the gas limit of each header against its parent's.
+#[test]
+fn live_nodes_take_blocks_beyond_mainnets_gas_limit() {
+    let home = tempfile::tempdir().unwrap();
+    let mix = Mix { transfers: 1, ..Mix::NOTHING };
+    let mut workload = workload("new-payload", mix, ContractSet::own());
+    workload.recipe.fill = Fill::Gas(32_000_000);
+    (workload.blocks, workload.warmup, workload.slices) = (2, 0, 1);
+    (workload.via, workload.commit_every) = (Via::EngineApi, Some(1));
+    let raced = run(&workload, Senders::Unrecovered, home.path());
+    assert!(raced.complete);
+    for outcome in &raced.outcomes {
+        assert_eq!(outcome.txs(), 2 * (32_000_000 / 21_000));
+        assert_eq!(outcome.result(&workload, &TERMS).params["gas"], 32_000_000);
+    }
+}
+
+/// A corpus of a few real blocks, of before and after the merge; `None` if there are no data.
+fn corpus(home: &Path) -> Option<Corpus> {
+    let prestate = home.join("prestate");
+    std::fs::create_dir_all(&prestate).unwrap();
+    let data = data()?.join("mainnet/prestate");
+    // Frontier, Paris and Cancun.
+    for number in [46_147, 15_537_394, 19_426_587] {
+        let name = format!("{number}.json.gz");
+        std::fs::copy(data.join(&name), prestate.join(&name)).unwrap();
+    }
+    Some(Corpus::at(home.to_owned()))
+}
+
+#[test]
+fn real_blocks_come_one_by_one_on_a_padded_state_and_leave_nothing() {
+    let home = tempfile::tempdir().unwrap();
+    let Some(corpus) = corpus(home.path()) else { return };
+    let blocks = RealBlocks::load(&corpus, Padding { accounts: 500, slots: 200 }).unwrap();
+    assert_eq!((blocks.len(), blocks.payloads()), (3, 2));
+    let (cache, stop) = (StateCache::at(home.path().join("cache")), AtomicBool::new(false));
+    let race = |terms: &Terms, slices: u64| {
+        let (blocks, cache, stop) = (&blocks, &cache, &stop);
+        let race = RealRace { blocks, slices, warmup: 1, terms, cache, memory_limit: None, stop };
+        race.run(&entrants(), &mut |_| {}).map(|raced| (race.results(&raced), raced))
+    };
+    let (results, raced) = race(&TERMS, 2).unwrap();
+    assert!(raced.complete && results.len() == 3);
+    for (result, outcome) in results.iter().zip(&raced.outcomes) {
+        assert_eq!((result.workload.as_str(), result.ops), ("new-payload", 2 * blocks.txs()));
+        assert_eq!((outcome.latency().count(), result.slices.len()), (6, 2));
+        let parts = result.breakdown.unwrap();
+        let sum = parts.execution + parts.authentication + parts.storage_io + parts.other;
+        assert!((sum - result.seconds).abs() < 0.05 * result.seconds, "{parts:?} {result:?}");
+        assert!(parts.execution > 0.0 && parts.storage_io > 0.0);
+        assert!(result.writes_per_op.unwrap() >= 1.0 && result.reads_per_op.unwrap() > 0.0);
+        assert_eq!(
+            (&result.params["chain"], &result.params["blocks"]),
+            (&"mainnet".into(), &6.into())
+        );
+        // What makes a block durable is on the clock of the turn, not in the payload's latency.
+        assert!(outcome.latency().max_micros() < outcome.slices().as_micros() as u64);
+    }
+    // Each pass does the same: what a block has left is taken back before the next one.
+    let keys: Vec<_> = raced.outcomes.iter().map(|outcome| outcome.keys()).collect();
+    assert!(keys.iter().all(|one| *one == keys[0]), "{keys:?}");
+    let (_, once) = race(&TERMS, 1).unwrap();
+    let (reads, writes) = once.outcomes[0].keys();
+    assert_eq!(keys[0], (2 * reads, 2 * writes));
+    // Nothing can be taken back without undo.
+    let forgetful = Terms { retention: 1, ..TERMS };
+    for (terms, slices, setting) in
+        [(&forgetful, 1, Setting::Retention), (&TERMS, 0, Setting::Slices)]
+    {
+        let error = race(terms, slices).unwrap_err();
+        assert!(matches!(error, BenchError::Setting { setting: wrong, .. } if wrong == setting));
+    }
+    stop.store(true, Ordering::Relaxed);
+    let (_, stopped) = race(&TERMS, 1).unwrap();
+    assert!(!stopped.complete && stopped.outcomes.is_empty());
+}
+
+#[test]
+fn missing_or_damaged_real_blocks_are_named() {
+    let home = tempfile::tempdir().unwrap();
+    let load = |at: &Path| RealBlocks::load(&Corpus::at(at.to_owned()), Padding::default());
+    let missing = load(&home.path().join("nowhere")).unwrap_err();
+    assert!(matches!(missing, TraceError::NoData { missing: "prestate", .. }), "{missing}");
+    let prestate = home.path().join("prestate");
+    std::fs::create_dir(&prestate).unwrap();
+    std::fs::write(prestate.join("46147.json.gz"), "no gzip").unwrap();
+    assert!(load(home.path()).unwrap_err().to_string().contains("46147"));
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 mod common;
 
+use common::root_by_a_plain_loop;
 use retrie_bench::{
     BenchError,
     cache::StateCache,
@@ -13,14 +14,11 @@ use retrie_bench::{
 };
 use retrie_db::SyncMode;
 use retrie_pipeline::replay::{BundleReplayOptions, Padding};
-use retrie_state::{
-    BlockRef, Counts, KvStore, MemoryStore, StateKey, StateStore, StoreOptions, Value,
-};
+use retrie_state::{Counts, StateKey, Value};
 use retrie_storage_mpt::{Mpt, MptArchive, TrieHash};
 use retrie_storage_raw::Raw;
 use std::{
     cell::Cell,
-    collections::BTreeMap,
     io::Write,
     path::Path,
     rc::Rc,
@@ -75,27 +73,6 @@ fn run_to_its_end(
         stop: &stop,
     };
     race.run(entrants, &mut |_| ())
-}
-
-/// Root of what the workload leaves, by a plain map and a bulk load.
-fn root_by_a_plain_loop(workload: &Workload) -> alloy_primitives::B256 {
-    let mut state: BTreeMap<_, _> = workload.base().entries().iter().collect();
-    for op in workload.stream().flat_map(|block| block.ops) {
-        match op {
-            Op::Read(_) => {}
-            Op::Write(key, next) => drop(state.insert(key, next)),
-            Op::Delete(key) => drop(state.remove(&key)),
-        }
-    }
-    let kv = Arc::new(MemoryStore::new());
-    let store =
-        StateStore::open(Arc::new(Mpt::new()), kv.clone(), StoreOptions::default()).unwrap();
-    let mut txn = kv.begin_write().unwrap();
-    let mut entries = state.into_iter().map(Ok);
-    let (root, after) = store.bulk_load(BlockRef::default(), &mut entries, &mut *txn).unwrap();
-    txn.commit().unwrap();
-    after.run().unwrap();
-    root
 }
 
 #[test]

@@ -252,13 +252,14 @@ impl EngineApi {
             let data = ExecutionData::new(payload, sidecar);
             // Its transactions are shared.
             let again = data.clone();
-            let block = block_of(data).map_err(|error| Refused::Payload(error.to_string()))?;
+            let block =
+                block_of_payload(data).map_err(|error| Refused::Payload(error.to_string()))?;
             let prepared = prepare(&spec, block).and_then(|block| match &access_list {
                 Some(list) => block.with_access_list(list),
                 None => Ok(block),
             });
             prepared.map_err(|error| {
-                let block = block_of(again).ok();
+                let block = block_of_payload(again).ok();
                 let whole = block.and_then(|block| recover_senders(&spec, block).ok());
                 Refused::Block(Box::new(error), whole.map(Arc::new))
             })
@@ -500,7 +501,10 @@ enum Refused {
 }
 
 /// The block that a payload stands for, if it is the one that the payload says.
-fn block_of(data: ExecutionData) -> std::result::Result<Block, PayloadError> {
+///
+/// # Errors
+/// When its transactions cannot be read, or it has another hash, or other blobs.
+pub fn block_of_payload(data: ExecutionData) -> std::result::Result<Block, PayloadError> {
     let (hash, sidecar) = (data.block_hash(), data.sidecar.clone());
     let block = data.try_into_block::<Transaction>()?;
     let execution = block.header.hash_slow();

@@ -29,7 +29,7 @@ mod status;
 mod testing;
 mod view;
 
-pub use api::{CAPABILITIES, EngineApi, EngineApiError};
+pub use api::{CAPABILITIES, EngineApi, EngineApiError, block_of_payload};
 pub use dev::{DevChain, DevError, NextDevBlock, Sealing};
 pub use error::EngineError;
 pub use follow::{FollowConfig, FollowError, Follower, Following, Leader};

@@ -101,7 +101,8 @@ impl BundleOutcome {
         self.gas_ok && self.bloom_ok && optional.iter().all(|check| *check != Some(false))
     }
 
-    pub(crate) fn failure(&self) -> String {
+    /// The checks that have failed, in words.
+    pub fn failure(&self) -> String {
         let failed = [
             (Some(self.gas_ok), "gasUsed"),
             (Some(self.bloom_ok), "logsBloom"),

@@ -71,6 +71,11 @@ impl PreparedBlock {
         Ok(self)
     }
 
+    /// The block, taken out.
+    pub fn into_block(self) -> Arc<RecoveredBlock> {
+        self.block
+    }
+
     /// Its number.
     pub fn number(&self) -> u64 {
         self.block.number()

@@ -92,7 +92,7 @@ impl Base {
     /// Rules and genesis. The accounts listed are the contracts; the root in the header has to be set
     /// to that of all entries.
     pub fn spec(&self) -> ChainSpec {
-        let genesis = genesis_with(self.recipe.seed, self.alloc());
+        let genesis = genesis_with(&self.recipe, self.alloc());
         ChainSpec::from_genesis_json(&genesis.to_string()).expect("a genesis of our own")
     }
 
@@ -106,7 +106,7 @@ impl Base {
         let entries = self.entries();
         let first_slot = entries.partition_point(|(key, _)| matches!(key, StateKey::Account(_)));
         let (accounts, mut slots) = entries.split_at(first_slot);
-        let genesis = genesis_with(self.recipe.seed, Map::new());
+        let genesis = genesis_with(&self.recipe, Map::new());
         write_with_alloc(out, &genesis, |out| {
             for (n, (key, value)) in accounts.iter().enumerate() {
                 let address = *key.address();
@@ -294,7 +294,7 @@ impl Base {
     /// of a base like this one with few of them.
     fn digest(&self) -> B256 {
         let mut hasher = Keccak256::new();
-        hasher.update(genesis_with(self.recipe.seed, self.alloc()).to_string());
+        hasher.update(genesis_with(&self.recipe, self.alloc()).to_string());
         let recipe = Recipe { accounts: self.recipe.accounts.min(DIGESTED), ..self.recipe.clone() };
         let senders = self.senders.iter().copied().take(DIGESTED as usize).collect();
         for (key, value) in Self::new(recipe, self.preload.clone(), senders).entries() {

@@ -1,6 +1,6 @@
 //! The genesis file of made chains.
 
-use super::sign::Sender;
+use super::{Recipe, sign::Sender};
 use alloy_eips::{
     eip2935::HISTORY_STORAGE_ADDRESS, eip4788::BEACON_ROOTS_ADDRESS,
     eip7002::WITHDRAWAL_REQUEST_PREDEPLOY_ADDRESS,
@@ -13,8 +13,6 @@ use std::io::{self, Write};
 
 /// Chain id of every made chain.
 pub const CHAIN_ID: u64 = 73_317;
-/// Gas limit of every block: mainnet's in 2026, and twice the most that blocks aim at.
-pub(crate) const GAS_LIMIT: u64 = 2 * super::MAX_GAS_TARGET;
 /// First of January 2025: the past, so that no client waits for it.
 const TIMESTAMP: u64 = 1_735_689_600;
 /// Wei that each sender has: a million ether.
@@ -35,15 +33,15 @@ const BLOCK_FORKS: [&str; 10] = [
 
 /// The genesis file, as geth, reth and `retrie init` take it: Prague and proof of stake from the
 /// start, the system contracts in place, `senders` funded.
-pub(crate) fn genesis_json(seed: u64, senders: &[Sender]) -> String {
+pub(crate) fn genesis_json(recipe: &Recipe, senders: &[Sender]) -> String {
     let funded =
         |sender: &Sender| (sender.address.to_string(), json!({ "balance": U256::from(FUNDS) }));
-    let genesis = genesis_with(seed, senders.iter().map(funded).collect());
+    let genesis = genesis_with(recipe, senders.iter().map(funded).collect());
     format!("{genesis:#}\n")
 }
 
 /// The same with the accounts of `alloc` in place of the senders.
-pub(crate) fn genesis_with(seed: u64, mut alloc: Map<String, Value>) -> Value {
+pub(crate) fn genesis_with(recipe: &Recipe, mut alloc: Map<String, Value>) -> Value {
     let mut config = Map::from_iter([("chainId".to_owned(), json!(CHAIN_ID))]);
     config.extend(BLOCK_FORKS.map(|fork| (fork.to_owned(), json!(0))));
     config.extend([
@@ -77,8 +75,8 @@ pub(crate) fn genesis_with(seed: u64, mut alloc: Map<String, Value>) -> Value {
         "config": Value::Object(config),
         "nonce": "0x0",
         "timestamp": format!("{TIMESTAMP:#x}"),
-        "extraData": format!("0x{}", alloy_primitives::hex::encode(format!("retrie {seed}"))),
-        "gasLimit": format!("{GAS_LIMIT:#x}"),
+        "extraData": format!("0x{}", alloy_primitives::hex::encode(format!("retrie {}", recipe.seed))),
+        "gasLimit": format!("{:#x}", recipe.gas_limit()),
         "difficulty": "0x0",
         "baseFeePerGas": "0x3b9aca00",
         "alloc": alloc,

@@ -1,8 +1,8 @@
 //! Makes the blocks of a chain, one after the other, with their states on a store of their own.
 
 use super::{
-    Base, Fill, MAX_GAS_TARGET, MakeChainError, Recipe,
-    genesis::{GAS_LIMIT, genesis_json},
+    Base, Fill, GAS_TARGET, MakeChainError, Recipe,
+    genesis::genesis_json,
     plan::{Call, Planner, receiver},
     preloaded::Preloaded,
     sign::Sender,
@@ -138,7 +138,7 @@ impl ChainMaker {
         let addresses: Vec<_> = senders.iter().map(|sender| sender.address).collect();
         let (plan, genesis) = match &recipe.preload {
             None => {
-                let json = genesis_json(recipe.seed, &senders);
+                let json = genesis_json(&recipe, &senders);
                 let planner = Planner::new(recipe.clone(), addresses);
                 (Plan::FromNothing(planner.into()), Genesis::Json(json))
             }
@@ -239,7 +239,7 @@ impl ChainMaker {
     /// on a preload, if a code is not what it was taken for.
     pub fn next_block(&mut self) -> Result<RecoveredBlock, MakeChainError> {
         let mut calls = match &mut self.plan {
-            Plan::FromNothing(planner) => planner.next_setup(MAX_GAS_TARGET),
+            Plan::FromNothing(planner) => planner.next_setup(GAS_TARGET),
             Plan::Preloaded(_) => Vec::new(),
         };
         let is_mixed = calls.is_empty();
@@ -264,14 +264,16 @@ impl ChainMaker {
     /// As many calls of the mix as the next block shall have.
     fn mix(&mut self) -> Vec<Call> {
         let by_gas = |target: u64| (target / self.mean_gas).max(1);
-        let wanted = match self.recipe.fill {
-            Fill::Transactions(count) => count.min(by_gas(MAX_GAS_TARGET)),
-            Fill::Gas(target) => by_gas(target),
+        let limit = self.recipe.gas_limit();
+        // The gas limits together stay within the block's, so every call fits. With a target they may
+        // be more: it is half of the block's limit, and about what so many calls use.
+        let (wanted, most) = match self.recipe.fill {
+            Fill::Transactions(count) => (count.min(by_gas(GAS_TARGET)), limit),
+            Fill::Gas(target) => (by_gas(target), 2 * limit),
         };
-        // The gas limits together stay within the block's, so every call fits.
         let mut calls = Vec::new();
         let mut gas = 0;
-        while (calls.len() as u64) < wanted && gas + MAX_CALL_GAS <= GAS_LIMIT {
+        while (calls.len() as u64) < wanted && gas + MAX_CALL_GAS <= most {
             let call = match &mut self.plan {
                 Plan::FromNothing(planner) => planner.next(),
                 Plan::Preloaded(plan) => plan.next(),
@@ -361,7 +363,7 @@ impl ChainMaker {
         BlockAttributes {
             timestamp: self.head.timestamp + SLOT,
             beneficiary: Address::from_slice(&derive(seed, "proposer", number % 32)[12..]),
-            gas_limit: GAS_LIMIT,
+            gas_limit: self.recipe.gas_limit(),
             prev_randao: derive(seed, "randao", number),
             parent_beacon_block_root: derive(seed, "beacon block", number),
             withdrawals: (first..first + WITHDRAWALS).map(withdrawal).collect(),

@@ -36,7 +36,7 @@ pub use base::Base;
 pub use files::{CHAIN_FILE, GENESIS_FILE, MadeChain, write_blocks, write_chain};
 pub use genesis::CHAIN_ID;
 pub use maker::ChainMaker;
-pub use recipe::{Fill, KeyChoice, MAX_GAS_TARGET, Mix, Preload, Recipe};
+pub use recipe::{Fill, GAS_TARGET, KeyChoice, MAX_GAS_TARGET, Mix, Preload, Recipe};
 pub use set::ContractSet;
 
 use retrie_pipeline::PipelineError;

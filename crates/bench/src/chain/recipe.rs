@@ -3,8 +3,11 @@
 use super::{ContractSet, MakeChainError};
 use std::{fmt, str::FromStr, sync::Arc};
 
-/// Gas that blocks aim at, at most: half of their limit, at which the base fee stays as it is.
-pub const MAX_GAS_TARGET: u64 = 30_000_000;
+/// Gas that blocks aim at: half of their limit, at which the base fee stays as it is. That of mainnet
+/// in 2026, unless a recipe wants more.
+pub const GAS_TARGET: u64 = 30_000_000;
+/// Gas that blocks aim at, at most: their transactions are planned and signed in memory.
+pub const MAX_GAS_TARGET: u64 = 1_000_000_000;
 /// Accounts that receive, at most: beyond, nobody has the disk.
 const MAX_ACCOUNTS: u64 = 1_000_000_000;
 
@@ -72,6 +75,15 @@ impl Recipe {
         preload: None,
     };
 
+    /// Gas limit of every block: twice what blocks aim at, and never below mainnet's.
+    pub fn gas_limit(&self) -> u64 {
+        let target = match self.fill {
+            Fill::Gas(target) => target.max(GAS_TARGET),
+            Fill::Transactions(_) => GAS_TARGET,
+        };
+        2 * target
+    }
+
     /// # Errors
     /// [`MakeChainError::Recipe`] if it cannot be followed.
     pub fn check(&self) -> Result<(), MakeChainError> {
@@ -79,7 +91,7 @@ impl Recipe {
         match self.fill {
             Fill::Transactions(0) => return refuse("a block needs one transaction at least"),
             Fill::Gas(target) if !(21_000..=MAX_GAS_TARGET).contains(&target) => {
-                return refuse("the gas target lies between 21000 and 30 million");
+                return refuse("the gas target lies between 21000 and 1 billion");
             }
             Fill::Transactions(_) | Fill::Gas(_) => {}
         }
@@ -112,7 +124,7 @@ impl Recipe {
 /// How full blocks are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fill {
-    /// This many transactions, or fewer where they would take more than [`MAX_GAS_TARGET`].
+    /// This many transactions, or fewer where they would take more than [`GAS_TARGET`].
     Transactions(u64),
     /// About this much gas, going by what the block before used.
     Gas(u64),

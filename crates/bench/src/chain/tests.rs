@@ -109,6 +109,23 @@ fn gas_target_is_met() {
     assert!((target * 85 / 100..target * 115 / 100).contains(&mean), "{mean}");
 }
 
+/// Half full, whatever the target: so the base fee stays, and the limit never moves.
+#[test]
+fn gas_limit_grows_with_a_target_beyond_mainnets() {
+    let mix = Mix { transfers: 1, ..Mix::NOTHING };
+    let target = 33_000_000;
+    let mut large = maker(Recipe { fill: Fill::Gas(target), mix, ..SMALL });
+    assert_eq!(large.head().gas_limit, 2 * target);
+    for block in blocks(&mut large, 2) {
+        let header = block.header();
+        assert_eq!(header.gas_limit, 2 * target);
+        assert!((target - 21_000..=target).contains(&header.gas_used), "{}", header.gas_used);
+    }
+    let small = maker(Recipe { fill: Fill::Gas(1_000_000), mix, ..SMALL });
+    assert_eq!(small.head().gas_limit, 60_000_000);
+    assert_eq!(maker(SMALL).head().gas_limit, 60_000_000);
+}
+
 #[test]
 fn transfers_alone_need_no_contracts() {
     let mix = Mix { transfers: 1, ..Mix::NOTHING };

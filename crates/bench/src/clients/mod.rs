@@ -25,15 +25,19 @@
 //! * Or blocks come one by one through the Engine API ([`Via::EngineApi`]), as in a live node. The
 //!   latency is then that of `engine_newPayload`; what follows until the next slot (the head moves,
 //!   the block becomes durable) is on the clock of the turn alone.
+//! * So do **real blocks** ([`RealRace`]), as near as bundles allow: each is a block with the state it
+//!   touches, and no chain leads from one to the next.
 
 mod driver;
 mod outcome;
 mod prepare;
 mod provenance;
 mod race;
+mod real;
 mod workload;
 
 pub use outcome::Outcome;
 pub use provenance::{Answers, Queries, proves_the_past};
 pub use race::{ClientRace, Entrant, Progress, Raced};
+pub use real::{RealBlocks, RealRace};
 pub use workload::{Senders, Via, Workload};

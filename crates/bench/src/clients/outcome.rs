@@ -203,13 +203,23 @@ impl Outcome {
 
     /// As a result of `--json`.
     pub fn result(&self, workload: &Workload, terms: &Terms) -> BenchResult {
+        self.result_on(workload.name, workload.params(), terms)
+    }
+
+    /// The same on the workload called `name`, with these params of its own.
+    pub(super) fn result_on(
+        &self,
+        name: &str,
+        params: Map<String, Value>,
+        terms: &Terms,
+    ) -> BenchResult {
         let (counts, (reads, writes)) = (self.counts(), self.keys());
         let latency = self.latency();
         let settling: Duration = self.turns.iter().map(|turn| turn.settling).sum();
         BenchResult {
             backend: self.backend.clone(),
-            workload: workload.name.into(),
-            params: self.params(workload, terms),
+            workload: name.into(),
+            params: self.params(params, terms),
             ops: self.txs(),
             seconds: self.total().as_secs_f64(),
             ops_per_s: self.tps(),
@@ -254,12 +264,11 @@ impl Outcome {
         self.turns.iter().scan(0, slice).collect()
     }
 
-    fn params(&self, workload: &Workload, terms: &Terms) -> Map<String, Value> {
+    fn params(&self, mut params: Map<String, Value>, terms: &Terms) -> Map<String, Value> {
         let sync = match terms.sync {
             SyncMode::Durable => "durable",
             SyncMode::NoSync => "none",
         };
-        let mut params = workload.params();
         params.extend([
             ("senders".to_owned(), json!(self.senders.to_string())),
             ("hash".to_owned(), json!(self.hash)),

@@ -388,7 +388,7 @@ fn state_files_bytes(folder: &Path) -> Result<u64, BenchError> {
     files_bytes(&path).map_err(|source| BenchError::Io { action: "measuring", path, source })
 }
 
-fn files_bytes(folder: &Path) -> io::Result<u64> {
+pub(super) fn files_bytes(folder: &Path) -> io::Result<u64> {
     let size = |file: io::Result<fs::DirEntry>| match file.and_then(|file| file.metadata()) {
         Ok(metadata) => Ok(metadata.len()),
         // Deleted meanwhile: no snapshot needs it any more.

@@ -142,9 +142,11 @@ impl Workload {
                 self.commit_every.map_or_else(|| json!(IMPORT), |blocks| json!(blocks)),
             ),
         ]);
-        if let Fill::Transactions(txs) = self.recipe.fill {
-            params.insert("txs".to_owned(), json!(txs));
-        }
+        let (name, size) = match self.recipe.fill {
+            Fill::Transactions(txs) => ("txs", txs),
+            Fill::Gas(gas) => ("gas", gas),
+        };
+        params.insert(name.to_owned(), json!(size));
         if mix.has_tokens() {
             params.insert(
                 "contracts".to_owned(),

@@ -145,6 +145,23 @@ pub struct BenchResult {
     /// Proofs of one key each.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub proofs: Vec<ProofResult>,
+    /// Bytes of pages of its database that are free for reuse at the end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub free_bytes: Option<u64>,
+    /// Under an attack: how fast it is beside itself without.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub of_baseline: Option<OfBaseline>,
+}
+
+/// How fast a store is under an attack, as a part of how fast it is on the baseline.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct OfBaseline {
+    /// Median of the ratios of slices that were run one after the other.
+    pub median: f64,
+    /// Interquartile range of these over their median.
+    pub spread: f64,
+    /// Ratio of the sustained rates.
+    pub sustained: f64,
 }
 
 /// What a backend did on one of its tables. Reads are per key read, writes per key written.

@@ -58,7 +58,7 @@ fn param(name: &str, value: &Value) -> String {
     };
     let words = name.replace('_', " ");
     match name {
-        "kind" => text,
+        "kind" | "attack" => text,
         "from" | "to" => format!("{words} block {text}"),
         "cache_mb" => format!("{text} MiB of cache"),
         _ if SIZES.contains(&name) => format!("{text} {words}"),

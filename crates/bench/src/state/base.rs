@@ -1,27 +1,18 @@
 //! The state before the first block.
 
 use super::{
+    adversary::Scene,
     real::Trace,
     workload::{Layout, SLOTS_PER_ACCOUNT},
 };
-use crate::random::Random;
-use alloy_primitives::{Address, B256, Bytes, U256, keccak256};
+use crate::random::{Random, numbered, slot_value};
+use alloy_primitives::{Address, B256, U256};
 use rayon::prelude::*;
 use retrie_state::{Account, StateKey, Value};
 use std::sync::Arc;
 
 /// The one contract of [`Layout::OneContract`].
 const CONTRACT: Address = Address::repeat_byte(0x57);
-
-/// 32 bytes without a leading zero, as slot values are stored.
-pub(super) fn value(random: &mut Random) -> Value {
-    let mut value = B256::ZERO;
-    for word in value.chunks_exact_mut(8) {
-        word.copy_from_slice(&random.next().to_be_bytes());
-    }
-    value[0] |= 1;
-    Bytes::copy_from_slice(value.as_slice())
-}
 
 /// What the state before the first block depends on.
 #[derive(Clone, Debug)]
@@ -30,6 +21,8 @@ pub enum Base {
     Random(RandomBase),
     /// What the blocks of a trace find, and padding.
     Real(Arc<Trace>),
+    /// That of an attack, or of its baseline.
+    Adversary(Arc<Scene>),
 }
 
 /// Random slots in contracts of random addresses.
@@ -47,6 +40,8 @@ pub struct RandomBase {
 pub enum SortedEntries {
     /// Keys and their numbers, from which values are made on the way: 64 bytes an entry in memory.
     Random(RandomBase, Vec<(StateKey, u32)>),
+    /// The same, of an attack.
+    Adversary(Arc<Scene>, Vec<(StateKey, u32)>),
     /// Keys and values.
     Listed(Vec<(StateKey, Value)>),
 }
@@ -55,7 +50,7 @@ impl SortedEntries {
     /// How many there are.
     pub const fn len(&self) -> usize {
         match self {
-            Self::Random(_, keys) => keys.len(),
+            Self::Random(_, keys) | Self::Adversary(_, keys) => keys.len(),
             Self::Listed(entries) => entries.len(),
         }
     }
@@ -69,6 +64,9 @@ impl SortedEntries {
     pub fn get(&self, at: usize) -> Option<(StateKey, Value)> {
         match self {
             Self::Random(base, keys) => keys.get(at).map(|(key, n)| (*key, base.value(key, *n))),
+            Self::Adversary(scene, keys) => {
+                keys.get(at).map(|(key, n)| (*key, scene.entry_value(key, *n)))
+            }
             Self::Listed(entries) => entries.get(at).cloned(),
         }
     }
@@ -86,6 +84,7 @@ impl Base {
         match self {
             Self::Random(base) => base.name(),
             Self::Real(trace) => trace.base_name(),
+            Self::Adversary(scene) => scene.base_name(),
         }
     }
 
@@ -94,6 +93,7 @@ impl Base {
         match self {
             Self::Random(base) => SortedEntries::Random(*base, base.sorted_keys()),
             Self::Real(trace) => SortedEntries::Listed(trace.base_entries()),
+            Self::Adversary(scene) => SortedEntries::Adversary(scene.clone(), scene.sorted_keys()),
         }
     }
 }
@@ -132,12 +132,12 @@ impl RandomBase {
     }
 
     fn slot(&self, n: u64) -> Value {
-        value(&mut Random::new(self.seed ^ (n << 32 | 0x5eed)))
+        slot_value(&mut Random::new(self.seed ^ (n << 32 | 0x5eed)))
     }
 
     /// The `n`th key.
     pub(super) fn key(&self, n: u64) -> StateKey {
-        let slot = B256::from(self.hash(b'k', n));
+        let slot = B256::from(numbered(b'k', self.seed, n));
         let contract = match self.layout {
             Layout::OneContract => CONTRACT,
             Layout::Accounts => self.contract(n / SLOTS_PER_ACCOUNT),
@@ -148,14 +148,7 @@ impl RandomBase {
     fn contract(&self, n: u64) -> Address {
         match self.layout {
             Layout::OneContract => CONTRACT,
-            Layout::Accounts => Address::from_slice(&self.hash(b'a', n)[..20]),
+            Layout::Accounts => Address::from_slice(&numbered(b'a', self.seed, n)[..20]),
         }
-    }
-
-    fn hash(&self, domain: u8, n: u64) -> [u8; 32] {
-        let mut input = [domain; 17];
-        input[1..9].copy_from_slice(&self.seed.to_be_bytes());
-        input[9..].copy_from_slice(&n.to_be_bytes());
-        keccak256(input).0
     }
 }

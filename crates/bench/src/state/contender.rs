@@ -87,6 +87,11 @@ pub trait Contender {
     /// Bytes of live pages and files. Asked for often: it should be cheap.
     fn disk_bytes(&self) -> Result<u64, BenchError>;
 
+    /// Bytes of the pages of its database that are free for reuse, where that can be told.
+    fn free_bytes(&self) -> Result<Option<u64>, BenchError> {
+        Ok(None)
+    }
+
     /// Proves each of `keys` alone in the present state, and checks the proof: of keys that have a
     /// value, or of such that have none. `None` where there are no proofs. Gives up with
     /// [`BenchError::Stopped`] once `stop` is set.
@@ -118,10 +123,10 @@ pub trait Contender {
 
 /// The entries of a state in key order, values made on the way.
 pub struct Entries<'a> {
-    pub(super) entries: &'a SortedEntries,
-    pub(super) stop: &'a AtomicBool,
-    pub(super) progress: &'a mut dyn FnMut(u64),
-    pub(super) done: u64,
+    pub(crate) entries: &'a SortedEntries,
+    pub(crate) stop: &'a AtomicBool,
+    pub(crate) progress: &'a mut dyn FnMut(u64),
+    pub(crate) done: u64,
 }
 
 impl std::fmt::Debug for Entries<'_> {

@@ -7,6 +7,8 @@
 //!   others read before they write: with half of the operations reads alone it is YCSB's workload F,
 //!   with all of them its C. Its A and B write without reading, which no block does.
 //! * [`Trace`]: the accesses of real blocks, a block a commit, removals among them.
+//! * [`Attack`]: what an adversary would have the stores do, each beside a plain baseline
+//!   ([`Siege`], [`Race::run_beside`]): the twins of a store run one after the other in every slice.
 //!
 //! ```text
 //!  prepare each   copy of a kept state, or a bulk load     (untimed)
@@ -41,6 +43,7 @@
 //!   would have alone; for a figure of one store under a cap, race it alone. A store that reads past
 //!   the system's page cache gets its share of it as a cache of its own.
 
+mod adversary;
 mod base;
 mod block;
 mod contender;
@@ -48,10 +51,12 @@ mod outcome;
 mod race;
 mod raced;
 mod real;
+mod siege;
 mod store;
 mod stream;
 mod workload;
 
+pub use adversary::{Attack, Depth, Scene};
 pub use base::{Base, RandomBase, SortedEntries};
 pub use block::{Block, Op, Reads};
 pub use contender::{Contender, Entrant, Entries, Stopped, Terms};
@@ -59,6 +64,7 @@ pub use outcome::{Outcome, ProofFigures};
 pub use race::{Done, Progress, Race};
 pub use raced::Raced;
 pub use real::{Corpus, Trace, TraceError, TraceFigures};
+pub use siege::{Attacked, Siege, of_baseline};
 pub use store::BackendEntrant;
 pub use stream::BlockStream;
 pub use workload::{Choice, Keys, Layout, SLOTS_PER_ACCOUNT, Workload};

@@ -49,6 +49,8 @@ pub struct Outcome {
     pub memory_bytes: i64,
     /// Bytes of live pages and files after the flush.
     pub disk_bytes: u64,
+    /// Bytes of pages free for reuse, those of the chain's tables included, of who can tell.
+    pub free_bytes: Option<u64>,
     /// Largest resident set of the process during the race, all contenders together.
     pub peak_rss_bytes: u64,
     /// What the contender had counted when the measured part began.
@@ -95,6 +97,7 @@ impl Outcome {
             ethereum_root: None,
             memory_bytes: 0,
             disk_bytes: 0,
+            free_bytes: None,
             peak_rss_bytes: 0,
             begun: Reading::default(),
         }
@@ -227,7 +230,6 @@ impl Outcome {
             ops: self.ops(),
             seconds: self.total().as_secs_f64(),
             ops_per_s: self.median_rate(),
-            tps: None,
             p50_us: Some(self.latency.micros(0.5)),
             p99_us: Some(self.latency.micros(0.99)),
             p999_us: Some(self.latency.micros(0.999)),
@@ -238,7 +240,6 @@ impl Outcome {
             write_bytes_per_op: self.per_write(|counts| counts.write_bytes),
             tables: self.tables(),
             disk_bytes: self.disk_bytes,
-            kept_file_bytes: None,
             peak_rss_bytes: self.peak_rss_bytes,
             spread: Some(self.spread()),
             breakdown: self.breakdown,
@@ -252,6 +253,7 @@ impl Outcome {
             undo_bytes_per_op: self.per_write(|counts| counts.undo_bytes),
             memory_bytes: Some(self.memory_bytes),
             proofs: self.proofs.iter().map(ProofFigures::result).collect(),
+            ..BenchResult::default()
         }
     }
 }

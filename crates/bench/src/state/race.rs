@@ -1,14 +1,16 @@
 //! The race itself: preparing, warming up, taking turns.
 
 use super::{
+    base::SortedEntries,
     block::Block,
     contender::{Contender, Entrant, Entries, Terms},
     outcome::{Outcome, Reading, Turn},
     raced::Raced,
+    stream::BlockStream,
     workload::Workload,
 };
 use crate::{
-    BenchError,
+    BenchError, Setting,
     cache::{RunFolder, StateCache},
     memory::{self, MemoryCap},
 };
@@ -31,6 +33,13 @@ pub enum Progress<'a> {
         /// Entries given to it so far.
         done: u64,
         /// Entries in all.
+        total: u64,
+    },
+    /// Keys with long paths are looked for.
+    Grinding {
+        /// Keys hashed so far.
+        done: u64,
+        /// Keys in all.
         total: u64,
     },
     /// Slices are being run.
@@ -76,8 +85,18 @@ pub struct Race<'a> {
     pub stop: &'a AtomicBool,
 }
 
+/// A store, and what it is to run.
+struct Start<'a> {
+    entrant: &'a dyn Entrant,
+    workload: &'a Workload,
+    /// Which of the race's workloads that is.
+    course: usize,
+}
+
 /// A contender on its lane.
 struct Lane {
+    /// Which of the race's workloads it runs.
+    course: usize,
     contender: Box<dyn Contender>,
     outcome: Outcome,
     // Last, so that the store is closed before its folder goes.
@@ -105,28 +124,73 @@ impl Race<'_> {
         entrants: &[Box<dyn Entrant>],
         progress: &mut dyn FnMut(Progress<'_>),
     ) -> Result<Raced, BenchError> {
-        self.workload.check()?;
-        let needed = needed(self.terms, entrants.iter().map(|entrant| entrant.fixed_bytes()));
+        let workload = self.workload;
+        let starts = entrants.iter().map(|one| Start { entrant: &**one, workload, course: 0 });
+        self.run_all(&[workload], &starts.collect::<Vec<_>>(), progress)
+    }
+
+    /// Runs it, and beside each entrant a twin of it on a `baseline`: in all slices the two come one
+    /// after the other. Gives the outcomes of the twins too.
+    ///
+    /// # Errors
+    /// As of [`run`](Self::run); and when the workloads are not cut into equally many slices.
+    pub fn run_beside(
+        &self,
+        baseline: &Workload,
+        entrants: &[Box<dyn Entrant>],
+        twins: &[Box<dyn Entrant>],
+        progress: &mut dyn FnMut(Progress<'_>),
+    ) -> Result<(Vec<Outcome>, Raced), BenchError> {
+        if baseline.slices != self.workload.slices {
+            let [a, b] = [baseline.slices, self.workload.slices];
+            let what = format!("workloads beside each other have {a} and {b} slices");
+            return Err(Setting::Slices.refused(what));
+        }
+        let workloads = [baseline, self.workload];
+        let pairs = twins
+            .iter()
+            .zip(entrants)
+            .flat_map(|pair| [(&**pair.0, baseline, 0), (&**pair.1, self.workload, 1)]);
+        let starts = pairs.map(|(entrant, workload, course)| Start { entrant, workload, course });
+        let mut raced = self.run_all(&workloads, &starts.collect::<Vec<_>>(), progress)?;
+        let mut sides = [Vec::new(), Vec::new()];
+        for (number, outcome) in raced.outcomes.into_iter().enumerate() {
+            sides[number % 2].push(outcome);
+        }
+        let [baseline, attacked] = sides;
+        raced.outcomes = attacked;
+        Ok((baseline, raced))
+    }
+
+    fn run_all(
+        &self,
+        workloads: &[&Workload],
+        starts: &[Start<'_>],
+        progress: &mut dyn FnMut(Progress<'_>),
+    ) -> Result<Raced, BenchError> {
+        workloads.iter().try_for_each(|workload| workload.check())?;
+        let needed = needed(self.terms, starts.iter().map(|start| start.entrant.fixed_bytes()));
         self.memory_limit.map(|limit| MemoryCap::check(limit, needed)).transpose()?;
-        let page_cache = page_cache(self.memory_limit, needed, entrants.len());
-        let folders = self.prepare(entrants, progress)?;
+        let page_cache = page_cache(self.memory_limit, needed, starts.len());
+        let folders = self.prepare(starts, progress)?;
         // Dropped after the lanes: the stores are closed under it.
         let cap = cap(self.memory_limit, &folders)?;
         memory::reset_peak();
         let mut lanes = Vec::new();
-        for (entrant, folder) in entrants.iter().zip(folders) {
+        for (start, folder) in starts.iter().zip(folders) {
+            let (entrant, course) = (start.entrant, start.course);
             let before = memory::anonymous();
             let contender = entrant
                 .open(folder.path(), self.terms, page_cache)
                 .map_err(|error| error.on_disk(folder.path()))?;
             let mut outcome = Outcome::new(entrant.name(), entrant.hash());
             outcome.memory_bytes += memory::anonymous() - before;
-            lanes.push(Lane { contender, outcome, folder });
+            lanes.push(Lane { course, contender, outcome, folder });
             within(cap.as_ref())?;
         }
-        let ended = self.take_turns(&mut lanes, cap.as_ref(), progress);
+        let ended = self.take_turns(workloads, &mut lanes, cap.as_ref(), progress);
         let nothing = lanes.iter().any(|lane| lane.outcome.series.is_empty());
-        let ended = ended.and_then(|last| self.finish(&mut lanes, &last, cap.as_ref()));
+        let ended = ended.and_then(|last| self.finish(workloads, &mut lanes, &last, cap.as_ref()));
         let ended = match ended {
             Err(error) if nothing || error.is_wrong_state() => return Err(error),
             ended => ended,
@@ -137,26 +201,32 @@ impl Race<'_> {
             lane.outcome.peak_rss_bytes = peak;
         }
         let outcomes: Vec<_> = lanes.into_iter().map(|lane| lane.outcome).collect();
-        let memory = cap.as_ref().map(|cap| (cap.limit(), cap.means()));
+        let memory = cap.as_ref().map(|cap| (cap.limit(), cap.means(), outcomes.len()));
         Ok(Raced { outcomes, ended, memory })
     }
 
-    /// A folder with the preloaded state for each entrant.
+    /// A folder with the preloaded state for each.
     fn prepare(
         &self,
-        entrants: &[Box<dyn Entrant>],
+        starts: &[Start<'_>],
         progress: &mut dyn FnMut(Progress<'_>),
     ) -> Result<Vec<RunFolder>, BenchError> {
-        let base = self.workload.base();
-        let mut entries = None;
-        let mut folders = Vec::new();
-        for entrant in entrants {
+        let mut order: Vec<_> = starts.iter().enumerate().collect();
+        // One state after the other, so that the entries of one alone are in memory.
+        order.sort_by_key(|(_, start)| start.course);
+        let mut made: Option<(usize, SortedEntries)> = None;
+        let mut folders: Vec<_> = starts.iter().map(|_| None).collect();
+        for (number, Start { entrant, workload, course }) in order {
+            if made.as_ref().is_some_and(|(of, _)| of != course) {
+                made = None;
+            }
+            let base = workload.base();
             if self.stop.load(Ordering::Relaxed) {
                 return Err(BenchError::Stopped);
             }
             let name = format!("{}-{}", entrant.format(), base.name());
             let folder = self.cache.checkout(&name, |folder| {
-                let entries = entries.get_or_insert_with(|| base.entries());
+                let (_, entries) = made.get_or_insert_with(|| (*course, base.entries()));
                 let total = entries.len() as u64;
                 let backend = entrant.name();
                 let mut report = |done| progress(Progress::Loading { backend, done, total });
@@ -164,27 +234,37 @@ impl Race<'_> {
                     Entries { entries, stop: self.stop, progress: &mut report, done: 0 };
                 entrant.load(folder, &mut entries).map_err(|error| error.on_disk(folder))
             })?;
-            folders.push(folder);
+            folders[number] = Some(folder);
         }
-        Ok(folders)
+        Ok(folders.into_iter().flatten().collect())
     }
 
-    /// Warm-up and slices; gives a block that reads back what they have written.
+    /// Warm-up and slices; gives for each workload a block that reads back what they have written.
     fn take_turns(
         &self,
+        workloads: &[&Workload],
         lanes: &mut [Lane],
         cap: Option<&MemoryCap>,
         progress: &mut dyn FnMut(Progress<'_>),
-    ) -> Result<Block, BenchError> {
-        let (commits, slices) = (self.workload.commits(), self.workload.slices);
-        let mut stream = self.workload.stream();
-        let mut take = |blocks: u64| stream.by_ref().take(blocks as usize).collect::<Vec<_>>();
+    ) -> Result<Vec<Block>, BenchError> {
+        let slices = self.workload.slices;
+        let mut streams: Vec<_> = workloads.iter().map(|workload| workload.stream()).collect();
+        // The blocks of part `n` of `parts`, of each workload.
+        let mut take = |commits: fn(&Workload) -> u64, n: u64, parts: u64| -> Vec<Vec<Block>> {
+            let each = streams.iter_mut().zip(workloads).map(|(stream, workload)| {
+                let commits = commits(workload);
+                let blocks = commits * n / parts - commits * (n - 1) / parts;
+                stream.take(blocks as usize).collect()
+            });
+            each.collect()
+        };
         // In parts of about a slice, so that no long warm-up is held in memory.
-        let part = commits.div_ceil(slices);
-        let mut left = self.workload.warmup_commits();
-        while left > 0 {
-            self.slice(lanes, 0, &take(left.min(part)), cap)?;
-            left -= left.min(part);
+        let parts = workloads.iter().map(|workload| {
+            workload.warmup_commits().div_ceil(workload.commits().div_ceil(slices))
+        });
+        let parts = parts.max().unwrap_or(0);
+        for part in 1..=parts {
+            self.slice(lanes, 0, &take(Workload::warmup_commits, part, parts), cap)?;
         }
         for lane in lanes.iter_mut() {
             lane.contender.flush().map_err(|error| error.on_disk(lane.folder.path()))?;
@@ -193,8 +273,7 @@ impl Race<'_> {
         }
         for slice in 1..=slices {
             progress(Progress::Racing { done: slice - 1, total: slices });
-            let blocks = commits * slice / slices - commits * (slice - 1) / slices;
-            let turns = self.slice(lanes, slice, &take(blocks), cap)?;
+            let turns = self.slice(lanes, slice, &take(Workload::commits, slice, slices), cap)?;
             // Only now, when all have run it.
             for (lane, turn) in lanes.iter_mut().zip(turns) {
                 progress(Progress::Turn(Done {
@@ -206,7 +285,7 @@ impl Race<'_> {
                 lane.outcome.add_slice(turn);
             }
         }
-        Ok(stream.read_back())
+        Ok(streams.iter().map(BlockStream::read_back).collect())
     }
 
     /// One turn of every contender; slice 0 is the warm-up. The turns are in the order of the lanes.
@@ -214,13 +293,13 @@ impl Race<'_> {
         &self,
         lanes: &mut [Lane],
         slice: u64,
-        blocks: &[Block],
+        blocks: &[Vec<Block>],
         cap: Option<&MemoryCap>,
     ) -> Result<Vec<Turn>, BenchError> {
         let mut turns: Vec<_> = lanes.iter().map(|_| None).collect();
         for number in turn_order(lanes.len(), slice) {
             let lane = &mut lanes[number];
-            let turn = self.turn(lane, slice, blocks, cap);
+            let turn = self.turn(lane, slice, &blocks[lane.course], cap);
             turns[number] = Some(turn.map_err(|error| error.on_disk(lane.folder.path()))?);
         }
         Ok(turns.into_iter().flatten().collect())
@@ -261,11 +340,12 @@ impl Race<'_> {
         })
     }
 
-    /// What comes after the last slice: flush and roots, the block `last` that only reads, proofs.
+    /// What comes after the last slice: flush and roots, the blocks `last` that only read, proofs.
     fn finish(
         &self,
+        workloads: &[&Workload],
         lanes: &mut [Lane],
-        last: &Block,
+        last: &[Block],
         cap: Option<&MemoryCap>,
     ) -> Result<(), BenchError> {
         let mut flushed = Vec::new();
@@ -279,20 +359,26 @@ impl Race<'_> {
         for (lane, (elapsed, disk_bytes)) in lanes.iter_mut().zip(flushed) {
             lane.outcome.add_flush(elapsed);
             lane.outcome.disk_bytes = disk_bytes;
+            lane.outcome.free_bytes = lane.contender.free_bytes()?;
             lane.outcome.ethereum_root = lane.contender.ethereum_root();
             lane.outcome.note_counts(lane.contender.counts());
         }
-        compare_roots(lanes)?;
-        for lane in lanes.iter_mut().filter(|_| last.reads() > 0) {
+        (0..workloads.len()).try_for_each(|course| compare_roots(lanes, course))?;
+        for lane in lanes.iter_mut() {
+            let last = &last[lane.course];
+            if last.reads() == 0 {
+                continue;
+            }
             self.may_go_on(cap)?;
             let reads = lane.contender.commit(&last.ops);
             if reads.map_err(|error| error.on_disk(lane.folder.path()))? != last.expected {
                 return Err(lane.wrong_reads("the keys written, read once more at the end".into()));
             }
         }
-        let asked = self.workload.keys_to_prove(self.proofs);
+        let asked = workloads.iter().map(|workload| workload.keys_to_prove(self.proofs));
+        let asked: Vec<_> = asked.collect();
         for lane in lanes {
-            for (keys, present) in asked.iter().zip([true, false]) {
+            for (keys, present) in asked[lane.course].iter().zip([true, false]) {
                 self.may_go_on(cap)?;
                 lane.outcome.proofs.extend(lane.contender.prove(keys, present, self.stop)?);
             }
@@ -359,9 +445,11 @@ pub(crate) fn turn_order(lanes: usize, slice: u64) -> Vec<usize> {
     order
 }
 
-fn compare_roots(lanes: &[Lane]) -> Result<(), BenchError> {
+/// Of those that run one workload.
+fn compare_roots(lanes: &[Lane], course: usize) -> Result<(), BenchError> {
+    let lanes = lanes.iter().filter(|lane| lane.course == course);
     let rooted = |lane: &Lane| Some((lane.outcome.backend.clone(), lane.outcome.ethereum_root?));
-    let mut roots = lanes.iter().filter_map(rooted);
+    let mut roots = lanes.filter_map(rooted);
     let Some((a, a_root)) = roots.next() else { return Ok(()) };
     match roots.find(|(_, root)| *root != a_root) {
         None => Ok(()),

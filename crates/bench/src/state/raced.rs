@@ -17,8 +17,8 @@ pub struct Raced {
     /// Whether all of it was run, or why not. Where it was cut short, the slices that all contenders
     /// have run are there, and of the rest (flush and roots, then proofs) what all have reached.
     pub ended: Result<(), BenchError>,
-    /// To how many bytes memory was capped, and by what means.
-    pub memory: Option<(u64, &'static str)>,
+    /// The cap on memory, if there was one: bytes, by what means, shared by how many open stores.
+    pub memory: Option<(u64, &'static str, usize)>,
 }
 
 impl Raced {
@@ -32,6 +32,7 @@ impl Raced {
     pub fn params(&self, workload: &Workload, terms: &Terms) -> Map<String, Value> {
         let keys = match &workload.keys {
             Keys::Preloaded(keys) => json!(keys),
+            Keys::Adversary(scene) => json!(scene.keys()),
             Keys::Fresh | Keys::Real(_) => json!(workload.keys.to_string()),
         };
         let sync = match terms.sync {
@@ -47,6 +48,24 @@ impl Raced {
                 set("blocks", json!(trace.figures().blocks));
                 set("pad_accounts", json!(trace.padding().accounts));
                 set("pad_slots", json!(trace.padding().slots));
+            }
+            Keys::Adversary(scene) => {
+                set("attack", json!(scene.name()));
+                set("commit_every", json!(workload.commit_every));
+                set("seed", json!(workload.seed));
+                set("attacked_keys", json!(scene.attacked_keys()));
+                if scene.extra_keys() > 0 {
+                    set("extra_keys", json!(scene.extra_keys()));
+                }
+                if scene.empty_blocks() > 0 {
+                    set("empty_blocks", json!(scene.empty_blocks()));
+                }
+                if let Some(depth) = scene.depth() {
+                    set("path_branches", json!(depth.mean));
+                    set("most_path_branches", json!(depth.most));
+                    set("path_nibbles", json!(depth.mean_nibbles));
+                    set("most_path_nibbles", json!(depth.most_nibbles));
+                }
             }
             _ => {
                 set("commit_every", json!(workload.commit_every));
@@ -65,8 +84,8 @@ impl Raced {
         set("sync", json!(sync));
         set("cache_mb", json!(terms.cache_bytes >> 20));
         set("retention", json!(terms.retention));
-        if let Some((limit, means)) = self.memory {
-            params.extend(cap_params(limit, means, self.outcomes.len()));
+        if let Some((limit, means, shared_by)) = self.memory {
+            params.extend(cap_params(limit, means, shared_by));
         }
         params
     }

@@ -258,6 +258,11 @@ impl Contender for BackendContender {
         Ok(bytes)
     }
 
+    fn free_bytes(&self) -> Result<Option<u64>, BenchError> {
+        let stats = self.db.stats().of(&self.name)?;
+        Ok(Some(stats.free_pages * stats.page_size))
+    }
+
     fn prove(
         &mut self,
         keys: &[StateKey],

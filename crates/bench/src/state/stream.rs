@@ -1,12 +1,12 @@
 //! The stream of blocks. All of it follows from the workload and its seed.
 
 use super::{
-    base::{RandomBase, value},
+    base::RandomBase,
     block::{Block, Op, Reads},
     workload::{Choice, Keys, Workload},
 };
-use crate::random::{Random, Zipf};
-use retrie_state::Value;
+use crate::random::{Random, Zipf, scatter, slot_value};
+use retrie_state::{StateKey, Value};
 use std::collections::HashMap;
 
 /// How many of the keys written are read once more at the end.
@@ -19,10 +19,12 @@ pub struct BlockStream<'a> {
     base: RandomBase,
     random: Random,
     zipf: Option<Zipf>,
-    next_key: u64,
     /// The model of the state, beside what is preloaded: of each key that was written, the generator
-    /// as it was when its last value was drawn. 16 bytes a key, where values would be five times that.
-    written: HashMap<u64, Random>,
+    /// as it was when its last value was drawn; `None` where it was removed. 24 bytes a key, where
+    /// values would be three times that.
+    written: HashMap<u64, Option<Random>>,
+    /// Operations made so far.
+    ops: u64,
     /// Blocks made so far.
     made: u64,
     warmup: u64,
@@ -41,8 +43,8 @@ impl<'a> BlockStream<'a> {
             base: workload.random_base(),
             random: Random::new(workload.seed),
             zipf,
-            next_key: 0,
             written: HashMap::new(),
+            ops: 0,
             made: 0,
             warmup,
             all: warmup + workload.commits(),
@@ -50,23 +52,26 @@ impl<'a> BlockStream<'a> {
     }
 
     fn random_block(&mut self, number: u64) -> Block {
-        let Workload { warmup, pairs, commit_every, .. } = *self.workload;
-        let left = match number.checked_sub(self.warmup) {
-            None => warmup - number * commit_every,
-            Some(number) => pairs - number * commit_every,
+        let len = match number.checked_sub(self.warmup) {
+            None => self.workload.commit_len(number, true),
+            Some(number) => self.workload.commit_len(number, false),
         };
         let mut block = Block::default();
         let mut writes = Vec::new();
-        for _ in 0..left.min(commit_every) {
-            let number = self.choose();
+        for _ in 0..len {
+            let (number, removes) = self.choose();
             block.expected.note(self.holds(number).as_ref().map(|value| &value[..]));
-            let key = self.base.key(number);
+            let key = self.key(number);
             // Without reads the stream is that of the pairs alone.
             if self.workload.reads > 0.0 && self.random.fraction() < self.workload.reads {
                 block.ops.push(Op::Read(key));
+            } else if removes {
+                writes.push((number, None));
+                block.ops.push(Op::Delete(key));
             } else {
-                writes.push((number, self.random.clone()));
-                block.ops.push(Op::Write(key, value(&mut self.random)));
+                writes.push((number, Some(self.random.clone())));
+                let value = draw(self.workload, &key, &mut self.random);
+                block.ops.push(Op::Write(key, value));
             }
         }
         // Only now: reads see the state before the block.
@@ -76,8 +81,18 @@ impl<'a> BlockStream<'a> {
 
     /// What the model holds of a key.
     fn holds(&self, number: u64) -> Option<Value> {
-        let written = self.written.get(&number);
-        written.map(|drawn| value(&mut drawn.clone())).or_else(|| self.base.preloaded(number))
+        match (self.written.get(&number), self.workload.scene()) {
+            (Some(drawn), _) => {
+                let mut drawn = drawn.clone()?;
+                Some(draw(self.workload, &self.key(number), &mut drawn))
+            }
+            (None, Some(scene)) => scene.first_value(number),
+            (None, None) => self.base.preloaded(number),
+        }
+    }
+
+    fn key(&self, number: u64) -> StateKey {
+        self.workload.scene().map_or_else(|| self.base.key(number), |scene| scene.key(number))
     }
 
     /// A block that only reads, of keys that the blocks so far have written: those of the last real
@@ -93,27 +108,31 @@ impl<'a> BlockStream<'a> {
         let mut expected = Reads::default();
         let ops = numbers.into_iter().step_by(step).map(|number| {
             expected.note(self.holds(number).as_ref().map(|value| &value[..]));
-            Op::Read(self.base.key(number))
+            Op::Read(self.key(number))
         });
         Block { ops: ops.collect(), expected }
     }
 
-    fn choose(&mut self) -> u64 {
-        match (&self.workload.keys, &self.zipf) {
+    /// The number of the next key, and whether it is to be removed.
+    fn choose(&mut self) -> (u64, bool) {
+        self.ops += 1;
+        let number = match (&self.workload.keys, &self.zipf) {
+            (Keys::Adversary(scene), _) => return scene.choose(self.ops - 1, &mut self.random),
+            // Scattered, so that hot keys are not all in one contract.
             (Keys::Preloaded(keys), Some(zipf)) => scatter(zipf.next(&mut self.random), *keys),
             (Keys::Preloaded(keys), None) => self.random.next() % keys,
-            _ => {
-                self.next_key += 1;
-                self.next_key - 1
-            }
-        }
+            _ => self.ops - 1,
+        };
+        (number, false)
     }
 }
 
-/// Another number below `n` for each number below `n`: so that hot keys are not all in one contract.
-const fn scatter(number: u64, n: u64) -> u64 {
-    // A large prime: 2^61 - 1.
-    (number as u128 * ((1 << 61) - 1) % n as u128) as u64
+/// A new value for a key.
+fn draw(workload: &Workload, key: &StateKey, random: &mut Random) -> Value {
+    match workload.scene() {
+        Some(scene) => scene.draw(key, random),
+        None => slot_value(random),
+    }
 }
 
 impl Iterator for BlockStream<'_> {

@@ -1,6 +1,7 @@
 //! The workload: which keys there are, what is preloaded, and how many blocks of what are run.
 
 use super::{
+    adversary::Scene,
     base::{Base, RandomBase},
     real::Trace,
     stream::BlockStream,
@@ -33,6 +34,8 @@ pub enum Keys {
     Fresh,
     /// Those of real blocks.
     Real(Arc<Trace>),
+    /// Those of an attack, or of its baseline.
+    Adversary(Arc<Scene>),
 }
 
 impl std::fmt::Display for Keys {
@@ -41,6 +44,7 @@ impl std::fmt::Display for Keys {
             Self::Preloaded(keys) => write!(f, "{keys}"),
             Self::Fresh => f.write_str("fresh"),
             Self::Real(_) => f.write_str("real"),
+            Self::Adversary(scene) => f.write_str(&scene.name()),
         }
     }
 }
@@ -125,6 +129,9 @@ impl Workload {
             let what = "reads alone and hot keys are of preloaded keys, and there are none";
             return Err(Setting::Choice.refused(format!("{what}: keys are {}", self.keys)));
         }
+        if let Keys::Adversary(scene) = &self.keys {
+            scene.check(self.commit_every)?;
+        }
         let commits = self.commits();
         if !(1..=commits).contains(&self.slices) {
             let what = "the number of slices must lie between 1 and";
@@ -141,6 +148,7 @@ impl Workload {
                 let warmup = self.warmup_commits();
                 trace.blocks_for(warmup, self.pairs)
             }
+            Keys::Adversary(scene) => scene.commits(self.pairs, self.commit_every),
             _ => self.pairs.div_ceil(self.commit_every.max(1)),
         }
     }
@@ -149,7 +157,26 @@ impl Workload {
     pub fn warmup_commits(&self) -> u64 {
         match &self.keys {
             Keys::Real(trace) => trace.blocks_for(0, self.warmup),
+            Keys::Adversary(scene) => scene.commits(self.warmup, self.commit_every),
             _ => self.warmup.div_ceil(self.commit_every.max(1)),
+        }
+    }
+
+    /// Operations of the `number`th commit of the warm-up, or of the measured part; real blocks have
+    /// their own.
+    pub(super) fn commit_len(&self, number: u64, is_warmup: bool) -> u64 {
+        let ops = if is_warmup { self.warmup } else { self.pairs };
+        match &self.keys {
+            Keys::Adversary(scene) => scene.commit_len(number, ops, self.commit_every),
+            _ => (ops - number * self.commit_every).min(self.commit_every),
+        }
+    }
+
+    /// The attack, if this is one or its baseline.
+    pub fn scene(&self) -> Option<&Scene> {
+        match &self.keys {
+            Keys::Adversary(scene) => Some(scene),
+            _ => None,
         }
     }
 
@@ -157,6 +184,7 @@ impl Workload {
     pub fn base(&self) -> Base {
         match &self.keys {
             Keys::Real(trace) => Base::Real(trace.clone()),
+            Keys::Adversary(scene) => Base::Adversary(scene.clone()),
             _ => Base::Random(self.random_base()),
         }
     }
@@ -164,7 +192,7 @@ impl Workload {
     pub(super) fn random_base(&self) -> RandomBase {
         let keys = match self.keys {
             Keys::Preloaded(keys) => keys,
-            Keys::Fresh | Keys::Real(_) => 0,
+            Keys::Fresh | Keys::Real(_) | Keys::Adversary(_) => 0,
         };
         // The contracts of keys to come are there from the start: only slots are inserted.
         let contracts = match (self.layout, &self.keys) {
@@ -191,6 +219,7 @@ impl Workload {
                 let lasting = trace.lasting_keys();
                 spread(lasting.len() as u64, &|n| lasting[n as usize])
             }
+            Keys::Adversary(scene) => scene.keys_to_prove(count),
         }
     }
 

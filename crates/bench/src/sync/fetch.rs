@@ -241,7 +241,7 @@ impl Fetch<'_> {
         }
         let state = shared.state.into_inner().unwrap_or_else(PoisonError::into_inner);
         let all: Option<Vec<C>> = state.got.into_iter().collect();
-        all.ok_or(state.failed.unwrap_or(SyncError::NoPeers { peers: self.of }))
+        all.ok_or_else(|| state.failed.unwrap_or(SyncError::NoPeers { peers: self.of }))
     }
 }
 

@@ -51,7 +51,8 @@ impl TreeSetting {
             bavl.insert(elements.key(n), elements.value(n));
             avlplus.insert(elements.key(n), elements.value(n));
         }
-        (bavl.root(), avlplus.root());
+        bavl.root();
+        avlplus.root();
         (bavl, avlplus)
     }
 }

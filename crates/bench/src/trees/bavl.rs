@@ -114,10 +114,9 @@ impl Leaf for Chunk {
                 let changed = pairs(&chunk.stale, level, len);
                 let above = &mut chunk.levels[level];
                 above.resize(len.div_ceil(2), B256::ZERO);
-                for at in changed.start / 2..changed.end / 2 {
-                    if let Some(digest) = digests.next() {
-                        above[at] = digest;
-                    }
+                let places = above[changed.start / 2..changed.end / 2].iter_mut();
+                for (place, digest) in places.zip(digests.by_ref()) {
+                    *place = digest;
                 }
                 // A last node without a sibling is its own parent.
                 if let (1, Some(single), Some(place)) = (len % 2, last, above.last_mut()) {

@@ -284,7 +284,7 @@ pub fn messages(
             return Err(TreesError::Stopped);
         }
         let (wrote, read, size, again) =
-            bytes(|| avlplus.serialize(setting.chunk), |sent| AvlPlus::deserialize(sent));
+            bytes(|| avlplus.serialize(setting.chunk), AvlPlus::deserialize);
         times[0].0.push(wrote);
         times[0].1.push(read);
         sizes[0] = size;

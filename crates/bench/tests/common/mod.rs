@@ -1,14 +1,16 @@
 //! What the tests of races share.
 #![allow(dead_code, unreachable_pub, missing_docs)]
 
-use retrie_bench::state::{Corpus, Trace};
+use alloy_primitives::B256;
+use retrie_bench::state::{Corpus, Op, Trace, Workload};
 use retrie_chainspec::ChainSpec;
 use retrie_pipeline::replay::{BundleReplayOptions, Padding};
-use retrie_state::AnyBackend;
+use retrie_state::{AnyBackend, BlockRef, KvStore, MemoryStore, StateStore, StoreOptions};
 use retrie_storage_mpt::Mpt;
 use std::{
+    collections::BTreeMap,
     path::{Path, PathBuf},
-    sync::atomic::AtomicBool,
+    sync::{Arc, atomic::AtomicBool},
 };
 
 /// The accesses of all real blocks on a little padding, or `None` after saying that there are none.
@@ -19,6 +21,27 @@ pub fn real_trace() -> Option<Trace> {
     let padding = Padding { accounts: 2000, slots: 500 };
     let corpus = Corpus::at(mainnet()?);
     Some(corpus.trace(&options, padding, &AtomicBool::new(false)).unwrap())
+}
+
+/// Root of what the workload leaves, by a plain map and a bulk load.
+pub fn root_by_a_plain_loop(workload: &Workload) -> B256 {
+    let mut state: BTreeMap<_, _> = workload.base().entries().iter().collect();
+    for op in workload.stream().flat_map(|block| block.ops) {
+        match op {
+            Op::Read(_) => {}
+            Op::Write(key, next) => drop(state.insert(key, next)),
+            Op::Delete(key) => drop(state.remove(&key)),
+        }
+    }
+    let kv = Arc::new(MemoryStore::new());
+    let store =
+        StateStore::open(Arc::new(Mpt::new()), kv.clone(), StoreOptions::default()).unwrap();
+    let mut txn = kv.begin_write().unwrap();
+    let mut entries = state.into_iter().map(Ok);
+    let (root, after) = store.bulk_load(BlockRef::default(), &mut entries, &mut *txn).unwrap();
+    txn.commit().unwrap();
+    after.run().unwrap();
+    root
 }
 
 /// The mainnet data, or `None` after saying so.

@@ -2,7 +2,7 @@
 
 use super::{effects::effects, pad::synthetic_hash};
 use crate::{
-    PipelineError,
+    ImportTimes, PipelineError,
     recover::recover_senders,
     report::{Amplification, Breakdown, BundleOutcome, ReplayResult, peak_rss_bytes},
 };
@@ -19,8 +19,8 @@ use retrie_execution::{
 };
 use retrie_sources::{Bundle, BundleKind, PreState, WitnessBundle};
 use retrie_state::{
-    Account, At, BlockRef, DeltaBuilder, KvStore, PartialState, PartialTree, StateDelta, StateKey,
-    StateReader, StateStore, Value, encode_slot,
+    Account, At, BlockRef, Counts, DeltaBuilder, KvStore, PartialState, PartialTree, StateDelta,
+    StateKey, StateReader, StateStore, Value, encode_slot,
 };
 use std::{
     collections::BTreeMap,
@@ -54,7 +54,7 @@ pub struct BundleReplay<'a> {
     total: Duration,
     key_reads: u64,
     key_writes: u64,
-    counts: retrie_state::Counts,
+    counts: Counts,
     root: B256,
 }
 
@@ -62,6 +62,29 @@ impl std::fmt::Debug for BundleReplay<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("BundleReplay").field("store", &self.store).finish_non_exhaustive()
     }
+}
+
+/// What became of a bundle that came as a payload does ([`BundleReplay::run_live`]).
+#[derive(Clone, Copy, Debug)]
+pub struct LiveBundle<'a> {
+    /// Its checks. Its seconds are those until it was durable.
+    pub outcome: &'a BundleOutcome,
+    /// Until it was known to be valid.
+    pub latency: Duration,
+}
+
+/// What a replay has counted so far.
+#[derive(Clone, Debug, Default)]
+pub struct ReplayFigures {
+    /// Where the timed seconds went, sender recovery with execution, reads of the EVM with the
+    /// authentication.
+    pub times: ImportTimes,
+    /// Keys read by the EVM.
+    pub key_reads: u64,
+    /// Keys changed.
+    pub key_writes: u64,
+    /// Work at the node interface.
+    pub counts: Counts,
 }
 
 /// Where a bundle's blocks find code and ancestors.
@@ -128,6 +151,39 @@ impl<'a> BundleReplay<'a> {
         Ok(&self.outcomes[self.outcomes.len() - 1])
     }
 
+    /// Replays one bundle as a node meets a payload: `receive` gives the block, its senders recovered,
+    /// of whatever it came as; then it is executed, proposed and checked, and only then committed. On
+    /// every backend the bundle is laid down as plain state; that is not timed, nor taking it back.
+    ///
+    /// # Errors
+    /// Those of [`run`](Self::run), and of `receive`.
+    pub fn run_live(
+        &mut self,
+        bundle: &Bundle,
+        receive: impl FnOnce() -> Result<RecoveredBlock, PipelineError>,
+    ) -> Result<LiveBundle<'_>, PipelineError> {
+        let ran = self.run_on_store(bundle, &Surroundings::of(bundle), receive, true);
+        let (outcome, latency) = ran.map_err(|error| error.in_bundle(bundle))?;
+        self.outcomes.push(outcome);
+        Ok(LiveBundle { outcome: &self.outcomes[self.outcomes.len() - 1], latency })
+    }
+
+    /// What it has counted so far.
+    pub fn figures(&self) -> ReplayFigures {
+        let seconds = |seconds: f64| Duration::from_secs_f64(seconds.max(0.0));
+        ReplayFigures {
+            times: ImportTimes {
+                execution: seconds(self.breakdown.execution),
+                authentication: seconds(self.breakdown.authentication),
+                commit_wait: seconds(self.breakdown.storage_io),
+                ..ImportTimes::default()
+            },
+            key_reads: self.key_reads,
+            key_writes: self.key_writes,
+            counts: self.counts.clone(),
+        }
+    }
+
     fn run_bundle(&mut self, bundle: &Bundle) -> Result<BundleOutcome, PipelineError> {
         let surroundings = Surroundings::of(bundle);
         let partial = self.store.backend().partial_state();
@@ -135,7 +191,11 @@ impl<'a> BundleReplay<'a> {
             (BundleKind::Witness(witness), Some(opener)) => {
                 self.run_on_witness(bundle, witness, opener, &surroundings)
             }
-            _ => self.run_on_store(bundle, &surroundings),
+            _ => {
+                let options = self.options;
+                let receive = || recover_senders(&options.spec, bundle.block.clone());
+                Ok(self.run_on_store(bundle, &surroundings, receive, false)?.0)
+            }
         }
     }
 
@@ -181,7 +241,8 @@ impl<'a> BundleReplay<'a> {
     ) -> Result<BundleOutcome, PipelineError> {
         let tree = opener.open_witness(witness.pre_state_root, &witness.state)?;
         let start = Instant::now();
-        let block = self.recover(bundle)?;
+        let options = self.options;
+        let block = self.received(|| recover_senders(&options.spec, bundle.block.clone()))?;
         let header = block.header();
         let spec = self.options.spec.for_header(header);
         let (outcome, roots) = if needs_intermediate_roots(&spec, header) {
@@ -219,18 +280,21 @@ impl<'a> BundleReplay<'a> {
         Ok(self.check(bundle, &spec, header, &outcome, roots.as_deref(), root_ok, seconds))
     }
 
-    /// Lays the pre-state down on the base state, executes, proposes, commits, and takes it back.
+    /// Lays the pre-state down on the base state, executes, proposes, commits, and takes it back. Says
+    /// after which time the commit began: the checks come before that, or untimed at the end.
     fn run_on_store(
         &mut self,
         bundle: &Bundle,
         surroundings: &Surroundings,
-    ) -> Result<BundleOutcome, PipelineError> {
+        receive: impl FnOnce() -> Result<RecoveredBlock, PipelineError>,
+        checks_first: bool,
+    ) -> Result<(BundleOutcome, Duration), PipelineError> {
         let pre = self.pre_state(bundle)?;
         self.commit("pre-state", self.base.number + 1, &pre)?;
 
         let counts = self.store.counts();
         let start = Instant::now();
-        let block = self.recover(bundle)?;
+        let block = self.received(receive)?;
         let header = block.header();
         let spec = self.options.spec.for_header(header);
         let session = self.store.begin(At::Tip)?;
@@ -243,6 +307,11 @@ impl<'a> BundleReplay<'a> {
         let proposing = Instant::now();
         let proposal = session.finish(&outcome.delta)?;
         Breakdown::add(&mut self.breakdown.authentication, proposing.elapsed());
+
+        let check =
+            |replay: &mut Self| replay.check(bundle, &spec, header, &outcome, None, None, 0.0);
+        let checked = checks_first.then(|| check(self));
+        let latency = start.elapsed();
 
         let committing = Instant::now();
         self.store.seal(&proposal, bundle.hash);
@@ -259,7 +328,8 @@ impl<'a> BundleReplay<'a> {
         let after = self.store.revert(self.base.number, &mut *txn)?;
         txn.commit()?;
         after.run()?;
-        Ok(self.check(bundle, &spec, header, &outcome, None, None, seconds))
+        let checked = checked.unwrap_or_else(|| check(self));
+        Ok((BundleOutcome { seconds, ..checked }, latency))
     }
 
     fn commit(&self, what: &str, number: u64, delta: &StateDelta) -> Result<(), PipelineError> {
@@ -271,9 +341,12 @@ impl<'a> BundleReplay<'a> {
         Ok(after.run()?)
     }
 
-    fn recover(&mut self, bundle: &Bundle) -> Result<RecoveredBlock, PipelineError> {
+    fn received(
+        &mut self,
+        receive: impl FnOnce() -> Result<RecoveredBlock, PipelineError>,
+    ) -> Result<RecoveredBlock, PipelineError> {
         let start = Instant::now();
-        let block = recover_senders(&self.options.spec, bundle.block.clone())?;
+        let block = receive()?;
         Breakdown::add(&mut self.breakdown.execution, start.elapsed());
         Ok(block)
     }

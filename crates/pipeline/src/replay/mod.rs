@@ -20,7 +20,7 @@ mod pad;
 mod remote;
 
 pub use crate::report::BundleOutcome;
-pub use bundle::{BundleReplay, BundleReplayOptions};
+pub use bundle::{BundleReplay, BundleReplayOptions, LiveBundle, ReplayFigures};
 pub use effects::{BundleEffects, bundle_effects};
 pub use make::{BundleMaker, MadeBundle};
 pub use pad::{Padding, SLOTS_PER_CONTRACT};

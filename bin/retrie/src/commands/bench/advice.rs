@@ -23,7 +23,9 @@ pub(crate) fn of(error: &(dyn Error + 'static)) -> Option<String> {
         }
         _ => match (error.downcast_ref::<MakeChainError>(), error.downcast_ref::<TraceError>()) {
             (Some(MakeChainError::Contracts { .. }), _) => OWN_CONTRACTS,
-            (_, Some(TraceError::NoData { .. })) => "only --keys real needs them",
+            (_, Some(TraceError::NoData { .. })) => {
+                "only --keys real and --blocks-from real need them"
+            }
             _ => return None,
         },
     };
@@ -37,16 +39,21 @@ const OWN_CONTRACTS: &str = "`--contracts own` takes contracts of this program";
 /// Which flag a setting comes from, and what is to be known of it.
 fn about(setting: Setting) -> String {
     let words = match setting {
-        Setting::Keys => "--keys takes their number, `fresh` or `real`",
+        Setting::Keys => "--keys takes their number; that of bench state `fresh` or `real` too",
         Setting::Pairs => "change --pairs",
         Setting::CommitEvery => "change --commit-every, or leave it out",
         Setting::Reads => "change --reads",
         Setting::Choice => {
             "--reads and --keys-by do not go with --keys fresh, nor with --keys real"
         }
+        Setting::Warmup => "change --warmup",
         Setting::Slices => "change --slices",
+        Setting::Slots => "change --slots",
+        Setting::Grind => "change --grind, or leave ground-keys out of --attacks",
+        Setting::Tiny => "change --tiny",
         Setting::Blocks => "change --blocks",
         Setting::Queries => "change --queries",
+        Setting::Retention => "change --retention",
         Setting::Range(range) => {
             return format!("--range {range} needs at least as many --blocks");
         }

@@ -1,11 +1,14 @@
 //! `retrie bench transfers|erc20|uniswap|new-payload|smallbank|kvstore`: whole clients raced on the same blocks.
 
+mod payloads;
 mod table;
+
+pub(crate) use payloads::PayloadArgs;
 
 use super::{
     lanes,
     measured::{Measured, print_memory_limit},
-    state::state_cache,
+    stores::state_cache,
 };
 use crate::{
     args::{BackendArgs, Hash, parse_count, parse_sync, root_maker},
@@ -98,6 +101,9 @@ pub(crate) struct Args {
     /// in the user's cache directory.
     #[arg(long, value_name = "DIR")]
     state_cache: Option<PathBuf>,
+    /// Gas that blocks aim at, a race for each; in place of `txs`. `bench new-payload` sets it.
+    #[arg(skip)]
+    gas: Vec<u64>,
     #[command(flatten)]
     pub(super) report: ReportArgs,
 }
@@ -318,16 +324,7 @@ impl Args {
         let senders = SenderRaces::choose(self.senders, defaults.via)?;
         let workloads = self.workloads(defaults, genesis, keys);
         workloads.iter().try_for_each(Workload::check)?;
-        let fixed = names.iter().map(|name| {
-            eyre::Ok(lanes::backend(name, self.hash, &self.backend_args)?.cache_bytes())
-        });
-        let fixed = fixed.collect::<Result<Vec<_>, _>>()?;
-        let cache_mb = lanes::cache_mb(self.cache_mb, self.memory_limit, &fixed);
-        let terms = Terms {
-            sync: self.sync,
-            cache_bytes: (cache_mb as usize) << 20,
-            retention: self.retention,
-        };
+        let terms = self.terms(&names)?;
         let cache = state_cache(self.state_cache.clone());
         let mut measured = Measured::on(defaults.name);
         let mut variants = workloads
@@ -335,12 +332,7 @@ impl Args {
             .flat_map(|workload| senders.0.iter().map(move |senders| (workload, *senders)));
         let results = &mut measured.results;
         let mut run = |workload: &Workload, senders: Senders| -> eyre::Result<()> {
-            // Made anew: a backend may have cached nodes of the race before.
-            let entrant = |name: &String| {
-                let backend = lanes::backend(name, self.hash, &self.backend_args)?;
-                eyre::Ok(Entrant { name: name.clone(), backend })
-            };
-            let entrants: Vec<_> = names.iter().map(entrant).collect::<Result<_, _>>()?;
+            let entrants = self.entrants(&names)?;
             table::print_terms(out, workload, senders, &terms, &entrants)?;
             let root_maker = root_maker()?;
             let memory_limit = self.memory_limit;
@@ -362,11 +354,29 @@ impl Args {
             let raced = raced?;
             // First, so that no closed pipe loses them.
             results.extend(raced.outcomes.iter().map(|one| one.result(workload, &terms)));
-            let printed = table::print(out, workload, &raced.outcomes);
-            stopped(workload, senders, &raced).and(printed)
+            let printed = table::print(out, workload.name, workload.via, &raced.outcomes);
+            let what = format!("{}, senders {senders}", workload.name);
+            stopped(&what, workload.slices, &raced).and(printed)
         };
         measured.ended = variants.try_for_each(|(workload, senders)| run(workload, senders));
         Ok(measured)
+    }
+
+    fn terms(&self, names: &[String]) -> eyre::Result<Terms> {
+        let fixed = self.entrants(names)?.into_iter().map(|one| one.backend.cache_bytes());
+        let fixed: Vec<_> = fixed.collect();
+        let cache_mb = lanes::cache_mb(self.cache_mb, self.memory_limit, &fixed);
+        let cache_bytes = (cache_mb as usize) << 20;
+        Ok(Terms { sync: self.sync, cache_bytes, retention: self.retention })
+    }
+
+    /// The clients, made anew for each race: a backend may have cached nodes of the one before.
+    fn entrants(&self, names: &[String]) -> eyre::Result<Vec<Entrant>> {
+        let entrant = |name: &String| {
+            let backend = lanes::backend(name, self.hash, &self.backend_args)?;
+            Ok(Entrant { name: name.clone(), backend })
+        };
+        names.iter().map(entrant).collect()
     }
 
     fn workloads(
@@ -380,11 +390,15 @@ impl Args {
         let blocks = self.blocks.unwrap_or(defaults.blocks);
         let one = [defaults.accounts];
         let accounts = if self.accounts.is_empty() { &one[..] } else { &self.accounts };
-        let workload = |accounts: u64, keys: KeyChoice| Workload {
+        let fills = match self.gas.is_empty() {
+            true => vec![Fill::Transactions(self.txs.unwrap_or(defaults.txs))],
+            false => self.gas.iter().copied().map(Fill::Gas).collect(),
+        };
+        let workload = |accounts: u64, keys: KeyChoice, fill: Fill| Workload {
             name: defaults.name,
             recipe: Recipe {
                 seed: self.seed,
-                fill: Fill::Transactions(self.txs.unwrap_or(defaults.txs)),
+                fill,
                 mix: defaults.mix,
                 accounts,
                 keys,
@@ -401,7 +415,9 @@ impl Args {
             via: defaults.via,
         };
         let variants = accounts.iter().flat_map(|n| keys.iter().map(move |keys| (*n, *keys)));
-        variants.map(|(accounts, keys)| workload(accounts, keys)).collect()
+        let variants =
+            variants.flat_map(|(n, keys)| fills.iter().map(move |fill| (n, keys, *fill)));
+        variants.map(|(accounts, keys, fill)| workload(accounts, keys, fill)).collect()
     }
 }
 
@@ -428,12 +444,6 @@ impl TokenArgs {
         self.args.race(&ERC20, Genesis::with(self.contracts.set()?), &keys, out, stop)
     }
 
-    /// `bench new-payload`.
-    pub(super) fn new_payload(self, out: &Output, stop: &AtomicBool) -> eyre::Result<Measured> {
-        let keys = self.args.receivers();
-        self.args.race(&NEW_PAYLOAD, Genesis::with(self.contracts.set()?), &keys, out, stop)
-    }
-
     /// `bench uniswap`.
     pub(super) fn uniswap(self, out: &Output, stop: &AtomicBool) -> eyre::Result<Measured> {
         let keys = self.args.no_receivers(UNISWAP.name)?;
@@ -452,13 +462,11 @@ impl KvArgs {
 }
 
 /// An error if a race was stopped before its end.
-fn stopped(workload: &Workload, senders: Senders, raced: &Raced) -> eyre::Result<()> {
+fn stopped(what: &str, slices: u64, raced: &Raced) -> eyre::Result<()> {
     if raced.complete {
         return Ok(());
     }
     let done = raced.outcomes.first().map_or(0, |outcome| outcome.slices_done());
-    Err(eyre!(BenchError::Stopped).wrap_err(format!(
-        "{}, senders {senders}: {done} of {} slices were measured",
-        workload.name, workload.slices
-    )))
+    let done = format!("{what}: {done} of {slices} slices were measured");
+    Err(eyre!(BenchError::Stopped).wrap_err(done))
 }

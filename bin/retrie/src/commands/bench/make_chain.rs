@@ -26,7 +26,8 @@ pub(crate) struct Args {
     /// Transactions a block, as far as they take less than 30 Mgas.
     #[arg(long, value_name = "N", default_value_t = 120, conflicts_with = "gas_target")]
     txs: u64,
-    /// Fill blocks to about this much gas instead, at most 30000000.
+    /// Fill blocks to about this much gas instead, at most 1000000000. Beyond 30000000 their gas limit
+    /// grows with it, to twice as much.
     #[arg(long, value_name = "GAS")]
     gas_target: Option<u64>,
     /// Whence everything random comes.

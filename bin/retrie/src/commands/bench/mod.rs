@@ -1,5 +1,6 @@
 //! `retrie bench`: workloads, and races between state stores.
 
+mod adversary;
 pub(crate) mod advice;
 pub(crate) mod chain;
 pub(crate) mod compare;
@@ -11,6 +12,7 @@ pub(crate) mod page;
 mod paper;
 pub(crate) mod provenance;
 pub(crate) mod state;
+pub(crate) mod stores;
 mod sync;
 mod trees;
 
@@ -49,15 +51,18 @@ pub(crate) enum Command {
 pub(crate) enum Race {
     /// Race state stores on random reads and writes (the LVMT paper's stand-alone workload).
     State(state::Args),
+    /// Race state stores on what slows them down: keys ground to deepen tries, a huge contract, tiny and
+    /// empty blocks, storms on one slot, churn; each beside a plain baseline.
+    Adversary(adversary::Args),
     /// Race whole clients on payments to many accounts (LVMT section 6, LMPT section V).
     Transfers(chain::Args),
     /// Race whole clients on transfers of a token, mainnet's USDT by default.
     Erc20(chain::TokenArgs),
     /// Race whole clients on swaps through a router, Uniswap's by default (LMPT section V).
     Uniswap(chain::TokenArgs),
-    /// Race live nodes on full blocks of transfers, tokens and swaps that come one by one through the
-    /// Engine API; the latency is that of engine_newPayload.
-    NewPayload(chain::TokenArgs),
+    /// Race live nodes on blocks that come one by one through the Engine API: made ones of transfers,
+    /// tokens and swaps, and mainnet's own; the latency is that of engine_newPayload.
+    NewPayload(chain::PayloadArgs),
     /// Race whole clients on SmallBank, block by block (COLE section 8).
     Smallbank(chain::BankArgs),
     /// Race whole clients on a key-value store, with the mixes of YCSB (COLE section 8).
@@ -102,10 +107,11 @@ impl Race {
     fn measure(self, out: &Output, stop: &AtomicBool) -> eyre::Result<Measured> {
         match self {
             Self::State(args) => args.measure(out, stop),
+            Self::Adversary(args) => args.measure(out, stop),
             Self::Transfers(args) => args.transfers(out, stop),
             Self::Erc20(args) => args.erc20(out, stop),
             Self::Uniswap(args) => args.uniswap(out, stop),
-            Self::NewPayload(args) => args.new_payload(out, stop),
+            Self::NewPayload(args) => args.measure(out, stop),
             Self::Smallbank(args) => args.smallbank(out, stop),
             Self::Kvstore(args) => args.kvstore(out, stop),
             Self::Provenance(args) => args.measure(out, stop),
@@ -114,10 +120,12 @@ impl Race {
 
     const fn report_args(&self) -> &ReportArgs {
         match self {
-            Self::State(args) => &args.report,
+            Self::State(args) => &args.stores.report,
+            Self::Adversary(args) => &args.stores.report,
             Self::Transfers(args) => &args.report,
             Self::Smallbank(args) => &args.args.report,
-            Self::Erc20(args) | Self::Uniswap(args) | Self::NewPayload(args) => &args.args.report,
+            Self::Erc20(args) | Self::Uniswap(args) => &args.args.report,
+            Self::NewPayload(args) => &args.tokens.args.report,
             Self::Kvstore(args) => &args.args.report,
             Self::Provenance(args) => &args.report,
         }

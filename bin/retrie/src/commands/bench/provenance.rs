@@ -1,6 +1,6 @@
 //! `retrie bench provenance`: what keys were over the latest blocks, with proofs (COLE 8.2.5).
 
-use super::{lanes, measured::Measured, state::state_cache};
+use super::{lanes, measured::Measured, stores::state_cache};
 use crate::{
     args::{BackendArgs, Hash, parse_count, parse_sync, root_maker},
     output::{Output, ReportArgs, grouped, say},

@@ -1,29 +1,18 @@
 //! `retrie bench state`: state stores raced on the same reads and writes, without a chain.
 
-mod table;
+pub(super) mod table;
 
-use super::{lanes, measured::Measured};
+use super::{measured::Measured, stores::StoreArgs};
 use crate::{
-    args::{BackendArgs, Hash, parse_count, parse_sync, witness_opener},
-    output::{Output, ReportArgs},
+    args::{parse_count, witness_opener},
+    output::Output,
     progress::RaceProgress,
 };
-use eyre::{WrapErr, ensure, eyre};
-use retrie_bench::{
-    cache::StateCache,
-    memory::parse_size,
-    peers,
-    state::{
-        BackendEntrant, Choice, Corpus, Entrant, Keys, Layout, Race, Raced, Terms, Trace, Workload,
-    },
-};
+use eyre::WrapErr;
+use retrie_bench::state::{Choice, Corpus, Keys, Layout, Race, Raced, Trace, Workload};
 use retrie_chainspec::ChainSpec;
-use retrie_db::SyncMode;
 use retrie_pipeline::replay::{BundleReplayOptions, Padding};
-use std::{
-    path::PathBuf,
-    sync::{Arc, atomic::AtomicBool},
-};
+use std::sync::{Arc, atomic::AtomicBool};
 
 /// Slices, unless there are fewer commits.
 const SLICES: u64 = 25;
@@ -31,16 +20,6 @@ const SLICES: u64 = 25;
 /// Arguments of `retrie bench state`.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The state stores, separated by commas; all of ours by default. `lvmt@3/16` is `lvmt` with
-    /// that proof shard. Built with the feature `peers` there are also `redb`, `eth-trie`,
-    /// `firewood-ethhash` and `nomt`.
-    #[arg(long, value_name = "BACKENDS", value_delimiter = ',')]
-    backends: Vec<String>,
-    /// Hash function of the state stores that have the choice (`mpt-archive`), for comparison only.
-    #[arg(long, value_name = "HASH")]
-    hash: Option<Hash>,
-    #[command(flatten)]
-    backend_args: BackendArgs,
     /// Keys preloaded, one race for each: numbers (1000, 50k, 1m), `fresh` to insert new keys into an
     /// empty state, or `real` for the accesses of the mainnet blocks in RETRIE_DATA (`../shared/data`
     /// by default), a block a commit.
@@ -78,38 +57,8 @@ pub(crate) struct Args {
     /// Seed of keys, values and choices.
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// `durable`: each commit is on disk when it returns. `none`: that is left to the system.
-    #[arg(long, value_name = "MODE", default_value = "durable", value_parser = parse_sync)]
-    sync: SyncMode,
-    /// Memory in MiB for what a store holds beside the page cache. Of ours it bounds the rows that
-    /// are committed but not yet folded into the tables, and so sets how often they fold; the caches
-    /// of `mpt` (about 128 MiB) and `mpt-archive` (192 MiB) come on top. Firewood's node cache; NOMT's
-    /// page cache and leaf cache, half each; the page cache of `redb`. 1024 by default; under
-    /// --memory-limit the stores share half of it, less these fixed caches.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    cache_mb: Option<u32>,
-    /// Cap memory at this size (512MB, 2GB) while the stores race, the page cache included, so that
-    /// data can be larger than memory. By cgroup, or by locking the rest of the machine's memory. All
-    /// stores of a race are open at once and share it: a store raced alone has more.
-    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
-    memory_limit: Option<u64>,
-    /// How many commits can be reverted; 0 switches undo off.
-    #[arg(long, value_name = "COMMITS", default_value_t = 128)]
-    retention: u64,
-    /// At the end prove this many keys that have a value and as many that have none, one by one, and
-    /// check the proofs.
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    proofs: u64,
-    /// Prove those keys of --proofs that have a value in old states too, so many commits before the
-    /// end: 1,100,10k. Where a store has no proofs of a state so old, it is left out.
-    #[arg(long, value_name = "N", value_delimiter = ',', value_parser = parse_count)]
-    proof_depths: Vec<u64>,
-    /// Where loaded states are kept between runs, or `none`; by default retrie/bench in the user's
-    /// cache directory.
-    #[arg(long, value_name = "DIR")]
-    state_cache: Option<PathBuf>,
     #[command(flatten)]
-    pub(super) report: ReportArgs,
+    pub(super) stores: StoreArgs,
 }
 
 /// What `--keys` names.
@@ -144,37 +93,19 @@ fn parse_layout(text: &str) -> Result<Layout, String> {
     }
 }
 
-/// The folder of prepared states that `--state-cache` means.
-pub(crate) fn state_cache(flag: Option<PathBuf>) -> StateCache {
-    match flag {
-        None => StateCache::user_default(),
-        Some(folder) if folder.as_os_str() == "none" => StateCache::none(),
-        Some(folder) => StateCache::at(folder),
-    }
-}
-
 impl Args {
     /// Races the stores, for every variant of the workload.
     pub(super) fn measure(self, out: &Output, stop: &AtomicBool) -> eyre::Result<Measured> {
-        ensure!(
-            self.proofs > 0 || self.proof_depths.is_empty(),
-            "--proof-depths says in which states keys are proven: say how many with --proofs"
-        );
-        let names = lanes::names(&self.backends, self.hash, is_peer)?;
-        let fixed = names
-            .iter()
-            .map(|name| eyre::Ok(entrant(name, self.hash, &self.backend_args)?.fixed_bytes()));
-        let fixed = fixed.collect::<Result<Vec<_>, _>>()?;
-        let cache_bytes = lanes::cache_mb(self.cache_mb, self.memory_limit, &fixed) << 20;
-        let terms =
-            Terms { sync: self.sync, cache_bytes: cache_bytes as usize, retention: self.retention };
+        let names = self.stores.names()?;
+        let terms = self.stores.terms(&names, 1)?;
         let workloads = self.workloads(stop)?;
         workloads.iter().try_for_each(Workload::check)?;
-        let cache = state_cache(self.state_cache.clone());
+        let cache = self.stores.cache();
         let mut measured = Measured::on("state");
         for workload in &workloads {
-            let (proofs, memory_limit) = (self.proofs, self.memory_limit);
-            let (terms, cache, proof_depths) = (&terms, &cache, &self.proof_depths);
+            let StoreArgs { proofs, memory_limit, proof_depths, .. } = &self.stores;
+            let (proofs, memory_limit) = (*proofs, *memory_limit);
+            let (terms, cache) = (&terms, &cache);
             let race = Race { workload, terms, cache, proofs, proof_depths, memory_limit, stop };
             measured.ended = self.race(&race, &names, out, &mut measured);
             if measured.ended.is_err() {
@@ -192,9 +123,7 @@ impl Args {
         out: &Output,
         measured: &mut Measured,
     ) -> eyre::Result<()> {
-        // Made anew: a backend may have cached nodes of the race before.
-        let entrant = |name: &String| entrant(name, self.hash, &self.backend_args);
-        let entrants: Vec<_> = names.iter().map(entrant).collect::<Result<_, _>>()?;
+        let entrants = self.stores.entrants(names)?;
         table::print_terms(out, race, &entrants)?;
         let mut progress = RaceProgress::counting(out.metrics(), "state");
         let raced = race.run(&entrants, &mut |step| progress.update(step));
@@ -207,7 +136,7 @@ impl Args {
                 measured.notes.push(note);
             }
         }
-        let printed = table::print(out, &raced);
+        let printed = table::print(out, &raced.outcomes, raced.memory);
         ended(race.workload, raced).and(printed)
     }
 
@@ -258,19 +187,4 @@ fn ended(workload: &Workload, raced: Raced) -> eyre::Result<()> {
     raced
         .ended
         .wrap_err_with(|| format!("--keys {}: {done} of {of} slices were measured", workload.keys))
-}
-
-fn is_peer(name: &str) -> bool {
-    peers::NAMES.contains(&name)
-}
-
-/// The store called `name`.
-fn entrant(name: &str, hash: Option<Hash>, args: &BackendArgs) -> eyre::Result<Box<dyn Entrant>> {
-    if is_peer(name) {
-        return peers::entrant(name).ok_or_else(|| {
-            eyre!("`{name}` is a peer: build with `--features peers` to race against it")
-        });
-    }
-    let entrant = BackendEntrant::new(lanes::backend(name, hash, args)?);
-    Ok(Box::new(entrant.named(name)))
 }

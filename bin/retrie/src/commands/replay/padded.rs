@@ -1,7 +1,7 @@
 //! The state under a replay: empty, or padded to the size of a real one. Padded states are kept
 //! between runs.
 
-use crate::{args::parse_count, commands::bench::state::state_cache, output::grouped};
+use crate::{args::parse_count, commands::bench::stores::state_cache, output::grouped};
 use retrie_bench::{
     cache::{RunFolder, StateCache},
     state::{BackendEntrant, Entrant},

@@ -64,7 +64,7 @@ pub(super) fn latency(story: &Story<'_>) -> Option<Markup> {
     tails().next()?;
     let scale = Scale::log(tails().flat_map(|tail| [tail.low, tail.max]));
     let of = match story.workload {
-        "state" => "a commit",
+        "state" | "adversary" => "a commit",
         _ => "a block",
     };
     let unit = Scale::Linear { max: 1.0 };

@@ -8,6 +8,7 @@
 //! There is no script on the page, and nothing that is fetched. Every mark carries its exact number
 //! as a title. A figure whose fields are absent is left out.
 
+mod attacks;
 mod bars;
 mod figures;
 mod latency;
@@ -29,7 +30,8 @@ use story::{Race, Story, rate, sustained, unit};
 type Figure = fn(&Story<'_>) -> Option<Markup>;
 
 /// What a section can show, in order: plots, then the table of what others state.
-const FIGURES: [Figure; 8] = [
+const FIGURES: [Figure; 9] = [
+    attacks::attacks,
     throughput::throughput,
     figures::breakdown,
     figures::amplification,
@@ -101,6 +103,9 @@ fn lede(stories: &[Story<'_>]) -> Markup {
 }
 
 fn finding(story: &Story<'_>) -> Option<Markup> {
+    if let Some(worst) = attacks::worst(story) {
+        return Some(worst);
+    }
     // Of equally large ones the first.
     let race: &Race<'_> = story.races.iter().rev().max_by_key(|race| race.size())?;
     let stores = race.results.iter().filter(|result| result.backend != "raw" && rate(result) > 0.0);

@@ -119,10 +119,11 @@ impl<'d> Story<'d> {
     pub(super) fn title(&self) -> String {
         match self.workload {
             "state" => "State stores alone".into(),
+            "adversary" => "State stores under attack".into(),
             "transfers" => "Transfers of ether".into(),
             "erc20" => "Token transfers".into(),
             "uniswap" => "Swaps on Uniswap".into(),
-            "new-payload" => "Full blocks through the Engine API".into(),
+            "new-payload" => "Blocks through the Engine API".into(),
             "smallbank" => "SmallBank".into(),
             "kvstore" => "Key-value store (YCSB)".into(),
             "provenance" => "Provenance queries".into(),
@@ -139,6 +140,11 @@ impl<'d> Story<'d> {
                 "Random pairs, a read and then a write of the same key, without a chain around \
                  them: the stand-alone workload of the LVMT paper."
             }
+            "adversary" => {
+                "What somebody writes, or makes others write, to slow a node down. Beside each attack a \
+                 baseline: as many plain pairs of a read and a write on the plain state, run in turns \
+                 with it."
+            }
             "transfers" => {
                 "Signed transfers of ether to random receivers, through the whole import of blocks."
             }
@@ -148,8 +154,8 @@ impl<'d> Story<'d> {
                  blocks."
             }
             "new-payload" => {
-                "Blocks of 30 Mgas of transfers, tokens and swaps, one by one. Each engine_newPayload \
-                 counts as one latency; throughput includes making the block durable."
+                "Blocks of transfers, tokens and swaps, or mainnet's own, one by one. Each \
+                 engine_newPayload counts as one latency; throughput includes making the block durable."
             }
             "smallbank" => "Transfers between accounts that contracts keep, as in Blockbench.",
             "kvstore" => "Reads and writes of a contract's storage, as YCSB makes them.",

@@ -20,7 +20,8 @@ use std::{
 
 /// Folders of bundles, and the one of net writes. A block that is in several is taken from the
 /// first.
-const BUNDLES: [&str; 2] = ["witness", "prestate"];
+const BUNDLES: [&str; 2] = ["witness", PRESTATE];
+const PRESTATE: &str = "prestate";
 const DIFFS: &str = "diffs";
 
 /// Real blocks on disk: a folder `mainnet` as RETRIE_DATA has it.
@@ -120,21 +121,33 @@ impl Corpus {
         Ok(trace)
     }
 
+    /// The bundles with a plain pre-state, in the order of their numbers.
+    ///
+    /// # Errors
+    /// If data is missing or wrong.
+    pub fn prestate_bundles(&self) -> Result<Vec<Bundle>, TraceError> {
+        let failed = |e| TraceError::Source(Box::new(e));
+        let mut files = list_bundles(self.folder_of(PRESTATE)?).map_err(failed)?;
+        files.sort();
+        files.iter().map(|file| Bundle::load(&file.path).map_err(failed)).collect()
+    }
+
+    fn folder_of(&self, name: &'static str) -> Result<PathBuf, TraceError> {
+        let folder = self.folder.join(name);
+        let missing = TraceError::NoData { folder: self.folder.clone(), missing: name };
+        if folder.is_dir() { Ok(folder) } else { Err(missing) }
+    }
+
     /// The file of each block.
     fn files(&self) -> Result<BTreeMap<u64, Found>, TraceError> {
         let mut files = BTreeMap::new();
-        let folder_of = |name: &'static str| {
-            let folder = self.folder.join(name);
-            let missing = TraceError::NoData { folder: self.folder.clone(), missing: name };
-            if folder.is_dir() { Ok(folder) } else { Err(missing) }
-        };
         for name in BUNDLES {
-            let bundles = list_bundles(folder_of(name)?);
+            let bundles = list_bundles(self.folder_of(name)?);
             for bundle in bundles.map_err(|e| TraceError::Source(Box::new(e)))? {
                 files.entry(bundle.number).or_insert(Found::Bundle(bundle.path));
             }
         }
-        let folder = folder_of(DIFFS)?;
+        let folder = self.folder_of(DIFFS)?;
         let failed = |source| TraceError::Diff { file: folder.clone(), source };
         for entry in fs::read_dir(&folder).map_err(failed)? {
             let path = entry.map_err(failed)?.path();

@@ -63,6 +63,15 @@ pub(super) fn print_terms(
     if let Some(preload) = recipe.preload.as_ref().filter(|_| recipe.mix.has_tokens()) {
         say!(out, "contracts: {}", preload.contracts.description(recipe.mix));
     }
+    print_equal_terms(out, terms, entrants)
+}
+
+/// What is equal for all clients.
+pub(super) fn print_equal_terms(
+    out: &Output,
+    terms: &Terms,
+    entrants: &[Entrant],
+) -> eyre::Result<()> {
     let hash = |one: &Entrant| format!("{} {}", one.name, one.backend.identity().hash.name());
     say!(
         out,
@@ -80,7 +89,12 @@ pub(super) fn print_terms(
 }
 
 /// One line a client, held against `raw` if it takes part, else against the first.
-pub(super) fn print(out: &Output, workload: &Workload, outcomes: &[Outcome]) -> eyre::Result<()> {
+pub(super) fn print(
+    out: &Output,
+    workload: &str,
+    via: Via,
+    outcomes: &[Outcome],
+) -> eyre::Result<()> {
     let yardstick = outcomes.iter().find(|outcome| outcome.backend == YARDSTICK);
     let Some(yardstick) = yardstick.or_else(|| outcomes.first()) else { return Ok(()) };
     say!(
@@ -157,7 +171,7 @@ pub(super) fn print(out: &Output, workload: &Workload, outcomes: &[Outcome]) -> 
         let kept = kept.iter().map(mib).collect::<Vec<_>>().join(", ");
         say!(out, "files beside those, kept for reverts or made ahead, MiB: {kept}");
     }
-    if workload.via == Via::EngineApi {
+    if via == Via::EngineApi {
         print_payloads(out, yardstick, outcomes)?;
     }
     print_baseline(out, workload, outcomes)
@@ -180,7 +194,7 @@ fn print_payloads(out: &Output, yardstick: &Outcome, outcomes: &[Outcome]) -> ey
 }
 
 /// The ratios that the papers give.
-fn print_baseline(out: &Output, workload: &Workload, outcomes: &[Outcome]) -> eyre::Result<()> {
+fn print_baseline(out: &Output, workload: &str, outcomes: &[Outcome]) -> eyre::Result<()> {
     let baseline = outcomes.iter().find(|outcome| outcome.backend == BASELINE);
     let Some(baseline) = baseline else { return Ok(()) };
     let ratio = |one: &Outcome| {
@@ -191,7 +205,7 @@ fn print_baseline(out: &Output, workload: &Workload, outcomes: &[Outcome]) -> ey
     };
     let others = outcomes.iter().filter(|one| one.backend != BASELINE);
     let ratios = others.map(ratio).collect::<Vec<_>>().join(", ");
-    let paper = LVMT_PAPER.iter().find(|(name, _)| *name == workload.name);
+    let paper = LVMT_PAPER.iter().find(|(name, _)| *name == workload);
     let paper = paper.map_or_else(String::new, |(_, ratio)| {
         format!("; the LVMT paper has up to {ratio} for LVMT over MPT (Fig. 2)")
     });

@@ -1,4 +1,4 @@
-//! What `bench state` prints.
+//! What `bench state` prints, and `bench adversary` in part.
 
 use crate::{
     commands::bench::measured::{print_job_wait, print_memory_limit},
@@ -6,7 +6,7 @@ use crate::{
 };
 use retrie_bench::{
     latency::Latency,
-    state::{Choice, Entrant, Keys, Layout, Outcome, Race, Raced},
+    state::{Choice, Entrant, Keys, Layout, Outcome, Race, Terms},
 };
 use retrie_db::SyncMode;
 use retrie_state::Counts;
@@ -67,6 +67,17 @@ pub(super) fn print_terms(
         "{pairs} {ops}{choice} after {warmup} of warm-up, {commit}, {} slices",
         workload.slices
     );
+    print_equal_terms(out, terms, *memory_limit, entrants, 1)
+}
+
+/// What is equal for all stores, each of which is open so many `times`.
+pub(in crate::commands::bench) fn print_equal_terms(
+    out: &Output,
+    terms: &Terms,
+    memory_limit: Option<u64>,
+    entrants: &[Box<dyn Entrant>],
+    times: usize,
+) -> eyre::Result<()> {
     let hashes: Vec<_> =
         entrants.iter().map(|entrant| format!("{} {}", entrant.name(), entrant.hash())).collect();
     say!(
@@ -81,8 +92,8 @@ pub(super) fn print_terms(
         terms.retention,
         hashes.join(", ")
     );
-    if let Some(limit) = *memory_limit {
-        print_memory_limit(out, limit, entrants.len())?;
+    if let Some(limit) = memory_limit {
+        print_memory_limit(out, limit, entrants.len() * times)?;
     }
     for remark in remarks(entrants) {
         say!(out, "{remark}");
@@ -91,13 +102,19 @@ pub(super) fn print_terms(
 }
 
 /// What stores make of the terms, where that needs saying.
-pub(super) fn remarks(entrants: &[Box<dyn Entrant>]) -> impl Iterator<Item = String> {
+pub(in crate::commands::bench) fn remarks(
+    entrants: &[Box<dyn Entrant>],
+) -> impl Iterator<Item = String> {
     entrants.iter().filter_map(|entrant| Some(format!("{}: {}", entrant.name(), entrant.remark()?)))
 }
 
 /// One line a store, held against `raw` if it takes part, else against the first; then the details.
-pub(super) fn print(out: &Output, raced: &Raced) -> eyre::Result<()> {
-    let outcomes = &raced.outcomes[..];
+/// `memory` is to what it was capped, if it was, and by what means.
+pub(in crate::commands::bench) fn print(
+    out: &Output,
+    outcomes: &[Outcome],
+    memory: Option<(u64, &'static str, usize)>,
+) -> eyre::Result<()> {
     let raw = outcomes.iter().find(|outcome| outcome.backend == "raw");
     let Some(yardstick) = raw.or_else(|| outcomes.first()) else { return Ok(()) };
     say!(
@@ -180,7 +197,7 @@ pub(super) fn print(out: &Output, raced: &Raced) -> eyre::Result<()> {
         },
         mib(outcomes.iter().map(|outcome| outcome.peak_rss_bytes).max().unwrap_or(0) as f64)
     );
-    if let Some((limit, means)) = raced.memory {
+    if let Some((limit, means, _)) = memory {
         say!(out, "memory capped to {} MiB by {means}", limit >> 20);
     }
     Ok(())
