@@ -21,10 +21,10 @@ use alloy_rpc_types_engine::JwtSecret;
 use args::{AuthArgs, BuilderArgs, DevArgs, EngineArgs, FollowArgs, LogArgs, SyncArgs, TxPoolArgs};
 use eyre::{Context, bail, eyre};
 use retrie_chainspec::{ChainSpec, DEV_ACCOUNTS, DEV_KEYS, DEV_MNEMONIC};
-use retrie_db::StateRootMode;
+use retrie_db::{LogBounds, StateRootMode};
 use retrie_engine::{
     DevChain, Engine, EngineApi, EngineHandle, FollowConfig, Follower, Leader, LiveChain,
-    PayloadBuilder, PoolMaintainer, Sealing, pool::Pool,
+    LogIndexer, PayloadBuilder, PoolMaintainer, Sealing, pool::Pool,
 };
 use retrie_pipeline::Chain;
 use retrie_rpc::DevNode;
@@ -225,7 +225,8 @@ impl Command {
         tell_what_runs(&chain, datadir)?;
         let engine = Engine::start(chain.clone(), self.engine.config(), metrics.clone())?;
         let handle = engine.handle().clone();
-        services.add(EngineService { engine, chain });
+        services.add(EngineService { engine, chain: chain.clone() });
+        services.add(LogIndexer::start(chain, LogBounds::default())?);
         Ok(handle)
     }
 
