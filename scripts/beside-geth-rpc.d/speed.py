@@ -5,6 +5,7 @@ import re
 import shutil
 import statistics
 import subprocess
+from collections import Counter
 from pathlib import Path
 
 from nodekit import fail
@@ -36,7 +37,8 @@ end
 
 
 def bodies_of(chain):
-    """The two loads: balances of everybody, and token balances of the busiest token."""
+    """The loads: balances of everybody, token balances of the busiest token, and searches of the whole
+    chain for logs of it to those who got it least often, and for logs of nobody."""
     people = chain.people[:5000]
 
     def request(method, *params):
@@ -53,6 +55,18 @@ def bodies_of(chain):
             request("eth_call", {"to": token, "input": "0x70a08231" + holder[2:]}, "latest")
             for holder in dict.fromkeys(holders[:5000])
         ]
+        kinds = Counter(log["topics"][0] for log in chain.logs if log["address"] == token)
+        kind = kinds.most_common(1)[0][0]
+        rare = [holder for holder, _ in Counter(holders).most_common()[: -200 - 1 : -1]]
+        nobody = [f"0x{number:064x}" for number in range(1 << 160, (1 << 160) + 200)]
+        for load, receivers in (("rare", rare), ("none", nobody)):
+            loads[f"eth_getLogs, {load}"] = [
+                request(
+                    "eth_getLogs",
+                    {"fromBlock": "0x0", "address": token, "topics": [kind, None, receiver]},
+                )
+                for receiver in receivers
+            ]
     return loads
 
 
@@ -75,7 +89,8 @@ def race(chain, nodes, folder, rounds, seconds, connections):
         fail("there is no wrk: install Debian's package `wrk`, or pass --rounds 0")
     results = []
     for method, bodies in bodies_of(chain).items():
-        path, script = Path(folder) / f"{method}.txt", Path(folder) / f"{method}.lua"
+        name = method.replace(", ", "-")
+        path, script = Path(folder) / f"{name}.txt", Path(folder) / f"{name}.lua"
         path.write_text("\n".join(bodies) + "\n")
         script.write_text(LUA % path)
         rates = {node.name: [] for node in nodes}

@@ -399,7 +399,7 @@ impl Tables {
         let mut chain = Vec::new();
         for table in ChainTable::ALL {
             let db = create(table.name()).map_err(failed)?;
-            chain.push(Handle::new(table.name(), table.name(), db));
+            chain.push(Handle::new(table.name(), table.name(), Some(db)));
         }
         let tables = Self::new(chain, on_disk, context)?;
         for table in state {
@@ -426,10 +426,10 @@ impl Tables {
         let mut chain = Vec::new();
         for table in ChainTable::ALL {
             let db = open_table(&tx, table.name()).map_err(failed)?;
-            let db = db.ok_or_else(|| DbError::NotADatabase {
-                path: context.path.clone(),
-                what: format!("it has no table {}", table.name()),
-            })?;
+            if db.is_none() && !ChainTable::LATER.contains(&table) {
+                let what = format!("it has no table {}", table.name());
+                return Err(DbError::NotADatabase { path: context.path.clone(), what });
+            }
             chain.push(Handle::new(table.name(), table.name(), db));
         }
         tx.commit().map_err(failed)?;
@@ -493,17 +493,18 @@ impl Tables {
         let mut on_disk = self.on_disk.write();
         commit()?;
         for (name, (table, handle)) in names.into_iter().zip(created) {
-            on_disk.insert(name, handle.db);
+            let Some(db) = handle.db else { continue };
+            on_disk.insert(name, db);
             // That its id is free was checked when the table was created.
-            let _ = self.remember(*table, handle.db);
+            let _ = self.remember(*table, db);
         }
         Ok(())
     }
 
     fn remember(&self, table: Table, db: Database) -> Result<Handle> {
         let name = self.disk_name(table)?;
-        let held =
-            self.state[usize::from(table.id)].get_or_init(|| Handle::new(table.name, &name, db));
+        let handle = || Handle::new(table.name, &name, Some(db));
+        let held = self.state[usize::from(table.id)].get_or_init(handle);
         if held.name == table.name { Ok(*held) } else { Err(taken(table, held.name)) }
     }
 
@@ -531,7 +532,7 @@ fn table_names<K: TransactionKind>(tx: &Tx<K>) -> MdbxResult<Vec<String>> {
     let main = tx.open_db(None)?;
     let rows = crate::raw::scan(
         tx,
-        main,
+        Some(main),
         Range {
             start: &[],
             end: None,

@@ -22,6 +22,8 @@
 //!   key of everything that belongs to a block, and short; the tables are listed in [`tables`].
 //! * *Canonical chain*: the blocks on the path from the first stored block to the [tip]. Only
 //!   they have their transactions in the lookup table. Any other stored block is a *side block*.
+//! * *Index of logs*: in which blocks addresses and topics occur in logs, kept in the background
+//!   ([`Db::index_logs`]) and asked by [`ReadTxn::log_candidates`].
 //! * *Metadata*: which chain, backend and formats a datadir holds ([`Metadata`]). It is written
 //!   once; what contradicts it is refused. The chain's rules are kept beside it
 //!   ([`ReadTxn::spec`]).
@@ -51,6 +53,7 @@ mod error;
 mod kept;
 mod kv;
 mod lock;
+mod logs;
 mod notes;
 mod pieces;
 mod raw;
@@ -69,6 +72,7 @@ pub use chain::{
 pub use env::{Db, OpenOptions, SyncMode};
 pub use error::{DbError, Result};
 pub use kept::{Kept, KeptBlocks};
+pub use logs::{LogBounds, LogCandidates, LogQuery};
 pub use snapshot::ReadTxn;
 pub use stats::{DbStats, TableStats};
 pub use verify::CheckedTable;

@@ -12,12 +12,19 @@ pub struct Handle {
     pub(crate) name: &'static str,
     /// Where the [checksums](crate::checksum) of its rows start.
     pub(crate) start: u32,
-    pub(crate) db: Database,
+    /// `None`: there is no such table yet, and nothing in it, as the datadir is of an earlier version
+    /// and open to read alone.
+    pub(crate) db: Option<Database>,
 }
 
 impl Handle {
-    pub(crate) fn new(name: &'static str, name_on_disk: &str, db: Database) -> Self {
+    pub(crate) fn new(name: &'static str, name_on_disk: &str, db: Option<Database>) -> Self {
         Self { name, start: checksum::start(name_on_disk), db }
+    }
+
+    /// MDBX's handle, to write.
+    pub(crate) fn dbi(self) -> Result<Database, MdbxError> {
+        self.db.ok_or(MdbxError::BadDbi)
     }
 }
 
@@ -96,9 +103,10 @@ fn open_row(table: Handle, (key, row): Row) -> Result<Row> {
 /// The row of `key`. On a snapshot older than the table there is none.
 pub(crate) fn get<K: TransactionKind>(
     tx: &Tx<K>,
-    db: Database,
+    db: Option<Database>,
     key: &[u8],
 ) -> Result<Option<Bytes>, MdbxError> {
+    let Some(db) = db else { return Ok(None) };
     match tx.get::<Vec<u8>>(db.dbi(), key) {
         Ok(value) => Ok(value.map(Bytes::from)),
         Err(error) => missing_is_empty::<K, _>(plain(error), None),
@@ -108,10 +116,11 @@ pub(crate) fn get<K: TransactionKind>(
 /// The row at or after `key` (`None`: the first), or the one at or before it (`None`: the last).
 pub(crate) fn seek<K: TransactionKind>(
     tx: &Tx<K>,
-    db: Database,
+    db: Option<Database>,
     key: Option<&[u8]>,
     direction: Direction,
 ) -> Result<Option<Row>, MdbxError> {
+    let Some(db) = db else { return Ok(None) };
     let found = (|| {
         let mut cursor = tx.cursor(db)?;
         match direction {
@@ -129,9 +138,10 @@ pub(crate) fn seek<K: TransactionKind>(
 /// The rows of `range`.
 pub(crate) fn scan<K: TransactionKind>(
     tx: &Tx<K>,
-    db: Database,
+    db: Option<Database>,
     range: Range<'_>,
 ) -> Result<Vec<Row>, MdbxError> {
+    let Some(db) = db else { return Ok(Vec::new()) };
     let Range { start, end, direction, limit } = range;
     if limit == 0 || end.is_some_and(|end| end <= start) {
         return Ok(Vec::new());
@@ -171,9 +181,10 @@ pub(crate) fn scan<K: TransactionKind>(
 /// Gives all rows in order to `row` until it returns false.
 pub(crate) fn walk<K: TransactionKind>(
     tx: &Tx<K>,
-    db: Database,
+    db: Option<Database>,
     mut row: impl FnMut(Vec<u8>, Vec<u8>) -> bool,
 ) -> Result<(), MdbxError> {
+    let Some(db) = db else { return Ok(()) };
     let walked = (|| {
         let mut cursor = tx.cursor(db)?;
         let mut next = cursor.first::<Vec<u8>, Vec<u8>>();
@@ -191,8 +202,9 @@ pub(crate) fn walk<K: TransactionKind>(
 /// Rows and pages of a table.
 pub(crate) fn stat<K: TransactionKind>(
     tx: &Tx<K>,
-    db: Database,
+    db: Option<Database>,
 ) -> Result<Option<Stat>, MdbxError> {
+    let Some(db) = db else { return Ok(None) };
     tx.db_stat(&db).map(Some).or_else(|error| missing_is_empty::<K, _>(error, None))
 }
 

@@ -73,7 +73,7 @@ impl Db {
         let mut state = inner.tables.all_state();
         state.sort_by(|a, b| a.0.cmp(&b.0));
         for (name, db) in state {
-            tables.push(table_stats(&snapshot, &name, db)?);
+            tables.push(table_stats(&snapshot, &name, Some(db))?);
         }
         let file_bytes = std::fs::metadata(&inner.file)
             .map_err(|e| DbError::io("measuring", &inner.file, e))?
@@ -98,13 +98,13 @@ impl ReadTxn {
     pub(crate) fn state_bytes(&self) -> Result<u64> {
         let mut bytes = 0;
         for (name, db) in self.inner().tables.all_state() {
-            bytes += table_stats(self, &name, db)?.bytes;
+            bytes += table_stats(self, &name, Some(db))?.bytes;
         }
         Ok(bytes)
     }
 }
 
-fn table_stats(snapshot: &ReadTxn, name: &str, db: Database) -> Result<TableStats> {
+fn table_stats(snapshot: &ReadTxn, name: &str, db: Option<Database>) -> Result<TableStats> {
     // A table younger than the snapshot has no statistics, and is empty in it.
     let stat = snapshot.raw_stat(Handle::new("statistics", name, db))?;
     let pages = |pages: fn(&mdbx::Stat) -> usize| stat.as_ref().map_or(0, |s| pages(s) as u64);

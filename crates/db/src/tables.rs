@@ -22,6 +22,8 @@
 //! | `BackendRoots` | id, backend name | root (32) |
 //! | `Metadata` | `identity` | JSON, see [`Metadata`](crate::Metadata) |
 //! | `Metadata` | `note/` and a name | bytes of whoever wrote the note |
+//! | `LogSegments` | first block (8) | last block (8), its hash (32), number of postings (4) |
+//! | `LogPostings` | first block of the segment (8), term (4), block offset (2) | postings from there on, see [`logs`](crate::LogQuery) |
 //! | `State` and a name | the state store's | the state store's |
 //!
 //! Long values of `Transactions`, `Receipts`, `Bodies` and `Codes` are cut into pieces of 16,352
@@ -61,11 +63,15 @@ pub enum ChainTable {
     BackendRoots,
     /// Identity of the datadir, and notes.
     Metadata,
+    /// Stretches of blocks whose logs are indexed.
+    LogSegments,
+    /// In which of their blocks each address and topic occurs.
+    LogPostings,
 }
 
 impl ChainTable {
     /// All of them, in the order of their declaration.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 13] = [
         Self::Headers,
         Self::BlockIndex,
         Self::Canonical,
@@ -77,7 +83,12 @@ impl ChainTable {
         Self::TotalDifficulty,
         Self::BackendRoots,
         Self::Metadata,
+        Self::LogSegments,
+        Self::LogPostings,
     ];
+
+    /// Tables that datadirs of earlier versions lack. They come with the next opening to write.
+    pub(crate) const LATER: [Self; 2] = [Self::LogSegments, Self::LogPostings];
 
     /// Name on disk.
     pub const fn name(self) -> &'static str {
@@ -93,6 +104,8 @@ impl ChainTable {
             Self::TotalDifficulty => "TotalDifficulty",
             Self::BackendRoots => "BackendRoots",
             Self::Metadata => "Metadata",
+            Self::LogSegments => "LogSegments",
+            Self::LogPostings => "LogPostings",
         }
     }
 }
@@ -150,7 +163,7 @@ mod tests {
         assert_eq!(
             names.join(" "),
             "Headers BlockIndex Canonical Bodies Transactions Receipts TxLookup Codes \
-             TotalDifficulty BackendRoots Metadata"
+             TotalDifficulty BackendRoots Metadata LogSegments LogPostings"
         );
     }
 

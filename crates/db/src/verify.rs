@@ -100,7 +100,7 @@ impl ReadTxn {
         let mut tables = chain.to_vec();
         let mut state = self.inner().tables.all_state();
         state.sort_by(|a, b| a.0.cmp(&b.0));
-        tables.extend(state);
+        tables.extend(state.into_iter().map(|(name, db)| (name, Some(db))));
         let mut checked = Vec::new();
         for (name, db) in tables {
             let table = Handle::new("of this snapshot", &name, db);

@@ -119,7 +119,7 @@ impl WriteTxn {
     /// Puts a row as it shall lie on disk, checksum and all.
     #[cfg(test)]
     pub(crate) fn put_stored(&mut self, table: Handle, key: &[u8], row: &[u8]) {
-        self.tx.put(table.db, key, row, WriteFlags::UPSERT).unwrap();
+        self.tx.put(table.dbi().unwrap(), key, row, WriteFlags::UPSERT).unwrap();
     }
 
     /// As `raw_put`, faster, if `key` sorts after all others; otherwise [`DbError::OutOfOrder`].
@@ -131,7 +131,7 @@ impl WriteTxn {
         self.inner.check_key(table, key)?;
         self.inner.check_value(table, key, value)?;
         checksum::seal(table, key, value, &mut self.row);
-        let stored = self.tx.put(table.db, key, &self.row, flags);
+        let stored = table.dbi().and_then(|db| self.tx.put(db, key, &self.row, flags));
         match stored {
             // Found before anything was changed, so the transaction is still good.
             Err(MdbxError::KeyMismatch | MdbxError::KeyExist) => {
@@ -143,12 +143,12 @@ impl WriteTxn {
 
     pub(crate) fn raw_delete(&mut self, table: Handle, key: &[u8]) -> Result<bool> {
         self.inner.check_key(table, key)?;
-        let deleted = self.tx.del(table.db, key, None);
+        let deleted = table.dbi().and_then(|db| self.tx.del(db, key, None));
         self.written("deleting from", table.name, key, deleted)
     }
 
     pub(crate) fn raw_clear(&mut self, table: Handle) -> Result<()> {
-        let cleared = self.tx.clear_db(table.db);
+        let cleared = table.dbi().and_then(|db| self.tx.clear_db(db));
         self.written("clearing", table.name, &[], cleared)
     }
 
@@ -160,7 +160,7 @@ impl WriteTxn {
         let name = self.inner.tables.disk_name(table)?;
         let db = self.tx.create_db(Some(&name), DatabaseFlags::empty());
         let db = self.written("creating", table.name, &[], db)?;
-        let handle = Handle::new(table.name, &name, db);
+        let handle = Handle::new(table.name, &name, Some(db));
         self.created.push((table, handle));
         Ok(handle)
     }

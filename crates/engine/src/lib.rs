@@ -9,6 +9,7 @@
 //! * [`TestBlock`]: blocks built as a test wants them.
 //! * [`DevChain`]: blocks without a consensus client.
 //! * [`Follower`]: blocks of another node.
+//! * [`LogIndexer`]: the index of logs follows the chain.
 //! * [`NodeStatus`]: what a node tells of itself; [`SyncProgress`]: how far it is behind.
 //! * [`pool`]: transactions that wait for a block.
 
@@ -17,6 +18,7 @@ mod dev;
 mod error;
 mod follow;
 mod live;
+mod log_indexer;
 mod maintain;
 mod orphans;
 mod payload;
@@ -34,6 +36,7 @@ pub use dev::{DevChain, DevError, NextDevBlock, Sealing};
 pub use error::EngineError;
 pub use follow::{FollowConfig, FollowError, Follower, Following, Leader};
 pub use live::LiveChain;
+pub use log_indexer::LogIndexer;
 pub use maintain::PoolMaintainer;
 pub use payload::{BuilderConfig, BuiltPayload, PayloadBuilder};
 pub use reexecute::{ReExecuted, re_execute};

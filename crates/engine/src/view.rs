@@ -4,10 +4,10 @@ use crate::live::{LiveChain, Moment};
 use alloy_consensus::transaction::Recovered;
 use alloy_primitives::{B256, Bytes, U256, map::HashSet};
 use retrie_chainspec::primitives::{Header, Receipt, RecoveredBlock, SealedHeader, Transaction};
-use retrie_db::{ChainRead, ReadTxn, StoredTransaction};
+use retrie_db::{ChainRead, LogQuery, ReadTxn, StoredTransaction};
 use retrie_pipeline::{BlockWithReceipts, ExecutedBlock, PipelineError, StatePatch};
 use retrie_state::BlockRef;
-use std::{fmt, sync::Arc};
+use std::{fmt, ops::RangeInclusive, sync::Arc};
 
 /// The chain at one moment, in memory and below.
 #[derive(Clone)]
@@ -102,10 +102,30 @@ impl View {
 
     /// Header of the canonical block `number`.
     pub fn header_by_number(&self, number: u64) -> Result<Option<SealedHeader>, PipelineError> {
-        match self.canonical_hash(number)? {
-            Some(hash) => self.header(&hash),
-            None => Ok(None),
+        if number > self.moment.head.number {
+            return Ok(None);
         }
+        if let Some(block) = self.in_memory(number) {
+            return Ok(Some(block.block().clone_sealed_header()));
+        }
+        let found = self.read.canonical_headers(number).next().transpose()?;
+        Ok(found.map(|(hash, header)| SealedHeader::new(header, hash)))
+    }
+
+    /// The canonical blocks of `range`, in order, in which logs may be found that `query` is for: all
+    /// that are in memory or not indexed yet, of the others those that the index names.
+    pub fn log_candidates<'a>(
+        &'a self,
+        query: &'a LogQuery,
+        range: RangeInclusive<u64>,
+    ) -> Result<impl Iterator<Item = Result<u64, PipelineError>> + 'a, PipelineError> {
+        // Of blocks in memory the database may have others of the same numbers.
+        let durable = match self.moment.canonical.first() {
+            Some(first) => first.block().number.saturating_sub(1),
+            None => self.moment.head.number,
+        };
+        let candidates = self.read.log_candidates(query, range, durable)?;
+        Ok(candidates.map(|number| number.map_err(PipelineError::from)))
     }
 
     /// A known block, canonical or not, with the senders of its transactions.
@@ -122,6 +142,19 @@ impl View {
             return Ok(Some(block.data.receipts.clone()));
         }
         Ok(self.read.receipts(hash)?.map(Arc::new))
+    }
+
+    /// Hash of the `index`-th transaction of a known block; `None` also if it has no such transaction.
+    pub fn transaction_hash(
+        &self,
+        block: &B256,
+        index: u32,
+    ) -> Result<Option<B256>, PipelineError> {
+        if let Some(block) = self.moment.blocks.get(block) {
+            let transactions = &block.block().body().transactions;
+            return Ok(transactions.get(index as usize).map(|one| *one.tx_hash()));
+        }
+        Ok(self.read.transaction_hash(block, index)?)
     }
 
     /// A known block with its receipts; `None` also if these are not kept.

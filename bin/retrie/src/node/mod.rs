@@ -24,10 +24,10 @@ use retrie_chainspec::{
     ChainSpec, DEV_ACCOUNTS, DEV_KEYS, DEV_MNEMONIC, EthereumHardfork, EthereumHardforks,
     ForkCondition,
 };
-use retrie_db::StateRootMode;
+use retrie_db::{LogBounds, StateRootMode};
 use retrie_engine::{
     DevChain, Engine, EngineApi, EngineHandle, FollowConfig, Follower, Leader, LiveChain,
-    PayloadBuilder, PoolMaintainer, Sealing, pool::Pool,
+    LogIndexer, PayloadBuilder, PoolMaintainer, Sealing, pool::Pool,
 };
 use retrie_pipeline::Chain;
 use retrie_rpc::DevNode;
@@ -228,7 +228,8 @@ impl Command {
         tell_what_runs(&chain, datadir)?;
         let engine = Engine::start(chain.clone(), self.engine.config(), metrics.clone())?;
         let handle = engine.handle().clone();
-        services.add(EngineService { engine, chain });
+        services.add(EngineService { engine, chain: chain.clone() });
+        services.add(LogIndexer::start(chain, LogBounds::default())?);
         Ok(handle)
     }
 

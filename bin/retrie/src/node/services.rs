@@ -4,6 +4,7 @@
 //! |---|---|---|
 //! | metrics | | its port |
 //! | engine | | once everything canonical is durable |
+//! | log index | engine | gives up the step under way |
 //! | threads | | tasks that are left, after 5 s |
 //! | pool | engine | with the engine |
 //! | dev miner | engine, pool, threads | at once |
@@ -14,7 +15,7 @@
 
 use eyre::{Context, eyre};
 use parking_lot::Mutex;
-use retrie_engine::{Engine, EngineError, Following, PoolMaintainer};
+use retrie_engine::{Engine, EngineError, Following, LogIndexer, PoolMaintainer};
 use retrie_pipeline::Chain;
 use retrie_rpc::server::Servers;
 use retrie_telemetry::MetricsServer;
@@ -155,6 +156,25 @@ impl Service for EngineService {
         engine.stop()?;
         chain.flush()?;
         tracing::info!("stopped at block {}", chain.tip()?);
+        Ok(())
+    }
+}
+
+impl Service for LogIndexer {
+    fn name(&self) -> &'static str {
+        "log index"
+    }
+
+    fn health(&self) -> Health {
+        match self.trouble() {
+            _ if !self.is_running() => Health::Ended,
+            Some(reason) => Health::Failing(reason),
+            None => Health::Works,
+        }
+    }
+
+    fn stop(self: Box<Self>) -> eyre::Result<()> {
+        drop(self);
         Ok(())
     }
 }

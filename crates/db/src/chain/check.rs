@@ -2,7 +2,9 @@
 
 use super::read::{self, ChainRead, canonical, items};
 use crate::{
-    DbError, ReadTxn, Result, codecs, pieces,
+    DbError, ReadTxn, Result, codecs,
+    logs::LogCheck,
+    pieces,
     raw::{Range, RawRead},
     tables::{BlockId, ChainTable},
 };
@@ -34,14 +36,15 @@ impl ReadTxn {
     /// Reads all stored blocks in the order of their ids and gives each to `block`. Checks what
     /// tables say to each other: indices by hash and number in both directions, the canonical chain
     /// without gaps and linked by parents, total difficulties, the lookup table of transactions,
-    /// hashes of code, and that no row is left over. What is wrong goes to `fault`.
+    /// hashes of code, the index of logs, and that no row is left over. What is wrong goes to `fault`.
     pub fn check_chain(
         &self,
         block: &mut dyn FnMut(StoredBlock),
         fault: &mut dyn FnMut(DbError),
     ) -> Result<()> {
+        let logs = LogCheck::new(self, fault)?;
         let mut check =
-            Check { read: self, fault, rows: [0; ChainTable::ALL.len()], lookup_pruned: 0 };
+            Check { read: self, fault, rows: [0; ChainTable::ALL.len()], lookup_pruned: 0, logs };
         let pruned = self.lookup_pruned_below();
         check.lookup_pruned = check.read(pruned)?.unwrap_or(0);
         let headers = self.chain(ChainTable::Headers);
@@ -70,6 +73,7 @@ impl ReadTxn {
         }
         check.codes()?;
         check.canonical_chain()?;
+        check.all_logs()?;
         check.nothing_left_over()
     }
 }
@@ -85,6 +89,7 @@ struct Check<'a> {
     rows: [u64; ChainTable::ALL.len()],
     /// Transactions of blocks below need not be in the lookup table.
     lookup_pruned: u64,
+    logs: LogCheck<'a>,
 }
 
 impl Check<'_> {
@@ -147,6 +152,9 @@ impl Check<'_> {
         self.rows[ChainTable::BackendRoots as usize] += roots.len() as u64;
         let body = self.body(id, is_canonical)?;
         let receipts = self.receipts(id, &hash)?;
+        if is_canonical {
+            self.logs.block(id.number, receipts.as_deref(), self.fault)?;
+        }
         Ok(Some(StoredBlock { hash, header, is_canonical, body, receipts, roots }))
     }
 
@@ -253,6 +261,14 @@ impl Check<'_> {
             }
             start = next;
         }
+    }
+
+    /// What is left of the index of logs.
+    fn all_logs(&mut self) -> Result<()> {
+        let (segments, postings) = self.logs.finish(self.fault)?;
+        self.rows[ChainTable::LogSegments as usize] += segments;
+        self.rows[ChainTable::LogPostings as usize] += postings;
+        Ok(())
     }
 
     fn codes(&mut self) -> Result<()> {

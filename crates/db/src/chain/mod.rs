@@ -6,6 +6,8 @@ mod prune;
 mod read;
 mod write;
 
+pub(crate) use read::{canonical, header_at};
+
 pub use check::StoredBlock;
 pub use metadata::{Metadata, SCHEMA_VERSION, StateRootMode};
 pub use read::{CanonicalHeaders, ChainRead, StoredTransaction};

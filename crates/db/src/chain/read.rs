@@ -216,6 +216,17 @@ pub trait ChainRead: RawRead {
         Ok(Some(StoredTransaction { transaction, sender, block, index }))
     }
 
+    /// Hash of the `index`-th transaction of a stored block; `None` also if it has no such transaction,
+    /// or no body.
+    fn transaction_hash(&self, hash: &B256, index: u32) -> Result<Option<B256>> {
+        let Some(id) = block_id(self, hash)? else { return Ok(None) };
+        let (table, key) = (self.chain(ChainTable::Transactions), id.item(index));
+        let Some(row) = pieces::get(self, table, &key)? else { return Ok(None) };
+        let (_, encoded) =
+            codecs::split_transaction(&row).map_err(|e| DbError::corrupt(table.name, &key, e))?;
+        Ok(Some(keccak256(encoded)))
+    }
+
     /// Contract code by its keccak-256.
     fn code(&self, hash: &B256) -> Result<Option<Bytes>> {
         pieces::get(self, self.chain(ChainTable::Codes), hash.as_slice())
@@ -313,7 +324,7 @@ pub(super) fn block_id<R: RawRead + ?Sized>(read: &R, hash: &B256) -> Result<Opt
 }
 
 /// Hash and key of the canonical block `number`.
-pub(super) fn canonical<R: RawRead + ?Sized>(
+pub(crate) fn canonical<R: RawRead + ?Sized>(
     read: &R,
     number: u64,
 ) -> Result<Option<(B256, BlockId)>> {
@@ -359,7 +370,7 @@ fn required<R: RawRead + ?Sized>(read: &R, table: ChainTable, id: BlockId) -> Re
         .ok_or_else(|| DbError::corrupt(table.name(), &key, MISSING))
 }
 
-pub(super) fn header_at<R: RawRead + ?Sized>(read: &R, id: BlockId) -> Result<Header> {
+pub(crate) fn header_at<R: RawRead + ?Sized>(read: &R, id: BlockId) -> Result<Header> {
     let row = required(read, ChainTable::Headers, id)?;
     codecs::decode_header(&row)
         .map_err(|e| DbError::corrupt(ChainTable::Headers.name(), &id.to_bytes(), e))

@@ -8,12 +8,14 @@ use crate::{
     convert::{self, LogPosition},
 };
 use alloy_eips::{BlockId, BlockNumberOrTag};
-use alloy_rpc_types_eth::{Filter, FilterBlockOption, Log};
+use alloy_primitives::B256;
+use alloy_rpc_types_eth::{Filter, FilterBlockOption, FilterSet, Log};
 use jsonrpsee::RpcModule;
-use retrie_chainspec::primitives::SealedHeader;
+use retrie_chainspec::primitives::{Receipt, SealedHeader};
+use retrie_db::LogQuery;
 use retrie_engine::View;
 use retrie_pipeline::BlockWithReceipts;
-use std::ops::RangeInclusive;
+use std::{convert::Infallible, ops::RangeInclusive};
 
 /// Most addresses of one filter.
 const MAX_ADDRESSES: usize = 1000;
@@ -135,8 +137,10 @@ impl Found {
                 self.most_blocks
             )));
         }
-        for number in range {
-            let header = view.header_by_number(number)?.ok_or(RpcError::HeaderNotFound)?;
+        let query =
+            LogQuery::new(filter.address.iter(), filter.topics.each_ref().map(FilterSet::iter));
+        for number in view.log_candidates(&query, range)? {
+            let header = view.header_by_number(number?)?.ok_or(RpcError::HeaderNotFound)?;
             self.search_block(view, filter, &header)?;
         }
         Ok(())
@@ -152,9 +156,20 @@ impl Found {
             return Ok(());
         }
         let hash = header.hash();
-        let pruned = || RpcError::Rejected(format!("the receipts of block {hash} are not kept"));
-        let block = view.block_with_receipts(&hash)?.ok_or_else(pruned)?;
-        self.add(&block, filter, false)
+        let Some(receipts) = view.receipts(&hash)? else {
+            // Nor may its body be, which is an error of its own.
+            view.block(&hash)?;
+            return Err(RpcError::Rejected(format!("the receipts of block {hash} are not kept")));
+        };
+        // Of a block with one log that matches no more than one transaction is read.
+        let transaction = |index: usize| {
+            let found = view.transaction_hash(&hash, index as u32)?;
+            found.ok_or_else(|| {
+                RpcError::Internal(format!("transaction {index} of {hash} is missing"))
+            })
+        };
+        let found = matching_in(header, &receipts, filter, false, transaction)?;
+        self.take(found)
     }
 
     /// Adds the matching logs of one block.
@@ -164,8 +179,13 @@ impl Found {
         filter: &Filter,
         is_removed: bool,
     ) -> RpcResult<()> {
+        self.take(matching(block, filter, is_removed))
+    }
+
+    /// Adds logs of one block.
+    fn take(&mut self, mut logs: Vec<Log>) -> RpcResult<()> {
         let is_first = self.logs.is_empty();
-        matching(block, filter, is_removed, |log| self.logs.push(log));
+        self.logs.append(&mut logs);
         // The logs of a single block can be asked for in no smaller parts.
         if self.logs.len() > self.most_logs && !is_first {
             return Err(RpcError::InvalidParams(format!(
@@ -177,25 +197,39 @@ impl Found {
     }
 }
 
-/// Gives the matching logs of one block to `found`.
-pub(super) fn matching(
-    block: &BlockWithReceipts,
-    filter: &Filter,
-    is_removed: bool,
-    mut found: impl FnMut(Log),
-) {
+/// The matching logs of one block.
+pub(super) fn matching(block: &BlockWithReceipts, filter: &Filter, is_removed: bool) -> Vec<Log> {
     let header = block.block.sealed_header();
     let transactions = &block.block.body().transactions;
+    let hash = |index: usize| Ok::<_, Infallible>(*transactions[index].tx_hash());
+    let Ok(logs) = matching_in(header, &block.receipts, filter, is_removed, hash);
+    logs
+}
+
+/// The matching logs of the receipts of a block, whose transactions have these hashes.
+fn matching_in<E>(
+    header: &SealedHeader,
+    receipts: &[Receipt],
+    filter: &Filter,
+    is_removed: bool,
+    transaction: impl Fn(usize) -> Result<B256, E>,
+) -> Result<Vec<Log>, E> {
+    let mut found = Vec::new();
     let mut index = 0;
-    for (at, (transaction, receipt)) in transactions.iter().zip(block.receipts.iter()).enumerate() {
+    for (at, receipt) in receipts.iter().enumerate() {
+        let mut hash = None;
         for log in &receipt.logs {
             if filter.matches(log) {
-                let transaction = *transaction.tx_hash();
+                let transaction = match hash {
+                    Some(hash) => hash,
+                    None => *hash.insert(transaction(at)?),
+                };
                 let position =
                     LogPosition { transaction, transaction_index: at, index, is_removed };
-                found(convert::log(log.clone(), header, position));
+                found.push(convert::log(log.clone(), header, position));
             }
             index += 1;
         }
     }
+    Ok(found)
 }

@@ -193,11 +193,11 @@ async fn send(sink: &SubscriptionSink, message: &impl Serialize) -> Result<(), S
 fn logs_of(change: &HeadChange, filter: &Filter) -> Vec<alloy_rpc_types_eth::Log> {
     let mut found = Vec::new();
     for block in &change.reverted {
-        logs::matching(block, filter, true, |log| found.push(log));
+        found.extend(logs::matching(block, filter, true));
     }
     found.reverse();
     for block in &change.committed {
-        logs::matching(block, filter, false, |log| found.push(log));
+        found.extend(logs::matching(block, filter, false));
     }
     found
 }

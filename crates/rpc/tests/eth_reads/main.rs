@@ -7,6 +7,7 @@ mod blocks;
 mod fees;
 mod filters;
 mod history;
+mod indexed_logs;
 mod proofs;
 mod send;
 mod state;

@@ -1,0 +1,221 @@
+//! Which blocks may hold logs that somebody is looking for.
+
+use super::{
+    ADDRESS, Segment,
+    postings::{Posting, Postings},
+    segments, term,
+};
+use crate::{ChainRead, ReadTxn, Result, raw::RawRead, tables::ChainTable};
+use alloy_primitives::{Address, B256};
+use retrie_state::{Direction, Row};
+use std::{ops::RangeInclusive, vec};
+
+/// Addresses and topics to look for in logs, as the index knows them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LogQuery {
+    /// Of each list one term at least has to be there. Those that are likely to be rare come first.
+    pub(super) lists: Vec<Vec<u32>>,
+}
+
+impl LogQuery {
+    /// A search for logs of one of these addresses, with one of these topics at each place. An empty
+    /// list stands for anything.
+    pub fn new<'a, A, T>(addresses: A, topics: [T; 4]) -> Self
+    where
+        A: IntoIterator<Item = &'a Address>,
+        T: IntoIterator<Item = &'a B256>,
+    {
+        let hashed = |place: u8, values: &mut dyn Iterator<Item = &'a [u8]>| {
+            let mut list: Vec<u32> = values.map(|value| term(place, value)).collect();
+            list.sort_unstable();
+            list.dedup();
+            list
+        };
+        let mut lists = vec![hashed(ADDRESS, &mut addresses.into_iter().map(|one| one.as_slice()))];
+        for (place, topics) in (1..).zip(topics) {
+            lists.push(hashed(place, &mut topics.into_iter().map(|one| one.as_slice())));
+        }
+        // What an event is about is rarer than the contract that tells it, and that than the kind of
+        // event: where the first of them does not occur, the others need not be looked for.
+        lists.swap(0, 1);
+        lists.reverse();
+        lists.retain(|list| !list.is_empty());
+        Self { lists }
+    }
+}
+
+impl ReadTxn {
+    /// The blocks of `range`, in order, in which a log may be found that `query` is for: those that
+    /// the index names as far as it goes, all others beyond. The index says nothing of blocks above
+    /// `durable`, which may be others than those of this snapshot.
+    ///
+    /// # Errors
+    /// [`DbError::Corrupt`](crate::DbError::Corrupt) here and on the way, with table and key, if a
+    /// row of the index is damaged.
+    pub fn log_candidates<'a>(
+        &'a self,
+        query: &'a LogQuery,
+        range: RangeInclusive<u64>,
+        durable: u64,
+    ) -> Result<LogCandidates<'a>> {
+        let from = self.receipts_pruned_below()?.max(*range.start());
+        let to = durable.min(*range.end());
+        let segments = if query.lists.is_empty() || from > to {
+            Vec::new()
+        } else {
+            self.segments_within(from, to)?
+        };
+        Ok(LogCandidates {
+            read: self,
+            query,
+            from,
+            to,
+            segments: segments.into_iter(),
+            found: Vec::new().into_iter(),
+            next: (!range.is_empty()).then_some(*range.start()),
+            end: *range.end(),
+        })
+    }
+
+    /// Segments with blocks in `from..=to` that count.
+    fn segments_within(&self, from: u64, to: u64) -> Result<Vec<Segment>> {
+        let table = self.chain(ChainTable::LogSegments);
+        let key = from.to_be_bytes();
+        let before = self.raw_seek(table, Some(&key), Direction::Backward)?;
+        let before = before.as_ref().map(Segment::decode).transpose()?;
+        let before = before.filter(|segment| segment.last >= from);
+        let mut segments = segments(self, before.map_or(from, |segment| segment.first), to)?;
+        while let Some(last) = segments.last()
+            && !last.counts(self)?
+        {
+            segments.pop();
+        }
+        Ok(segments)
+    }
+
+    /// Blocks of `range` with a term of each list.
+    fn search_segment(
+        &self,
+        segment: &Segment,
+        query: &LogQuery,
+        range: RangeInclusive<u64>,
+    ) -> Result<Vec<u64>> {
+        let mut found: Option<Vec<u16>> = None;
+        for terms in &query.lists {
+            let mut offsets = self.offsets_of(segment, terms)?;
+            if let Some(found) = found {
+                offsets.retain(|offset| found.binary_search(offset).is_ok());
+            }
+            if offsets.is_empty() {
+                return Ok(Vec::new());
+            }
+            found = Some(offsets);
+        }
+        let blocks = found.into_iter().flatten().map(|offset| segment.first + u64::from(offset));
+        Ok(blocks.filter(|block| range.contains(block)).collect())
+    }
+
+    /// Offsets of the blocks with one of these terms, in order. Reads each row once at most.
+    fn offsets_of(&self, segment: &Segment, terms: &[u32]) -> Result<Vec<u16>> {
+        let mut wanted = terms;
+        let mut offsets = Vec::new();
+        let mut row: Option<Row> = None;
+        while let Some(term) = wanted.first() {
+            let next = self.row_for(segment, row.as_ref(), *term)?;
+            let Some(next) = next else { break };
+            for posting in Postings::of(segment, &next)? {
+                let posting = posting?;
+                while let Some((term, others)) = wanted.split_first()
+                    && *term < posting.term
+                {
+                    wanted = others;
+                }
+                match wanted.first() {
+                    None => break,
+                    Some(term) if *term == posting.term => offsets.push(posting.offset),
+                    Some(_) => {}
+                }
+            }
+            row = Some(next);
+        }
+        if terms.len() > 1 {
+            offsets.sort_unstable();
+            offsets.dedup();
+        }
+        Ok(offsets)
+    }
+
+    /// The first row after `read` in which postings of `term` may be.
+    fn row_for(&self, segment: &Segment, read: Option<&Row>, term: u32) -> Result<Option<Row>> {
+        let table = self.chain(ChainTable::LogPostings);
+        let is_new =
+            |row: &Row| row.0.starts_with(&segment.key()) && read.is_none_or(|read| row.0 > read.0);
+        let first = Posting { term, offset: 0 }.key(segment);
+        let row = self.raw_seek(table, Some(&first), Direction::Backward)?;
+        if let Some(row) = row.filter(is_new) {
+            return Ok(Some(row));
+        }
+        // The term begins with a row, or in the row after the one that was read.
+        let after = read.map_or_else(|| first.to_vec(), |(key, _)| [&key[..], &[0]].concat());
+        let row = self.raw_seek(table, Some(&after), Direction::Forward)?;
+        Ok(row.filter(is_new))
+    }
+}
+
+/// Blocks in which logs may be found; see [`ReadTxn::log_candidates`]. Ends after an error.
+#[derive(Debug)]
+pub struct LogCandidates<'a> {
+    read: &'a ReadTxn,
+    query: &'a LogQuery,
+    /// Where the index is asked.
+    from: u64,
+    to: u64,
+    segments: vec::IntoIter<Segment>,
+    /// Blocks of the segment before.
+    found: vec::IntoIter<u64>,
+    /// The block after those.
+    next: Option<u64>,
+    end: u64,
+}
+
+impl LogCandidates<'_> {
+    /// Leaves the blocks up to `last` behind.
+    fn go_beyond(&mut self, last: u64) {
+        self.next = last.checked_add(1).filter(|next| *next <= self.end);
+    }
+}
+
+impl Iterator for LogCandidates<'_> {
+    type Item = Result<u64>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            if let Some(block) = self.found.next() {
+                return Some(Ok(block));
+            }
+            let at = self.next?;
+            let segment = self.segments.as_slice().first().copied();
+            match segment.filter(|segment| segment.first.max(self.from) <= at) {
+                Some(segment) => {
+                    self.segments.next();
+                    let last = segment.last.min(self.to);
+                    if last < at {
+                        continue;
+                    }
+                    self.go_beyond(last);
+                    match self.read.search_segment(&segment, self.query, at..=last) {
+                        Ok(found) => self.found = found.into_iter(),
+                        Err(error) => {
+                            self.next = None;
+                            return Some(Err(error));
+                        }
+                    }
+                }
+                None => {
+                    self.go_beyond(at);
+                    return Some(Ok(at));
+                }
+            }
+        }
+    }
+}
