@@ -6,7 +6,7 @@ mod common;
 use common::{Node, Setup, batches, import_into, test_chain};
 use mdbx::{DatabaseFlags, Environment, Geometry, WriteFlags};
 use retrie_chainspec::{ChainSpec, primitives::Block};
-use retrie_db::{Db, OpenOptions};
+use retrie_db::{Db, LogBounds, OpenOptions};
 use retrie_pipeline::{
     ImportOptions, PipelineError,
     testkit::Rules,
@@ -47,6 +47,13 @@ fn tables(node: &Node) -> Vec<(String, u64)> {
     let db = Db::open(data(node), &OpenOptions::read_only()).unwrap();
     let stats = db.stats().unwrap();
     stats.tables.into_iter().map(|table| (table.name, table.rows)).collect()
+}
+
+/// Indexes all logs, in several segments.
+fn index_logs(node: &Node) {
+    let chain = node.open();
+    let bounds = LogBounds { postings: 12, behind: 1, ..LogBounds::default() };
+    while chain.db().index_logs(&bounds, &AtomicBool::new(false)).unwrap() {}
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -110,6 +117,7 @@ fn flipped_byte_is_found_in_every_table_folded_or_not() {
         let (spec, blocks) = made(rules);
         let node = Node::new(&spec, setup);
         node.import(&blocks).unwrap();
+        index_logs(&node);
         if fold {
             node.open().flush().unwrap();
         }
@@ -150,6 +158,7 @@ fn flipped_byte_is_found_in_every_table_folded_or_not() {
         assert!(seen.contains(&referee), "{referee} was not tried: {seen:?}");
     }
     assert!(seen.contains("Receipts") && seen.contains("Codes") && seen.contains("Metadata"));
+    assert!(seen.contains("LogSegments") && seen.contains("LogPostings"), "{seen:?}");
 }
 
 /// Rows that are whole, but not those that belong there: checksums do not help.
@@ -159,6 +168,7 @@ fn rows_that_contradict_each_other_are_found() {
     for setup in [Setup::MPT, Setup::REFEREED] {
         let node = Node::new(&spec, setup);
         node.import(&blocks).unwrap();
+        index_logs(&node);
         node.open().flush().unwrap();
         let prefix = if setup == Setup::MPT { "State" } else { "StateReferee" };
         for table in [
@@ -173,6 +183,8 @@ fn rows_that_contradict_each_other_are_found() {
             "TotalDifficulty",
             "BackendRoots",
             "Metadata",
+            "LogSegments",
+            "LogPostings",
             "Flat",
             "MptAccountNodes",
             "MptStorageNodes",
