@@ -15,6 +15,10 @@
 //! sent with these all the same, and is another block than its hash says. One that cannot be executed
 //! is bad for a reason that has nothing to do with them; so that it is refused for that reason, it is
 //! sent with what its valid transactions give, under the hash that goes with these.
+//!
+//! With parallel execution the engine executes transactions on these lists, and each block is first
+//! executed both ways here, valid or not, on the list that comes with it and on the one that serial
+//! execution records: everything must be the same.
 
 use crate::{
     blockchain::{
@@ -41,7 +45,8 @@ use retrie_engine::{
     pool::{Pool, PoolConfig},
 };
 use retrie_execution::{
-    ExecutionError, ExecutionOutcome, Room, TransactionSource, execute_block, fill_block,
+    ExecutionError, ExecutionInput, ExecutionOutcome, Room, TransactionSource, execute_block,
+    execute_block_in_parallel, fill_block,
 };
 use retrie_pipeline::{Chain, recover_senders};
 use serde::Deserialize;
@@ -276,6 +281,33 @@ enum Executed {
     Nothing,
 }
 
+/// Holds parallel execution against serial one; reads too, if the list `is_true`.
+fn same_outcome(
+    serial: &Result<ExecutionOutcome, ExecutionError>,
+    parallel: &Result<ExecutionOutcome, ExecutionError>,
+    is_true: bool,
+) -> Verdict {
+    let (one, other) = match (serial, parallel) {
+        (Ok(one), Ok(other)) => (one, other),
+        (Err(one), Err(other)) if one.to_string() == other.to_string() => return Ok(()),
+        (one, other) => return Err(format!("there is {other:?}, serially {one:?}")),
+    };
+    let differs = [
+        ("receipts", one.receipts != other.receipts),
+        ("gas", one.gas_used != other.gas_used),
+        ("blob gas", one.blob_gas_used != other.blob_gas_used),
+        ("requests", one.requests != other.requests),
+        ("changes", one.delta != other.delta),
+        ("codes", one.codes != other.codes),
+        ("the access list", one.access_list != other.access_list),
+        ("the count of reads", is_true && one.accesses != other.accesses),
+    ];
+    match differs.iter().find(|(_, differs)| *differs) {
+        Some((what, _)) => Err(format!("{what} differs")),
+        None => Ok(()),
+    }
+}
+
 /// Offers transactions, whatever becomes of them.
 struct Valid(std::vec::IntoIter<Recovered<Transaction>>);
 
@@ -302,7 +334,9 @@ fn drive(
     calls: impl FnOnce(&Driver<'_>) -> Verdict,
 ) -> Verdict {
     worker.with_chain(spec, |chain: &Arc<Chain>| {
-        let engine = Engine::start(chain.clone(), EngineConfig::default(), worker.metrics.clone())
+        let parallel_execution = worker.parallel_execution;
+        let config = EngineConfig { parallel_execution, ..EngineConfig::default() };
+        let engine = Engine::start(chain.clone(), config, worker.metrics.clone())
             .map_err(|error| error.to_string())?;
         let live = engine.handle().live().clone();
         let pool = Pool::new(PoolConfig::default(), live.spec().clone());
@@ -349,6 +383,9 @@ impl Driver<'_> {
         }
         let is_amsterdam = spec.is_amsterdam_active_at_timestamp(time);
         let Told { block, requests, access_list } = self.told(block, access_list, is_amsterdam)?;
+        if is_amsterdam && self.worker.parallel_execution {
+            self.execute_both_ways(&block, &access_list)?;
+        }
         let payload = ExecutionPayloadV3::from_block_unchecked(block.header.hash_slow(), &block);
         let transactions = block.body.transactions.iter();
         let hashes = transactions.flat_map(|tx| tx.blob_versioned_hashes().unwrap_or_default());
@@ -398,6 +435,32 @@ impl Driver<'_> {
             header.block_access_list_hash = header.block_access_list_hash.map(|_| hash);
         }
         Ok(Told { block, requests: requests.take(), access_list })
+    }
+
+    /// Executes a block serially and in parallel, and compares everything.
+    fn execute_both_ways(&self, block: &Block, list: &[u8]) -> Verdict {
+        let spec = self.live.spec();
+        // One without senders, without a parent or with a list that is none is never executed.
+        let Ok(block) = recover_senders(spec, block.clone()) else { return Ok(()) };
+        let view = self.live.view().map_err(|error| error.to_string())?;
+        let Ok(parent) = view.state(&block.header().parent_hash) else { return Ok(()) };
+        let spec = spec.for_header(block.header());
+        // With a cache of codes the second execution would read less.
+        let input = ExecutionInput { code_cache: None, ..parent.input() };
+        let serial = execute_block(&spec, &block, input);
+        let recorded = serial.as_ref().ok().and_then(|outcome| outcome.access_list.clone());
+        let came = retrie_consensus::validate_access_list(block.sealed_block(), list).ok();
+        let untrue = came.filter(|list| Some(list) != recorded.as_ref());
+        for list in untrue.iter().chain(&recorded) {
+            let is_true = Some(list) == recorded.as_ref();
+            let parallel = execute_block_in_parallel(&spec, &block, input, list, 2);
+            same_outcome(&serial, &parallel, is_true)
+                .map_err(|what| format!("in parallel {what}"))?;
+            if let (Ok(outcome), true) = (parallel, is_true) {
+                self.worker.transactions.executed(&outcome);
+            }
+        }
+        Ok(())
     }
 
     /// What execution gives of a block, valid or not.

@@ -1,6 +1,6 @@
 //! `conformance DIR [SUITE...]`: runs the public suites found in a folder.
 
-use clap::Parser;
+use clap::{ArgAction, Parser};
 use eyre::bail;
 use retrie_conformance::{Backend, Exceptions, Gate, Runner, SUITES, Suite, find, names};
 use std::{
@@ -27,6 +27,15 @@ struct Args {
     /// The state store that the tests run on: one with Ethereum's root.
     #[arg(long, value_name = "BACKEND", default_value = "mpt")]
     state_backend: String,
+    /// Whether the Engine API executes transactions in parallel on block access lists. Blocks that have
+    /// one are then executed serially too, and everything is compared.
+    #[arg(
+        long,
+        value_name = "BOOL",
+        default_value_t = true,
+        action = ArgAction::Set
+    )]
+    parallel_execution: bool,
     /// Tests at a time; as many as there are cores if not given.
     #[arg(long)]
     threads: Option<usize>,
@@ -52,6 +61,7 @@ fn run(args: &Args) -> eyre::Result<bool> {
     if !runner.backend.0.capabilities().ethereum_root {
         eyre::bail!("the suites know Ethereum's roots, and `{}` has another", args.state_backend);
     }
+    runner.parallel_execution = args.parallel_execution;
     if let Some(threads) = args.threads {
         runner.threads = threads;
     }

@@ -34,6 +34,9 @@ pub struct Runner {
     pub exceptions: Exceptions,
     /// The state store of all chains; `mpt` if nothing else is said.
     pub backend: Backend,
+    /// Whether the engine executes transactions in parallel, and blocks of Amsterdam are executed both
+    /// ways, and compared, before they are sent.
+    pub parallel_execution: bool,
     /// Called now and then with the number of files done and of all.
     pub progress: fn(&str, usize, usize),
     ethash: Arc<OnceLock<Ethash>>,
@@ -53,6 +56,10 @@ pub struct Report {
     pub expected: u64,
     /// All others: case and reason. An exception that passes is one of them.
     pub failures: Vec<Failure>,
+    /// Transactions of blocks that were executed serially and in parallel, on their own access lists.
+    pub transactions: u64,
+    /// Those of them that parallel execution did not leave to the serial one.
+    pub ahead: u64,
     /// Wall-clock time.
     pub time: Duration,
 }
@@ -74,6 +81,7 @@ impl Runner {
             one_in: 1,
             exceptions,
             backend: Backend(Arc::new(Mpt::default())),
+            parallel_execution: true,
             progress: |_, _, _| (),
             ethash: Arc::default(),
         }
@@ -101,13 +109,18 @@ impl Runner {
             for _ in 0..self.threads.clamp(1, queue.len().max(1)) {
                 scope.spawn(|| {
                     let mut part = Part { runner: self, suite, report: Report::default() };
-                    match Worker::new(self.backend.clone(), self.ethash.clone()) {
-                        Ok(worker) => loop {
-                            let at = next.fetch_add(1, Ordering::Relaxed);
-                            let Some(file) = queue.get(at) else { break };
-                            part.run_file(file, files, &worker);
-                            (self.progress)(suite.name, at + 1, queue.len());
-                        },
+                    let (backend, ethash) = (self.backend.clone(), self.ethash.clone());
+                    match Worker::new(backend, self.parallel_execution, ethash) {
+                        Ok(worker) => {
+                            loop {
+                                let at = next.fetch_add(1, Ordering::Relaxed);
+                                let Some(file) = queue.get(at) else { break };
+                                part.run_file(file, files, &worker);
+                                (self.progress)(suite.name, at + 1, queue.len());
+                            }
+                            part.report.transactions = worker.transactions.all.get();
+                            part.report.ahead = worker.transactions.ahead.get();
+                        }
                         Err(reason) => part.fail("all".into(), reason),
                     }
                     report.lock().unwrap_or_else(PoisonError::into_inner).add(part.report);
@@ -137,6 +150,8 @@ impl Report {
         self.not_sent += part.not_sent;
         self.blocks_not_sent += part.blocks_not_sent;
         self.expected += part.expected;
+        self.transactions += part.transactions;
+        self.ahead += part.ahead;
         self.failures.extend(part.failures);
     }
 
@@ -144,13 +159,17 @@ impl Report {
     pub fn line(&self, suite: &Suite) -> String {
         let (passed, failed, expected) = (self.passed, self.failures.len(), self.expected);
         let seconds = self.time.as_secs_f64();
+        let ahead = match self.transactions {
+            0 => String::new(),
+            all => format!(" {} of {all} transactions in parallel,", self.ahead),
+        };
         let not_sent = match self.not_sent {
             0 => String::new(),
             cases => format!(" {cases} not sent ({} blocks),", self.blocks_not_sent),
         };
         format!(
             "{:<38} {passed:>6} passed, {failed:>5} failed, {expected:>3} expected failures,\
-             {not_sent} {seconds:>7.1} s",
+             {not_sent}{ahead} {seconds:>7.1} s",
             suite.name
         )
     }

@@ -3,11 +3,12 @@
 use crate::{format::Verdict, seal::Ethash};
 use retrie_chainspec::ChainSpec;
 use retrie_db::{OpenOptions, StateRootMode, SyncMode};
-use retrie_execution::CodeCache;
+use retrie_execution::{CodeCache, ExecutionOutcome};
 use retrie_pipeline::{Chain, ChainOptions};
 use retrie_state::{AnyBackend, StoreOptions};
 use retrie_telemetry::Metrics;
 use std::{
+    cell::Cell,
     fmt,
     path::Path,
     sync::{Arc, OnceLock},
@@ -31,6 +32,21 @@ impl fmt::Debug for Backend {
     }
 }
 
+/// Transactions of blocks that were executed both ways, on lists that tell the truth.
+#[derive(Debug, Default)]
+pub(crate) struct InParallel {
+    pub(crate) all: Cell<u64>,
+    /// Those whose outcomes were known ahead.
+    pub(crate) ahead: Cell<u64>,
+}
+
+impl InParallel {
+    pub(crate) fn executed(&self, outcome: &ExecutionOutcome) {
+        self.all.set(self.all.get() + outcome.receipts.len() as u64);
+        self.ahead.set(self.ahead.get() + outcome.ahead);
+    }
+}
+
 /// What the tests of one thread share.
 #[derive(Debug)]
 pub(crate) struct Worker {
@@ -40,16 +56,25 @@ pub(crate) struct Worker {
     pub(crate) runtime: Runtime,
     /// The state store of all chains.
     pub(crate) backend: Backend,
+    /// Whether transactions are executed in parallel.
+    pub(crate) parallel_execution: bool,
+    pub(crate) transactions: InParallel,
     ethash: Arc<OnceLock<Ethash>>,
 }
 
 impl Worker {
     /// A worker; all workers of a run share what is costly about seals.
-    pub(crate) fn new(backend: Backend, ethash: Arc<OnceLock<Ethash>>) -> Result<Self, String> {
+    pub(crate) fn new(
+        backend: Backend,
+        parallel_execution: bool,
+        ethash: Arc<OnceLock<Ethash>>,
+    ) -> Result<Self, String> {
         let metrics = Metrics::new().map_err(|error| error.to_string())?;
         let runtime = tokio::runtime::Builder::new_current_thread().build();
         let runtime = runtime.map_err(|error| format!("no runtime: {error}"))?;
-        Ok(Self { metrics, codes: CodeCache::default(), runtime, backend, ethash })
+        let codes = CodeCache::default();
+        let transactions = InParallel::default();
+        Ok(Self { metrics, codes, runtime, backend, parallel_execution, transactions, ethash })
     }
 
     /// Seals of the first 30,000 blocks.

@@ -1,6 +1,6 @@
 //! A fixed sample of every suite, straight from the archives. All of it: `scripts/conformance`.
 
-use retrie_conformance::{Exceptions, Gate, Runner, SUITES, find, names};
+use retrie_conformance::{Exceptions, Gate, Runner, SUITES, Suite, find, names};
 use std::path::{Path, PathBuf};
 
 /// About one in so many cases, chosen by name.
@@ -43,6 +43,11 @@ fn a_sample_of_every_suite_passes() {
         let report = runner.run(folder, suite).unwrap_or_else(|error| panic!("{error}"));
         eprintln!("{}", report.line(suite));
         assert!(report.passed > 0, "{}: nothing was chosen", suite.name);
+        if suite.name.starts_with("engine:") && suite.name.contains("amsterdam") {
+            // Few have to wait for their turn.
+            let (ahead, all) = (report.ahead, report.transactions);
+            assert!(all > 50 && ahead * 10 > all * 9, "{}: {ahead} of {all}", suite.name);
+        }
         passed += report.passed;
         expected += report.expected;
         failures.extend(report.failures.into_iter().map(|failure| (suite.name, failure)));
@@ -51,6 +56,24 @@ fn a_sample_of_every_suite_passes() {
     assert!(passed > 2_000, "only {passed} cases ran");
     // Every exception is still one.
     assert_eq!(expected, Exceptions::committed().unwrap().iter().count() as u64);
+}
+
+#[test]
+fn the_sample_of_amsterdam_passes_with_serial_execution_too() {
+    let Some([_, folder]) = data() else { return };
+    let found = names(&folder).unwrap();
+    let mut runner = Runner::new(Exceptions::committed().unwrap());
+    assert!(runner.parallel_execution);
+    (runner.one_in, runner.parallel_execution) = (ONE_IN, false);
+    let is_there = |suite: &&Suite| {
+        suite.name.starts_with("engine:") && found.iter().any(|name| name == suite.archive())
+    };
+    for suite in SUITES.iter().filter(is_there) {
+        let report = runner.run(&folder, suite).unwrap_or_else(|error| panic!("{error}"));
+        assert!(report.failures.is_empty(), "{:#?}", report.failures);
+        assert!(report.passed > 50, "{}: only {} cases ran", suite.name, report.passed);
+        assert_eq!(report.transactions, 0);
+    }
 }
 
 #[test]
