@@ -324,7 +324,7 @@ fn a_dead_address_to_follow_is_told_at_once_and_tried_on() {
     );
     let mut child = retrie(words(&line)).stderr(Stdio::piped()).spawn().unwrap();
     let mut node = BufReader::new(child.stderr.take().unwrap()).lines();
-    let _node = Node { child, url: String::new() };
+    let _node = Node { child, url: String::new(), log: String::new() };
     let mut hear = |what: &str| loop {
         let line = node.next().expect("the node has ended").unwrap();
         if line.contains(what) {

@@ -193,7 +193,7 @@ fn what_cannot_be_run_is_refused() {
         (Siege { commit_every: 0, ..good.clone() }, Attack::Churn),
         (Siege { commit_every: u64::MAX, slices: None, ..good.clone() }, Attack::Churn),
         (Siege { pairs: 0, ..good.clone() }, Attack::Churn),
-        (Siege { slices: Some(13), ..good.clone() }, Attack::TinyBlocks),
+        (Siege { slices: Some(13), ..good }, Attack::TinyBlocks),
     ] {
         let refused = siege.check(&[attack]);
         assert!(
@@ -202,7 +202,7 @@ fn what_cannot_be_run_is_refused() {
         );
     }
     // Whatever else, a race needs slices of the same number.
-    let attacked = prepare(&good, Attack::TinyBlocks, &StateCache::none());
+    let attacked = prepare(&siege(), Attack::TinyBlocks, &StateCache::none());
     let workload = Workload { slices: 3, ..attacked.workload.clone() };
     let stop = AtomicBool::new(false);
     let (terms, cache) = (&TERMS, &StateCache::at(Path::new("/nonexistent").to_owned()));

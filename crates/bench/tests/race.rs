@@ -513,7 +513,7 @@ fn race_runs_under_a_memory_cap_or_says_why_not() {
     let home = group();
     let raced = run(&entrants(), 1 << 30).unwrap();
     assert!(raced.ended.is_ok(), "{:?}", raced.ended);
-    assert_eq!(raced.memory, Some((1 << 30, "cgroup")));
+    assert_eq!(raced.memory, Some((1 << 30, "cgroup", 2)));
     assert_eq!(raced.params(&workload, &terms)["memory_limit_shared_by"], 2);
     // The state of a next race is loaded outside.
     assert_eq!(group(), home);

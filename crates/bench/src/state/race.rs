@@ -384,7 +384,7 @@ impl Race<'_> {
             }
             for depth in self.proof_depths {
                 self.may_go_on(cap)?;
-                let [present, _] = &asked;
+                let [present, _] = &asked[lane.course];
                 lane.outcome.proofs.extend(lane.contender.prove_at(*depth, present, self.stop)?);
             }
         }

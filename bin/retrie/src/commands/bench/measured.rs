@@ -9,7 +9,7 @@ use std::time::Duration;
 
 /// What a race has measured. What was measured is not lost with what was not.
 #[derive(Debug)]
-pub(super) struct Measured {
+pub(crate) struct Measured {
     pub(super) results: Vec<BenchResult>,
     /// What a reader has to know about them.
     pub(super) notes: Vec<String>,

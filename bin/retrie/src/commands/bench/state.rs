@@ -1,6 +1,6 @@
 //! `retrie bench state`: state stores raced on the same reads and writes, without a chain.
 
-pub(super) mod table;
+pub(crate) mod table;
 
 use super::{measured::Measured, stores::StoreArgs};
 use crate::{

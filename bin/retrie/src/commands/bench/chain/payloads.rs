@@ -26,7 +26,7 @@ const PASSES: u64 = 10;
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct PayloadArgs {
     #[command(flatten)]
-    pub(in crate::commands::bench) tokens: TokenArgs,
+    pub(crate) tokens: TokenArgs,
     /// Whose blocks, one race after the other. `made`: of a chain made for this. `real`: mainnet's own
     /// in RETRIE_DATA (`../shared/data` by default), each with the state it touches on a padded one;
     /// --slices is then how often all are run (10 by default), after one time that is not measured, and
@@ -62,11 +62,7 @@ fn parse_whose(text: &str) -> Result<Whose, String> {
 
 impl PayloadArgs {
     /// Races on made blocks, then on real ones, as far as they are asked for.
-    pub(in crate::commands::bench) fn measure(
-        self,
-        out: &Output,
-        stop: &AtomicBool,
-    ) -> eyre::Result<Measured> {
+    pub(crate) fn measure(self, out: &Output, stop: &AtomicBool) -> eyre::Result<Measured> {
         let asked_for = |whose| self.blocks_from.contains(&whose);
         let (made, real) = (asked_for(Whose::Made), asked_for(Whose::Real));
         if !made && !self.gas.is_empty() {

@@ -71,7 +71,7 @@ pub(super) fn print_terms(
 }
 
 /// What is equal for all stores, each of which is open so many `times`.
-pub(in crate::commands::bench) fn print_equal_terms(
+pub(crate) fn print_equal_terms(
     out: &Output,
     terms: &Terms,
     memory_limit: Option<u64>,
@@ -102,15 +102,13 @@ pub(in crate::commands::bench) fn print_equal_terms(
 }
 
 /// What stores make of the terms, where that needs saying.
-pub(in crate::commands::bench) fn remarks(
-    entrants: &[Box<dyn Entrant>],
-) -> impl Iterator<Item = String> {
+pub(crate) fn remarks(entrants: &[Box<dyn Entrant>]) -> impl Iterator<Item = String> {
     entrants.iter().filter_map(|entrant| Some(format!("{}: {}", entrant.name(), entrant.remark()?)))
 }
 
 /// One line a store, held against `raw` if it takes part, else against the first; then the details.
 /// `memory` is to what it was capped, if it was, and by what means.
-pub(in crate::commands::bench) fn print(
+pub(crate) fn print(
     out: &Output,
     outcomes: &[Outcome],
     memory: Option<(u64, &'static str, usize)>,
