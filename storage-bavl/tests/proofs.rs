@@ -420,7 +420,7 @@ fn what_no_honest_tree_holds_is_refused_under_its_own_root() {
             entries[0].1[0] = 2;
         }
     });
-    malformed(&tag, "tag of a key");
+    malformed(&tag, "key");
     // Entries behind the end.
     let mut beyond = honest.clone();
     beyond.node.each(&mut |part| {
