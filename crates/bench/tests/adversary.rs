@@ -52,7 +52,15 @@ fn entrants() -> Vec<Box<dyn Entrant>> {
 fn race(attacked: &Attacked, cache: &StateCache) -> (Vec<Outcome>, Raced) {
     let stop = AtomicBool::new(false);
     let workload = &attacked.workload;
-    let race = Race { workload, terms: &TERMS, cache, proofs: 40, memory_limit: None, stop: &stop };
+    let race = Race {
+        workload,
+        terms: &TERMS,
+        cache,
+        proofs: 40,
+        proof_depths: &[],
+        memory_limit: None,
+        stop: &stop,
+    };
     race.run_beside(&attacked.baseline, &entrants(), &entrants(), &mut |_| ()).unwrap()
 }
 
@@ -206,8 +214,15 @@ fn what_cannot_be_run_is_refused() {
     let workload = Workload { slices: 3, ..attacked.workload.clone() };
     let stop = AtomicBool::new(false);
     let (terms, cache) = (&TERMS, &StateCache::at(Path::new("/nonexistent").to_owned()));
-    let race =
-        Race { workload: &workload, terms, cache, proofs: 0, memory_limit: None, stop: &stop };
+    let race = Race {
+        workload: &workload,
+        terms,
+        cache,
+        proofs: 0,
+        proof_depths: &[],
+        memory_limit: None,
+        stop: &stop,
+    };
     let refused = race.run_beside(&attacked.baseline, &entrants(), &entrants(), &mut |_| ());
     assert!(matches!(refused, Err(BenchError::Setting { .. })));
     assert!(matches!(workload.keys, Keys::Adversary(_)));
