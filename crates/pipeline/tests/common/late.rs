@@ -4,7 +4,7 @@ use alloy_primitives::{Address, B256, Bytes};
 use retrie_state::{
     AccountProofs, AnyBackend, AnyCache, Applied, ApplyContext, BackendStats, BulkSink,
     Capabilities, Chunks, History, Identity, NodeRead, NodeWrite, PartialState, ProofError,
-    ProofShards, Provenance, StateDelta, StateError, StateKey, StoreError, Table, Value,
+    ProofShards, Provenance, StateDelta, StateError, StateKey, StoreError, Table, Thinned, Value,
 };
 use std::{
     any::Any,
@@ -76,6 +76,14 @@ impl AnyBackend for Late {
 
     fn caches_kept(&self) -> usize {
         self.backend.caches_kept()
+    }
+
+    fn thinned(&self, cache: &AnyCache) -> Option<Thinned<AnyCache>> {
+        self.backend.thinned(cache)
+    }
+
+    fn thinned_bytes(&self) -> u64 {
+        self.backend.thinned_bytes()
     }
 
     fn open(&self, view: &dyn NodeRead, dir: Option<&Path>) -> Result<AnyCache, StateError> {
