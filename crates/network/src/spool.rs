@@ -251,7 +251,7 @@ mod tests {
             let place = spool.find(Kind::Chunk, &[99; 40]).unwrap();
             assert_eq!(spool.read(place).unwrap()[..], b"more"[..]);
         }
-        let mut damaged = whole.clone();
+        let mut damaged = whole;
         damaged[2500] ^= 1;
         std::fs::write(&path, &damaged).unwrap();
         assert_eq!(Spool::open(&path).unwrap().len(), 2);

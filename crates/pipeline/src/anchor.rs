@@ -159,6 +159,20 @@ impl Anchor {
         Ok(Self { blocks, header, total_difficulty })
     }
 
+    /// The same for a block whose state is a dump, which tells no backend the history of its root.
+    ///
+    /// # Errors
+    /// [`AnchorError::HistoryRoot`] before all else; as [`new`](Self::new).
+    pub fn of_dump(
+        options: &ChainOptions,
+        items: Vec<HeaderItem>,
+        expected: Option<B256>,
+        total_difficulty: Option<U256>,
+    ) -> Result<Self, PipelineError> {
+        refuse_history_root(options)?;
+        Self::new(options, items, expected, total_difficulty)
+    }
+
     /// Genesis, which must have the state root `root`.
     ///
     /// # Errors

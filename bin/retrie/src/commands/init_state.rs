@@ -51,7 +51,7 @@ impl Args {
         let anchor = match &self.header {
             Some(file) => {
                 let items = read_headers(file)?;
-                Anchor::new(&options, items, self.header_hash, self.total_difficulty)?
+                Anchor::of_dump(&options, items, self.header_hash, self.total_difficulty)?
             }
             None => Anchor::genesis(&options, dump.root())?,
         };
