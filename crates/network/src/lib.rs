@@ -11,7 +11,7 @@
 //! |---|---|
 //! | [`peer`] | what a node that is asked can do; over JSON-RPC, and whatever else comes to carry it |
 //! | [`origin`] | which block it shall be, and its headers |
-//! | [`fetch`] | getting all of its state: who is asked for what, and who no longer is |
+//! | [`mod@fetch`] | getting all of its state: who is asked for what, and who no longer is |
 //! | `work` | what is wanted, under way and done |
 //! | `splits` | whether those who split had reason to |
 //! | `spool` | answers on disk |
