@@ -53,6 +53,7 @@ mod error;
 mod evm;
 mod executor;
 mod layered;
+mod listed;
 mod outcome;
 mod parallel;
 mod receipts;

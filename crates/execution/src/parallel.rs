@@ -24,17 +24,15 @@
 //! list that was recorded, whose hash is then another one than the header's, serially and in parallel
 //! alike. It may cost the work of the transactions that were ahead, no more.
 
-mod listed;
-
 use crate::{
     ExecutionError, ExecutionInput, ExecutionOutcome,
     block_state::{BlockState, Seen, StateRules},
     evm::BlockEvm,
     executor::{evm_env, execute_block, run},
+    listed::{Listed, ListedState},
 };
 use alloy_eip7928::AccountChanges;
 use alloy_evm::{Evm, FromRecoveredTx};
-use listed::{Listed, ListedState};
 use parking_lot::{Condvar, Mutex};
 use retrie_chainspec::{ChainSpec, primitives::RecoveredBlock};
 use revm::{

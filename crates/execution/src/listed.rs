@@ -10,7 +10,7 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use retrie_state::{Account, StateError, StateKey, StateReader, Value, encode_slot};
 
 /// A well-formed block access list (EIP-7928), to look things up in.
-pub(super) struct Listed<'a> {
+pub(crate) struct Listed<'a> {
     /// In the order of addresses.
     accounts: &'a [AccountChanges],
     /// Hashes of the codes that accounts get, in the order of their code changes.
@@ -19,7 +19,7 @@ pub(super) struct Listed<'a> {
 }
 
 impl<'a> Listed<'a> {
-    pub(super) fn new(accounts: &'a [AccountChanges]) -> Self {
+    pub(crate) fn new(accounts: &'a [AccountChanges]) -> Self {
         let (mut code_hashes, mut codes) = (AddressMap::default(), B256Map::default());
         for account in accounts.iter().filter(|account| !account.code_changes.is_empty()) {
             let hashed = account.code_changes.iter().map(|change| {
@@ -77,7 +77,7 @@ fn last<T>(changes: &[T], is_before: impl Fn(&T) -> bool) -> Option<&T> {
 }
 
 /// A parent's state with what a list says was written before the transaction at hand.
-pub(super) struct ListedState<'a> {
+pub(crate) struct ListedState<'a> {
     listed: &'a Listed<'a>,
     input: ExecutionInput<'a>,
     /// That of the transaction.
@@ -85,17 +85,17 @@ pub(super) struct ListedState<'a> {
 }
 
 impl<'a> ListedState<'a> {
-    pub(super) const fn new(listed: &'a Listed<'a>, input: ExecutionInput<'a>) -> Self {
+    pub(crate) const fn new(listed: &'a Listed<'a>, input: ExecutionInput<'a>) -> Self {
         Self { listed, input, index: AtomicU64::new(0) }
     }
 
     /// Goes to the state before what has this block access index.
-    pub(super) fn go_before(&self, index: u64) {
+    pub(crate) fn go_before(&self, index: u64) {
         self.index.store(index, Relaxed);
     }
 
     /// What a transaction is executed on. Each thread has a state of its own.
-    pub(super) fn input(&self) -> ExecutionInput<'_> {
+    pub(crate) fn input(&self) -> ExecutionInput<'_> {
         ExecutionInput { state: self, codes: self, ..self.input }
     }
 
