@@ -42,6 +42,8 @@ pub struct ReadCounts {
     /// Listings of the whole storage of an account.
     pub listings: u64,
     /// Codes that were not in the cache: each of them once, or as often as it was read if there is none.
+    /// Of transactions that are executed in parallel it depends on the threads who fills the cache, and
+    /// one may be missing here, or too many.
     pub codes: u64,
     /// Hashes of ancestors.
     pub block_hashes: u64,
