@@ -10,8 +10,8 @@
 //! Every block is executed on its own parent, whatever branch that is on, as proposals cost nothing
 //! until they are committed. The two halves of a verification, up to the delta and from there on,
 //! follow each other for a block by itself; in a run of blocks the second halves are done beside
-//! the first halves of the next ones, on the thread `import-root` ([`ahead`]). Who decides which block is the head is the caller's business: the
-//! importer's fork choice, or a consensus client.
+//! the first halves of the next ones, on the thread `import-root` ([`ahead`]). Who decides which
+//! block is the head is the caller's business: the importer's fork choice, or a consensus client.
 
 mod ahead;
 mod commit;
