@@ -1,18 +1,23 @@
-//! The rule of a block access list that somebody has sent along with its block.
+//! The rules of block access lists, and of one that somebody has sent along with its block.
 
 use crate::ConsensusError;
-use alloy_eip7928::{BlockAccessList, validate_block_access_list};
+use alloy_eip7928::{
+    AccountChanges, BlockAccessList, constants::ITEM_COST, total_bal_items,
+    validate_block_access_list,
+};
 use alloy_primitives::keccak256;
 use retrie_chainspec::primitives::SealedBlock;
 
 /// Decodes the access list that came with `block` (EIP-7928), if it is the one that the header commits
 /// to, and well-formed: strictly ascending accounts, slots and block access indices, none of them beyond
-/// the block, no slot both read and written. Whether it tells the truth is for execution to say.
+/// the block, no slot both read and written, no more items than its gas limit allows. Whether it tells
+/// the truth is for execution to say.
 ///
 /// # Errors
 /// [`ConsensusError`], which is a verdict about the block: [`ConsensusError::OtherAccessList`] and
 /// [`ConsensusError::UnexpectedAccessList`] if list and header do not belong together,
-/// [`ConsensusError::MalformedAccessList`] if no execution can give what the header commits to.
+/// [`ConsensusError::MalformedAccessList`] if no execution can give what the header commits to,
+/// [`ConsensusError::AccessListItems`] if the list is too long.
 pub fn validate_access_list(
     block: &SealedBlock,
     rlp: &[u8],
@@ -28,5 +33,19 @@ pub fn validate_access_list(
         alloy_rlp::decode_exact(rlp).map_err(|error| malformed(error.to_string()))?;
     validate_block_access_list(&list, block.body().transactions.len())
         .map_err(|error| malformed(error.to_string()))?;
+    validate_items(&list, block.header().gas_limit)?;
     Ok(list)
+}
+
+/// Holds the items of a list, which are its accounts and their slots, against the `gas_limit` of its block
+/// (EIP-7928): each of them stands for so much gas, less than a cold access costs.
+pub(crate) fn validate_items(
+    list: &[AccountChanges],
+    gas_limit: u64,
+) -> Result<(), ConsensusError> {
+    let (items, limit) = (total_bal_items(list), gas_limit / ITEM_COST as u64);
+    if items > limit {
+        return Err(ConsensusError::AccessListItems { items, limit, gas_limit });
+    }
+    Ok(())
 }

@@ -407,6 +407,19 @@ pub enum ConsensusError {
         /// What is wrong with its encoding or its order.
         reason: String,
     },
+    /// The block access list is longer than the block's gas limit allows (EIP-7928).
+    #[error(
+        "the block access list has {items} accounts and slots, and {limit} is the most under a gas limit \
+         of {gas_limit}"
+    )]
+    AccessListItems {
+        /// Accounts and slots in the list.
+        items: u64,
+        /// As many are allowed.
+        limit: u64,
+        /// In the header.
+        gas_limit: u64,
+    },
     /// Execution gave another block access list (EIP-7928).
     #[error("block access list hash is {got}, expected {expected} by the header")]
     BlockAccessListHash {

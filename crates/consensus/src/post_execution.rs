@@ -4,6 +4,7 @@ use alloy_consensus::{
     Eip658Value, ReceiptWithBloom, TxReceipt,
     proofs::{calculate_receipt_root, ordered_trie_root_with_encoder},
 };
+use alloy_eip7928::{AccountChanges, compute_block_access_list_hash};
 use alloy_eips::eip2718::Encodable2718;
 use alloy_primitives::{B256, Bloom};
 use retrie_chainspec::{
@@ -11,7 +12,7 @@ use retrie_chainspec::{
     primitives::{Receipt, Requests, SealedBlock},
 };
 
-use crate::ConsensusError;
+use crate::{ConsensusError, access_list::validate_items};
 
 /// What execution of a block gave, as far as the header commits to it.
 ///
@@ -27,8 +28,8 @@ pub struct ExecutionResult<'a> {
     pub blob_gas_used: Option<u64>,
     /// Requests to the consensus layer (EIP-7685); empty before Prague.
     pub requests: &'a Requests,
-    /// Hash of the block access list that execution built (EIP-7928); `None` if none was built.
-    pub block_access_list_hash: Option<B256>,
+    /// The block access list that execution built (EIP-7928); `None` if none was built.
+    pub block_access_list: Option<&'a [AccountChanges]>,
     /// State root after each transaction, for blocks before Byzantium, whose receipts commit to
     /// it. `None` skips the check of the receipts root of such a block.
     pub intermediate_state_roots: Option<&'a [B256]>,
@@ -99,12 +100,15 @@ pub fn validate_post_execution(
         }
         None => {}
     }
-    match (result.block_access_list_hash, header.block_access_list_hash) {
-        (Some(got), Some(expected)) if got != expected => {
-            Err(ConsensusError::BlockAccessListHash { got, expected })
+    if let (Some(list), Some(expected)) = (result.block_access_list, header.block_access_list_hash)
+    {
+        let got = compute_block_access_list_hash(list);
+        if got != expected {
+            return Err(ConsensusError::BlockAccessListHash { got, expected });
         }
-        _ => Ok(()),
+        validate_items(list, header.gas_limit)?;
     }
+    Ok(())
 }
 
 /// Receipts root of a block before Byzantium, whose receipts are

@@ -9,7 +9,11 @@ use retrie_consensus::{ConsensusError as E, validate_access_list};
 
 /// A block without transactions that commits to this list: the last index is 1.
 fn block(hash: Option<B256>) -> SealedBlock {
-    let header = Header { block_access_list_hash: hash, ..Default::default() };
+    block_of(14_000, hash)
+}
+
+fn block_of(gas_limit: u64, hash: Option<B256>) -> SealedBlock {
+    let header = Header { block_access_list_hash: hash, gas_limit, ..Default::default() };
     SealedBlock::seal_parts(header, BlockBody::default())
 }
 
@@ -69,4 +73,14 @@ fn a_list_that_no_execution_gives_is_refused() {
         let error = validate_access_list(&block(Some(keccak256(bytes))), bytes);
         assert!(matches!(error, Err(E::MalformedAccessList { .. })), "{bytes:?}: {error:?}");
     }
+}
+
+#[test]
+fn a_list_is_no_longer_than_the_gas_limit_allows() {
+    // Two accounts and four slots, 2,000 of gas each.
+    let (list, rlp) = (list(), alloy_rlp::encode(list()));
+    let hash = Some(keccak256(&rlp));
+    assert_eq!(validate_access_list(&block_of(12_000, hash), &rlp), Ok(list));
+    let error = validate_access_list(&block_of(11_999, hash), &rlp);
+    assert_eq!(error, Err(E::AccessListItems { items: 6, limit: 5, gas_limit: 11_999 }));
 }

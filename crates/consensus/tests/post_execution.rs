@@ -2,10 +2,11 @@
 
 mod common;
 
-use alloy_primitives::{B256, Bloom, Log, U256, address};
+use alloy_eip7928::{AccountChanges, SlotChanges, compute_block_access_list_hash};
+use alloy_primitives::{Address, B256, Bloom, Log, U256, address};
 use retrie_chainspec::{
     ChainSpec,
-    primitives::{Block, BlockBody, Receipt, Requests, SealedBlock, Transaction, TxType},
+    primitives::{Block, BlockBody, Header, Receipt, Requests, SealedBlock, Transaction, TxType},
 };
 use retrie_consensus::{
     ConsensusError as E, ExecutionResult, pre_byzantium_receipts_root, validate_post_execution,
@@ -53,7 +54,7 @@ fn receipts_before_byzantium_commit_to_state_roots() {
         gas_used: block.gas_used,
         blob_gas_used: None,
         requests: &requests,
-        block_access_list_hash: None,
+        block_access_list: None,
         intermediate_state_roots: Some(&roots),
     };
     assert_eq!(validate_post_execution(&spec, &block, &result), Ok(()));
@@ -117,7 +118,7 @@ fn every_commitment_to_execution_is_compared() {
         gas_used: 50_000,
         blob_gas_used: Some(0),
         requests: &requests,
-        block_access_list_hash: None,
+        block_access_list: None,
         intermediate_state_roots: None,
     };
     let judge = |result: ExecutionResult<'_>| validate_post_execution(spec, &block, &result);
@@ -153,12 +154,24 @@ fn every_commitment_to_execution_is_compared() {
     assert_eq!(error, Err(E::UnexpectedRequests { count: 1 }));
 
     header.requests_hash = block.requests_hash;
-    header.block_access_list_hash = Some(B256::repeat_byte(1));
-    let amsterdam = SealedBlock::seal_parts(header, block.body().clone());
-    let with_list = |hash| ExecutionResult { block_access_list_hash: Some(hash), ..good };
-    let error = validate_post_execution(spec, &amsterdam, &with_list(B256::repeat_byte(2)));
+    // Six items: two accounts, two slots that are read, two that are written.
+    let mut one = AccountChanges::new(Address::with_last_byte(1));
+    one.storage_reads.extend([U256::from(1), U256::from(2)]);
+    let write = |slot| SlotChanges::new(U256::from(slot), Vec::new());
+    one.storage_changes.extend([write(3), write(4)]);
+    let list = [one, AccountChanges::new(Address::with_last_byte(2))];
+    header.block_access_list_hash = Some(compute_block_access_list_hash(&list));
+    let judge = |gas_limit, list: &[AccountChanges]| {
+        let header = Header { gas_limit, ..header.clone() };
+        let amsterdam = SealedBlock::seal_parts(header, block.body().clone());
+        let result = ExecutionResult { block_access_list: Some(list), ..good };
+        validate_post_execution(spec, &amsterdam, &result)
+    };
+    let error = judge(12_000, &list[..1]);
     assert!(matches!(error, Err(E::BlockAccessListHash { .. })), "{error:?}");
-    assert_eq!(validate_post_execution(spec, &amsterdam, &with_list(B256::repeat_byte(1))), Ok(()));
+    assert_eq!(judge(12_000, &list), Ok(()));
+    let too_long = E::AccessListItems { items: 6, limit: 5, gas_limit: 11_999 };
+    assert_eq!(judge(11_999, &list), Err(too_long));
 }
 
 #[test]

@@ -67,7 +67,7 @@ fn one(live: &LiveChain, number: u64, report: &mut ReExecuted) -> Result<(), Pip
         gas_used: outcome.gas_used,
         blob_gas_used: Some(outcome.blob_gas_used),
         requests: &outcome.requests,
-        block_access_list_hash: outcome.access_list_hash(),
+        block_access_list: outcome.access_list.as_deref(),
         intermediate_state_roots: None,
     };
     let mut fail = |what: String| report.failures.push(format!("block {number} ({hash}): {what}"));

@@ -198,7 +198,7 @@ impl<'a> Tree<'a> {
                 gas_used: outcome.gas_used,
                 blob_gas_used: Some(outcome.blob_gas_used),
                 requests: &outcome.requests,
-                block_access_list_hash: outcome.access_list_hash(),
+                block_access_list: outcome.access_list.as_deref(),
                 intermediate_state_roots: roots.as_deref(),
             },
         )
