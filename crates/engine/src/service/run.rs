@@ -30,7 +30,7 @@ impl Service<'_> {
                 Some(block) => self.tree.is_settled() || self.can_run_ahead(block)?,
                 None => false,
             };
-            if let Some(Settled { block, outcome }) = self.tree.settle(!has_room) {
+            if let Some(Settled { block, outcome, .. }) = self.tree.settle(!has_room) {
                 let status = self.verdict(&block, outcome)?;
                 valid.extend(status.is_valid().then(|| block.hash()));
                 statuses.push(status);
