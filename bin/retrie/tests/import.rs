@@ -78,6 +78,23 @@ fn exported_chain_is_what_was_imported_on_every_backend() {
 }
 
 #[test]
+fn one_root_is_checked_for_many_blocks_where_the_backend_allows_it() {
+    for (backend, roots) in [("mpt", 6), ("prefix", 20), ("raw --referee mpt", 6), ("raw", 0)] {
+        let (scene, _) = Scene::with_chain(Rules::Byzantium, 20);
+        let more = format!(
+            "--state-backend {backend} --retention 5 --check-roots batch --json {}",
+            scene.at("report.json")
+        );
+        succeeds(&mut scene.import("chain.rlp", &more));
+        let report = scene.json("report.json");
+        assert_eq!((tip(&report).0, &report["blocks"]), (20, &Value::from(20)), "{backend}");
+        assert_eq!(report["roots_checked"], roots, "{backend}");
+        let verified = succeeds(&mut retrie(["db", "verify", "--datadir", &scene.at("data")]));
+        assert!(verified.contains("nothing is wrong"), "{backend}: {verified}");
+    }
+}
+
+#[test]
 fn init_creates_once_and_stats_tell_what_is_there() {
     let (scene, blocks) = Scene::with_chain(Rules::Byzantium, 5);
     let init = || {

@@ -275,6 +275,23 @@ fn killed_imports_of_real_blocks_end_as_if_nothing_had_happened() {
     }
 }
 
+/// With one root for many blocks, where the backend allows it: a run is there as a whole or not at all.
+#[test]
+fn killed_imports_in_batches_end_as_if_nothing_had_happened() {
+    let Some(mainnet) = mainnet() else { return };
+    let to: u64 = setting("RETRIE_KILL_BLOCKS", 3000);
+    let names = setting("RETRIE_KILL_BACKENDS", "mpt,raw,raw+mpt".to_owned());
+    for (n, backend) in names.split(',').enumerate() {
+        let seed = setting("RETRIE_KILL_SEED", 1_u64) + 2000 + n as u64;
+        let paths = mainnet_blocks(&mainnet).into_iter().take(if to <= 8191 { 1 } else { 3 });
+        let options = ["--check-roots", "batch", "--to"].map(str::to_owned);
+        let mut files = [&options[..], &[to.to_string()]].concat();
+        files.extend(paths.map(|path| path.into_os_string().into_string().unwrap()));
+        let chain = vec!["--chain".to_owned(), "mainnet".to_owned()];
+        Loop::new(seed, backend, chain, files).run(kills(3));
+    }
+}
+
 /// Two branches that overtake each other, so that some kill falls into a reorg.
 #[test]
 fn killed_reorgs_end_as_if_nothing_had_happened() {

@@ -19,7 +19,7 @@
 //! | `TxLookup` | transaction hash (32) | number (8), index (4); canonical blocks only |
 //! | `Codes` | keccak-256 of the code (32) | the code |
 //! | `TotalDifficulty` | id | big-endian without leading zeros; sum up to and with this block |
-//! | `BackendRoots` | id, backend name | root (32) |
+//! | `BackendRoots` | id, backend name | root (32); nothing where one of a later block stands for it |
 //! | `Metadata` | `identity` | JSON, see [`Metadata`](crate::Metadata) |
 //! | `Metadata` | `note/` and a name | bytes of whoever wrote the note |
 //! | `LogSegments` | first block (8) | last block (8), its hash (32), number of postings (4) |

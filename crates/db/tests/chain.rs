@@ -336,6 +336,7 @@ fn codes_roots_and_notes_come_back() {
     }
     txn.insert_root(&genesis.hash, "mpt", &B256::repeat_byte(1)).unwrap();
     txn.insert_root(&genesis.hash, "mpt-archive", &B256::repeat_byte(2)).unwrap();
+    txn.defer_root(&genesis.hash, "raw").unwrap();
     txn.put_note("finalised", b"12").unwrap();
     txn.commit().unwrap();
     for code in &codes {
@@ -349,6 +350,13 @@ fn codes_roots_and_notes_come_back() {
     assert_eq!(
         read.roots(&genesis.hash).unwrap(),
         roots.map(|(name, byte)| (name.to_owned(), B256::repeat_byte(byte)))
+    );
+    // No root was computed, and none is told; but that is known.
+    assert_eq!(read.root(&genesis.hash, "raw").unwrap(), None);
+    let rows = [("mpt", Some(1)), ("mpt-archive", Some(2)), ("raw", None)];
+    assert_eq!(
+        read.root_rows(&genesis.hash).unwrap(),
+        rows.map(|(name, byte)| (name.to_owned(), byte.map(B256::repeat_byte)))
     );
     assert_eq!(read.note("finalised").unwrap().unwrap(), b"12"[..]);
     let mut txn = db.begin_write().unwrap();

@@ -16,11 +16,17 @@
 //! | what | at most |
 //! |---|---|
 //! | hashes of headers on the way down | 64, and the blocks that the state can be taken back |
-//! | blocks fetched and not verified yet | 4, and 5 more under verification, each of the size that the fetcher reads |
+//! | blocks fetched and not verified yet | 4, and 5 more under verification, each of the size that the fetcher reads; 64 and 64 where one root is computed for all of them |
 //!
 //! Of a larger gap all but the last 64 blocks come upwards by number. As many as have come go to the
 //! engine in one run, so that one is executed while the root of the one before is computed; each must
 //! be valid before the head moves on to it.
+//!
+//! Far behind the head, on states that [apply runs](retrie_pipeline::States::apply_runs), 64 blocks at a
+//! time get one root for all, the last one's ([what that checks](retrie_pipeline::CheckRoots::Batch)).
+//! That is for blocks deeper below the head than states are retained, as these are not kept between: a
+//! node that claims a higher head than it has keeps us from going back so far on what it gave, and no
+//! more. The last blocks, as many as are retained, have a root each.
 
 use crate::{EngineError, EngineHandle};
 use alloy_primitives::B256;
@@ -44,6 +50,8 @@ use tokio::runtime::Handle;
 const BY_HASH: u64 = 64;
 /// Blocks on the way between the network and the engine.
 const AHEAD: usize = 4;
+/// The same far behind the head, where as many get one root.
+const DEEP: usize = 64;
 /// How long the node may take for its first answer before that is told.
 const FIRST_ANSWER: Duration = Duration::from_secs(1);
 /// How long nothing may succeed before the follower says that it does not work.
@@ -311,15 +319,25 @@ impl Follower {
         let number = header.number;
         if number.saturating_sub(head) > BY_HASH {
             // The last blocks come by hash, whichever branch they are on then.
-            self.by_number(head + 1, number - BY_HASH)?;
+            self.by_number(head + 1, number - BY_HASH, self.deep_below(number))?;
         }
         self.fill_below(hash, header)
     }
 
-    /// Blocks `from` to `to` of the remote node, as long as they follow our head.
-    fn by_number(&self, from: u64, to: u64) -> Result<(), FollowError> {
+    /// Number of the block below which nobody will want to go back, once `head` is reached: those up to
+    /// it may have one root for many.
+    fn deep_below(&self, head: u64) -> u64 {
+        let states = self.engine.live().chain().states();
+        if states.apply_runs() { head.saturating_sub(states.own().retention()) } else { 0 }
+    }
+
+    /// Blocks `from` to `to` of the remote node, as long as they follow our head. Those up to `deep` come
+    /// in runs with one root, as long as there is a whole one.
+    fn by_number(&self, from: u64, to: u64, deep: u64) -> Result<(), FollowError> {
         std::thread::scope(|scope| {
-            let (send, blocks) = crossbeam_channel::bounded(AHEAD);
+            let is_deep = |first: u64| first <= deep.min(to).saturating_sub(DEEP as u64 - 1);
+            let room = if is_deep(from) { DEEP } else { AHEAD };
+            let (send, blocks) = crossbeam_channel::bounded(room);
             scope.spawn(move || {
                 for number in from..=to {
                     let block = self.refuse_if_stopped().and_then(|()| {
@@ -333,16 +351,22 @@ impl Follower {
                 }
             });
             while let Ok(first) = blocks.recv() {
-                self.take_in(std::iter::once(first).chain(blocks.try_iter().take(AHEAD)))?;
+                if first.as_ref().is_ok_and(|first| is_deep(first.number())) {
+                    self.take_in(std::iter::once(first).chain(blocks.iter().take(DEEP - 1)), deep)?;
+                } else {
+                    self.take_in(std::iter::once(first).chain(blocks.try_iter().take(AHEAD)), 0)?;
+                }
             }
             Ok(())
         })
     }
 
-    /// Verifies blocks of ascending numbers and makes each the head, in runs as long as they go.
+    /// Verifies blocks of ascending numbers and makes each the head, in runs as long as they go; with
+    /// one root where they end at block `deep` or below it.
     fn take_in(
         &self,
         blocks: impl Iterator<Item = Result<PreparedBlock, FollowError>>,
+        deep: u64,
     ) -> Result<(), FollowError> {
         let mut blocks = blocks.peekable();
         while let Some(first) = blocks.next() {
@@ -362,16 +386,20 @@ impl Follower {
                 top = next.hash();
                 run.push(next);
             }
-            self.insert_run(run)?;
+            self.insert_run(run, deep)?;
         }
         Ok(())
     }
 
     /// Verifies a run of blocks on our head, each the child of the one before, and makes the last valid
     /// one the head.
-    fn insert_run(&self, run: Vec<PreparedBlock>) -> Result<(), FollowError> {
+    fn insert_run(&self, run: Vec<PreparedBlock>, deep: u64) -> Result<(), FollowError> {
         let names: Vec<_> = run.iter().map(|block| (block.number(), block.hash())).collect();
-        let statuses = self.runtime.block_on(self.engine.new_run(run))?;
+        let statuses = if names.last().is_some_and(|(last, _)| *last <= deep) {
+            self.runtime.block_on(self.engine.new_deep_run(run))?
+        } else {
+            self.runtime.block_on(self.engine.new_run(run))?
+        };
         let valid = statuses.iter().take_while(|status| status.is_valid()).count();
         if let Some((_, hash)) = valid.checked_sub(1).and_then(|last| names.get(last)) {
             self.end_troubles();

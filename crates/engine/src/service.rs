@@ -67,7 +67,7 @@ type Reply<T> = oneshot::Sender<Result<T, EngineError>>;
 
 enum Command {
     NewBlock(Box<PreparedBlock>, Reply<PayloadStatus>),
-    NewRun(Vec<PreparedBlock>, Reply<Vec<PayloadStatus>>),
+    NewRun(Vec<PreparedBlock>, Depth, Reply<Vec<PayloadStatus>>),
     Rejected(RejectedBlock, Reply<PayloadStatus>),
     Forkchoice(ForkchoiceState, Reply<ForkchoiceOutcome>),
     SetHead(B256, Reply<()>),
@@ -75,6 +75,15 @@ enum Command {
     Patch(Option<Arc<StatePatch>>, Reply<()>),
     Flush(Reply<()>),
     Stop,
+}
+
+/// Where the blocks of a run lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Depth {
+    /// Anywhere.
+    Any,
+    /// Deeper below what they lead to than states are retained.
+    Deep,
 }
 
 /// A block that is invalid by itself.
@@ -140,7 +149,21 @@ impl EngineHandle {
         &self,
         blocks: Vec<PreparedBlock>,
     ) -> Result<Vec<PayloadStatus>, EngineError> {
-        self.ask(|reply| Command::NewRun(blocks, reply)).await
+        self.ask(|reply| Command::NewRun(blocks, Depth::Any, reply)).await
+    }
+
+    /// The same for blocks that lie deeper below what they lead to than states are retained. If they
+    /// stand on the head, and the states [apply runs](retrie_pipeline::States::apply_runs), they have
+    /// one root for all, that of the last ([what that checks](retrie_pipeline::CheckRoots::Batch)); the
+    /// last one then is the head, durable, and the chain cannot be taken back below it.
+    ///
+    /// # Errors
+    /// As [`new_block`](Self::new_block).
+    pub async fn new_deep_run(
+        &self,
+        blocks: Vec<PreparedBlock>,
+    ) -> Result<Vec<PayloadStatus>, EngineError> {
+        self.ask(|reply| Command::NewRun(blocks, Depth::Deep, reply)).await
     }
 
     /// Tells of a block that is invalid by itself, so that its descendants are refused too.
@@ -358,7 +381,10 @@ impl Service<'_> {
         // Whoever asked may have given up waiting: then nobody needs the answer.
         match command {
             Command::NewBlock(block, reply) => drop(reply.send(self.new_block(*block))),
-            Command::NewRun(blocks, reply) => drop(reply.send(self.new_run(blocks))),
+            Command::NewRun(blocks, Depth::Any, reply) => drop(reply.send(self.new_run(blocks))),
+            Command::NewRun(blocks, Depth::Deep, reply) => {
+                drop(reply.send(self.new_deep_run(blocks)));
+            }
             Command::Rejected(block, reply) => drop(reply.send(self.reject(block))),
             Command::Forkchoice(state, reply) => drop(reply.send(self.forkchoice(state))),
             Command::SetHead(hash, reply) => drop(reply.send(self.go_back(hash))),

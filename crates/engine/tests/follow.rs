@@ -8,6 +8,7 @@ use retrie_chainspec::{
     ChainSpec,
     primitives::{Block, Header},
 };
+use retrie_db::ChainRead;
 use retrie_engine::{
     EngineConfig, EngineHandle, FollowConfig, FollowError, Follower, Leader, SyncProgress,
 };
@@ -505,6 +506,49 @@ fn invalid_block_of_a_run_leaves_the_one_below_it_the_head() {
         let remote = Scripted::honest(&chain.path(genesis, main[79]));
         follower(&running, remote, Leader::Remote, &Arc::default()).step().unwrap();
         assert_eq!(running.head(), main[79]);
+    }
+}
+
+/// Far behind the head one root is computed for many blocks: what is wrong is named all the same.
+#[test]
+fn gap_deeper_than_states_are_retained_is_filled_with_one_root_for_many_blocks() {
+    const COUNT: u64 = 300;
+    for setup in [Setup::MPT, Setup::RAW] {
+        let mut chain = Setup::MPT.test_chain(Rules::Cancun);
+        let genesis = chain.genesis();
+        let main = chain.branch(genesis, COUNT, 12, 1);
+        let good = chain.path(genesis, main[COUNT as usize - 1]);
+        let node = Node { retention: 10, ..Node::new(&chain.spec, setup) };
+        let running = node.start();
+        let mut bad = good.clone();
+        bad[149].header.gas_used += 1;
+        for at in 1..bad.len() {
+            bad[at].header.parent_hash = hash(&bad[at - 1]);
+        }
+        let remote = Scripted::honest(&bad);
+        let error = follower(&running, remote, Leader::Remote, &Arc::default()).step().unwrap_err();
+        let is_named = matches!(error, FollowError::Invalid { number: 150, .. });
+        assert!(is_named, "{setup:?}: {error}");
+        assert_eq!(running.live.head().number, 149, "{setup:?}");
+
+        let mut heads = running.live.subscribe();
+        let remote = Scripted::honest(&good);
+        follower(&running, remote, Leader::Remote, &Arc::default()).step().unwrap();
+        assert_eq!(running.head(), main[COUNT as usize - 1], "{setup:?}");
+        let told = std::iter::from_fn(|| heads.try_recv().ok());
+        let told: Vec<_> = told.flat_map(|change| change.committed.clone()).collect();
+        let told = told.iter().map(|block| block.block.header().number);
+        assert!(told.eq(150..=COUNT), "{setup:?}: each block is told once");
+        running.flush();
+        let read = running.live.chain().db().begin_read().unwrap();
+        let has_root = |number: &u64| {
+            let hash = hash(&good[*number as usize - 1]);
+            !read.roots(&hash).unwrap().is_empty()
+        };
+        let with_roots: Vec<u64> = (1..=COUNT).filter(has_root).collect();
+        // Two runs, what of the third came one by one, another run, and what has come since.
+        let expected: Vec<u64> = [64, 128].into_iter().chain(129..150).chain(213..=COUNT).collect();
+        assert_eq!(with_roots, expected, "{setup:?}");
     }
 }
 

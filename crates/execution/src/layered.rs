@@ -1,9 +1,9 @@
-//! A state and deltas above it, in memory: blocks whose roots are not known yet, blocks that are
-//! simulated, changes of a dev chain.
+//! A state and deltas above it, in memory: blocks whose roots are not known yet, runs of blocks with
+//! one root, blocks that are simulated, changes of a dev chain.
 
 use crate::{BlockHashes, CodeReader};
 use alloy_primitives::{Address, B256, Bytes, map::HashMap};
-use retrie_state::{StateDelta, StateError, StateKey, StateReader, Value};
+use retrie_state::{DeltaBuilder, StateDelta, StateError, StateKey, StateReader, Value};
 use std::{collections::BTreeMap, fmt, sync::Arc};
 
 /// A state and deltas above it, in memory. A read asks the deltas one by one, the newest first, so
@@ -38,18 +38,13 @@ impl<S> LayeredState<S> {
         &self.below
     }
 
-    /// Lays what the deltas say of slots of `address` over `slots`, which are those below.
-    fn over_slots(&self, address: &Address, slots: Vec<(B256, Value)>) -> BTreeMap<B256, Value> {
-        let mut slots: BTreeMap<B256, Value> = slots.into_iter().collect();
-        // Slots that were wiped are among the changes one by one.
-        for change in self.deltas.iter().flat_map(|delta| delta.slots_of(address)) {
-            let StateKey::Slot(_, slot) = &change.key else { continue };
-            match &change.next {
-                Some(value) => slots.insert(*slot, value.clone()),
-                None => slots.remove(slot),
-            };
-        }
-        slots
+    /// What the deltas say of slots of `address`, the oldest first.
+    fn slots(&self, address: &Address) -> impl Iterator<Item = (B256, Option<&Value>)> {
+        let changes = self.deltas.iter().flat_map(move |delta| delta.slots_of(address));
+        changes.filter_map(|change| match &change.key {
+            StateKey::Slot(_, slot) => Some((*slot, change.next.as_ref())),
+            StateKey::Account(_) => None,
+        })
     }
 }
 
@@ -63,7 +58,7 @@ impl<S: StateReader> StateReader for LayeredState<S> {
 
     fn slots_of(&self, address: &Address) -> Result<Vec<(B256, Value)>, StateError> {
         let below = self.below.slots_of(address)?;
-        Ok(self.over_slots(address, below).into_iter().collect())
+        Ok(laid_over(below, self.slots(address)).into_iter().collect())
     }
 
     fn some_slots(
@@ -71,11 +66,66 @@ impl<S: StateReader> StateReader for LayeredState<S> {
         address: &Address,
         limit: usize,
     ) -> Result<Vec<(B256, Value)>, StateError> {
-        let changed: usize = self.deltas.iter().map(|delta| delta.slots_of(address).len()).sum();
         // At most the changed ones of the slots below are gone, or known with another value.
+        let changed = self.slots(address).count();
         let below = self.below.some_slots(address, limit.saturating_add(changed))?;
-        Ok(self.over_slots(address, below).into_iter().take(limit).collect())
+        Ok(laid_over(below, self.slots(address)).into_iter().take(limit).collect())
     }
+}
+
+/// A state and the sum of what a run of blocks has changed so far: however many they are, a read asks
+/// one thing more.
+#[derive(Debug)]
+pub struct StateInRun<'a, S> {
+    below: S,
+    sum: &'a DeltaBuilder,
+}
+
+impl<'a, S> StateInRun<'a, S> {
+    /// The state `below` the first block of the run, and what it has come to.
+    pub const fn new(below: S, sum: &'a DeltaBuilder) -> Self {
+        Self { below, sum }
+    }
+}
+
+impl<S: StateReader> StateReader for StateInRun<'_, S> {
+    fn get(&self, key: &StateKey) -> Result<Option<Value>, StateError> {
+        match self.sum.next(key) {
+            Some(next) => Ok(next.cloned()),
+            None => self.below.get(key),
+        }
+    }
+
+    fn slots_of(&self, address: &Address) -> Result<Vec<(B256, Value)>, StateError> {
+        let below = self.below.slots_of(address)?;
+        Ok(laid_over(below, self.sum.next_slots(address)).into_iter().collect())
+    }
+
+    fn some_slots(
+        &self,
+        address: &Address,
+        limit: usize,
+    ) -> Result<Vec<(B256, Value)>, StateError> {
+        let changed = self.sum.next_slots(address).count();
+        let below = self.below.some_slots(address, limit.saturating_add(changed))?;
+        Ok(laid_over(below, self.sum.next_slots(address)).into_iter().take(limit).collect())
+    }
+}
+
+/// `slots` of an account with what has become of some of them since. Slots that were wiped are among
+/// these one by one.
+fn laid_over<'v>(
+    slots: Vec<(B256, Value)>,
+    changed: impl Iterator<Item = (B256, Option<&'v Value>)>,
+) -> BTreeMap<B256, Value> {
+    let mut slots: BTreeMap<B256, Value> = slots.into_iter().collect();
+    for (slot, next) in changed {
+        match next {
+            Some(value) => slots.insert(slot, value.clone()),
+            None => slots.remove(&slot),
+        };
+    }
+    slots
 }
 
 impl<S: CodeReader> CodeReader for LayeredState<S> {
@@ -96,7 +146,6 @@ impl<S: BlockHashes> BlockHashes for LayeredState<S> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use retrie_state::DeltaBuilder;
 
     struct Slots(BTreeMap<B256, Value>);
 
@@ -114,7 +163,7 @@ mod tests {
     }
 
     /// A wiped storage, one set again above the wipe, and what lies below: the newest layer wins,
-    /// in single reads and in listings of any length.
+    /// in single reads and in listings of any length; and so it does in the sum of the layers.
     #[test]
     fn newest_delta_wins_in_reads_and_listings() {
         let address = Address::repeat_byte(1);
@@ -131,23 +180,31 @@ mod tests {
             }
             Arc::new(builder.build())
         };
-        let below = (1..=3).map(|n| (slot(n), value(n))).collect();
-        let mut state = LayeredState::new(Slots(below));
+        let below = || Slots((1..=3).map(|n| (slot(n), value(n))).collect());
+        let mut state = LayeredState::new(below());
         let wipe = [(1, Some(1), None), (2, Some(2), None), (3, Some(3), None)];
-        state.lay(delta(&wipe, true), []);
+        let mut sum = DeltaBuilder::new();
+        let mut lay = |state: &mut LayeredState<Slots>, delta: Arc<StateDelta>| {
+            sum.add(&delta);
+            state.lay(delta, []);
+        };
+        lay(&mut state, delta(&wipe, true));
         assert_eq!(state.some_slots(&address, 1).unwrap(), []);
-        state.lay(delta(&[(2, None, Some(9)), (7, None, Some(7))], false), []);
-        state.lay(delta(&[(7, Some(7), None), (8, None, Some(8))], false), []);
+        lay(&mut state, delta(&[(2, None, Some(9)), (7, None, Some(7))], false));
+        lay(&mut state, delta(&[(7, Some(7), None), (8, None, Some(8))], false));
         let expected = [(slot(2), value(9)), (slot(8), value(8))];
-        assert_eq!(state.slots_of(&address).unwrap(), expected);
-        for limit in 0..4 {
-            let some = state.some_slots(&address, limit).unwrap();
-            assert_eq!(some, expected[..limit.min(2)]);
-        }
-        for n in 0..10 {
-            let listed = expected.iter().find(|(at, _)| *at == slot(n));
-            let got = state.get(&StateKey::Slot(address, slot(n))).unwrap();
-            assert_eq!(got, listed.map(|(_, value)| value.clone()), "slot {n}");
+        let in_run = StateInRun::new(below(), &sum);
+        for state in [&state as &dyn StateReader, &in_run] {
+            assert_eq!(state.slots_of(&address).unwrap(), expected);
+            for limit in 0..4 {
+                let some = state.some_slots(&address, limit).unwrap();
+                assert_eq!(some, expected[..limit.min(2)]);
+            }
+            for n in 0..10 {
+                let listed = expected.iter().find(|(at, _)| *at == slot(n));
+                let got = state.get(&StateKey::Slot(address, slot(n))).unwrap();
+                assert_eq!(got, listed.map(|(_, value)| value.clone()), "slot {n}");
+            }
         }
     }
 }

@@ -70,7 +70,7 @@ pub use executor::{
     Room, TransactionObserver, TransactionSource, evm_env, execute_block,
     execute_block_with_observer, execute_transaction, fill_block, load_trusted_setup,
 };
-pub use layered::LayeredState;
+pub use layered::{LayeredState, StateInRun};
 pub use outcome::{ExecutionOutcome, Timing};
 pub use parallel::execute_block_in_parallel;
 pub use record::{AccessRecorder, RecordedAccesses};

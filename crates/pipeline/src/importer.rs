@@ -5,11 +5,13 @@
 //! common ancestor and commits the branch.
 //!
 //! In a stream, blocks that extend the chain are executed ahead of the roots of those below them.
-//! Every other block (known, on another branch, of receipts that hold roots) waits until no block is
+//! Those far below the end of the stream may come in runs with one root ([`CheckRoots::Batch`]). Every
+//! other block (known, on another branch, of receipts that hold roots) waits until no block is
 //! ahead, and is verified by itself.
 
 use crate::{
     AnchorError, Chain, ExecutedBlock, PipelineError,
+    lookahead::Lookahead,
     report::{ImportReport, TipReport},
     stream::{PreparedBlock, prepare},
     tree::{BatchLimits, ImportTimes, Settled, Tree},
@@ -23,12 +25,29 @@ use retrie_execution::CodeCache;
 use retrie_state::BlockRef;
 use retrie_telemetry::Metrics;
 use std::{
+    collections::VecDeque,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
 };
+
+/// Of which blocks an import computes and checks state roots.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CheckRoots {
+    /// Of every block.
+    #[default]
+    Every,
+    /// Of one block in many, where the states allow it ([`States::apply_runs`](crate::States::apply_runs)):
+    /// consecutive blocks that lie deeper below the end of the stream than states are retained are
+    /// imported as a run with one root, that of the last. If that one is wrong, or anything else about
+    /// the run, its blocks are imported again with every root, and the error is about the first that is
+    /// wrong. A wrong state root in a header within a run is not noticed if that of the last is right: so
+    /// this is for chains whose last hash is trusted. Once a run is durable, the chain can be taken back
+    /// to its last block, and no further.
+    Batch,
+}
 
 /// How an import behaves.
 #[derive(Clone, Debug)]
@@ -38,6 +57,8 @@ pub struct ImportOptions {
     /// Whether receipts before Byzantium, which hold state roots, are checked with a throw-away
     /// proposal per transaction. Needs a backend or referee with Ethereum's roots.
     pub intermediate_roots: bool,
+    /// Which state roots are checked.
+    pub check_roots: CheckRoots,
 }
 
 impl Default for ImportOptions {
@@ -50,6 +71,7 @@ impl Default for ImportOptions {
                 time: Duration::from_secs(2),
             },
             intermediate_roots: false,
+            check_roots: CheckRoots::Every,
         }
     }
 }
@@ -84,6 +106,8 @@ pub enum Imported {
 pub struct Importer<'a> {
     tree: Tree<'a>,
     batch: BatchLimits,
+    /// Blocks may come in runs where at least so many follow.
+    runs_below: Option<u64>,
     /// Number of the head at the start.
     began_at: u64,
     /// The block whose state the chain was started from.
@@ -103,12 +127,15 @@ impl<'a> Importer<'a> {
         metrics: Metrics,
         scope: &'scope std::thread::Scope<'scope, 'a>,
     ) -> Result<Self, PipelineError> {
-        let ImportOptions { batch, intermediate_roots } = options;
+        let ImportOptions { batch, intermediate_roots, check_roots } = options;
         let codes = Arc::new(CodeCache::default());
         let tree = Tree::new(chain, intermediate_roots, codes, metrics, scope)?;
         let began_at = tree.head().chain.number;
         let anchor = tree.read.anchor()?;
-        Ok(Self { tree, batch, began_at, anchor, report: ImportReport::default() })
+        let in_runs = check_roots == CheckRoots::Batch && chain.states.apply_runs();
+        let runs_below = in_runs.then(|| chain.state().retention());
+        let report = ImportReport::default();
+        Ok(Self { tree, batch, runs_below, began_at, anchor, report })
     }
 
     /// The head: number and hash.
@@ -159,6 +186,8 @@ impl<'a> Importer<'a> {
     /// As [`import`](Self::import).
     pub fn import_prepared(&mut self, block: PreparedBlock) -> Result<Imported, PipelineError> {
         self.settle_all()?;
+        // It may be one of a run, or stand on one.
+        self.tree.flush_runs()?;
         let (number, hash) = (block.block.number(), block.block.hash());
         self.import_block(block).map_err(|error| error.in_block(number, hash))
     }
@@ -192,6 +221,21 @@ impl<'a> Importer<'a> {
         self.import_prepared(block).map(Some)
     }
 
+    /// Begins with the next blocks of `stream` as a run; returns how many it took, none if they are not
+    /// one.
+    fn take_up_run(
+        &mut self,
+        stream: &mut Lookahead<impl Iterator<Item = Result<PreparedBlock, PipelineError>>>,
+    ) -> Result<usize, PipelineError> {
+        let Some(behind) = self.runs_below else { return Ok(0) };
+        // What stands on a block that is not known is not known either.
+        let begins = match stream.peek() {
+            Some(first) => self.can_run_ahead(first)?,
+            None => false,
+        };
+        Ok(if begins { self.tree.execute_run_ahead(stream.run(behind)) } else { 0 })
+    }
+
     /// Whether the block extends the chain up to the last block taken up, and can be executed ahead.
     fn can_run_ahead(&self, block: &PreparedBlock) -> Result<bool, PipelineError> {
         let (number, hash, head) = (block.number(), block.hash(), &self.tree.head().header);
@@ -208,12 +252,16 @@ impl<'a> Importer<'a> {
     /// Takes the lowest block that is ahead into the chain; `None` if there is none, or if its root is
     /// not there yet and shall not be waited for.
     fn settle(&mut self, wait: bool) -> Result<Option<Imported>, PipelineError> {
-        let Some(Settled { block, outcome }) = self.tree.settle(wait) else { return Ok(None) };
+        self.tree.settle(wait).map(|settled| self.accept_settled(settled)).transpose()
+    }
+
+    fn accept_settled(&mut self, settled: Settled) -> Result<Imported, PipelineError> {
+        let Settled { block, outcome, .. } = settled;
         let accepted = outcome.and_then(|block| self.accept(block));
         if accepted.is_err() {
             self.tree.discard_ahead();
         }
-        accepted.map(Some).map_err(|error| error.in_block(block.number(), block.hash()))
+        accepted.map_err(|error| error.in_block(block.number(), block.hash()))
     }
 
     /// Waits until no block is ahead.
@@ -292,7 +340,7 @@ impl<'a> Importer<'a> {
     fn accept(&mut self, block: Arc<ExecutedBlock>) -> Result<Imported, PipelineError> {
         let (number, hash) = (block.block().number(), block.block().hash());
         let head = self.tree.head();
-        let outcome = if block.block().parent_hash() == head.header.hash() {
+        let outcome = if block.first().parent_hash() == head.header.hash() {
             self.tree.extend(block);
             Imported::Head
         } else if ForkChoice::decide(&head.chain, &block.chain) == ForkChoice::Switch {
@@ -334,33 +382,59 @@ pub(crate) fn import_stream(
     }
 }
 
-/// Takes up the blocks of `stream`, and lets them settle one by one: so whoever looks on sees each
-/// as the head, and can stop there.
+/// Takes up the blocks of `stream`, and lets them settle one by one, or run by run: so whoever looks on
+/// sees each as the head, and can stop there.
 fn feed(
     importer: &mut Importer<'_>,
     stream: impl Iterator<Item = Result<PreparedBlock, PipelineError>>,
     stop: &AtomicBool,
     progress: &mut dyn FnMut(&ImportReport),
 ) -> Result<End, PipelineError> {
-    let mut stream = stream.peekable();
+    let mut stream = Lookahead::new(stream);
+    // What is ahead, block by block or run by run.
+    let mut ahead: VecDeque<Vec<PreparedBlock>> = VecDeque::new();
+    // So many blocks have failed as a run, and come one by one.
+    let mut singly = 0;
     loop {
         if stop.load(Ordering::Relaxed) {
             return Ok(End::Stopped);
         }
         let has_room = match stream.peek() {
-            Some(Ok(block)) => importer.has_room_for(block)?,
+            Some(block) => importer.has_room_for(block)?,
             // What comes before an error, or the end, is good.
-            Some(Err(_)) | None => false,
+            None => false,
         };
-        if importer.settle(!has_room)?.is_some() {
-            progress(&importer.report());
+        if let Some(settled) = importer.tree.settle(!has_room) {
+            match &settled.outcome {
+                Err(error) if settled.is_run => {
+                    tracing::debug!(%error, "a run of blocks failed, they come again one by one");
+                    singly = ahead.front().map_or(0, Vec::len);
+                    stream.put_back(ahead.drain(..).flatten());
+                }
+                _ => {
+                    ahead.pop_front();
+                    importer.accept_settled(settled)?;
+                    progress(&importer.report());
+                }
+            }
             continue;
+        }
+        if singly == 0 {
+            let taken = importer.take_up_run(&mut stream)?;
+            if taken > 0 {
+                ahead.push_back(stream.take(taken));
+                continue;
+            }
         }
         match stream.next() {
             None => return Ok(End::Complete),
             Some(block) => {
-                if importer.take_up(block?)?.is_some() {
-                    progress(&importer.report());
+                singly = singly.saturating_sub(1);
+                let block = block?;
+                let again = block.clone();
+                match importer.take_up(block)? {
+                    Some(_) => progress(&importer.report()),
+                    None => ahead.push_back(vec![again]),
                 }
             }
         }

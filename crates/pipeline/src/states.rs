@@ -20,7 +20,7 @@ use parking_lot::{Mutex, MutexGuard};
 use retrie_chainspec::primitives::SealedHeader;
 use retrie_db::{ChainRead, Db, ReadTxn, StateRootMode, WriteTxn};
 use retrie_state::{
-    AfterCommit, AnyBackend, At, BlockRef, ChunkId, FlatHistory, KvStore, Namespace, Proposal,
+    AfterCommit, AnyBackend, At, BlockRef, ChunkId, FlatHistory, KvStore, Namespace, Proposal, Run,
     Session, StateDelta, StateError, StateKey, StateStore, StoreOptions, Table, Value,
 };
 use std::{
@@ -273,6 +273,11 @@ impl States {
         Ok(ReceiptRoots { store, at, last: None, roots: Vec::new(), time: Duration::ZERO })
     }
 
+    /// Whether all of them take the blocks of a run at once.
+    pub fn apply_runs(&self) -> bool {
+        self.stores().all(|(store, _)| store.backend().applies_runs())
+    }
+
     /// Names the block that the proposals are the states of.
     pub fn seal(&self, proposals: &Proposals, hash: B256) {
         self.own.seal(&proposals.own, hash);
@@ -315,6 +320,14 @@ impl States {
         txn.insert_root(&hash, self.own.identity().name, &roots.own)?;
         if let Some((store, root)) = self.referee().zip(roots.referee) {
             txn.insert_root(&hash, store.identity().name, &root)?;
+        }
+        Ok(())
+    }
+
+    /// Records beside the stored block `hash` that no root of it was computed, as it lies in a run.
+    pub(crate) fn defer_roots(&self, txn: &mut WriteTxn, hash: B256) -> Result<(), PipelineError> {
+        for (store, _) in self.stores() {
+            txn.defer_root(&hash, store.identity().name)?;
         }
         Ok(())
     }
@@ -402,10 +415,25 @@ impl<'a> StatesSession<'a> {
         number: u64,
         delta: &StateDelta,
     ) -> Result<(Proposals, Duration), StateError> {
+        self.finish_each(|session| session.finish_as(number, delta))
+    }
+
+    /// Applies a run of blocks in memory, at once.
+    ///
+    /// # Errors
+    /// As [`Session::finish_run`].
+    pub fn finish_run(self, run: &Run) -> Result<(Proposals, Duration), StateError> {
+        self.finish_each(|session| session.finish_run(run))
+    }
+
+    fn finish_each(
+        self,
+        finish: impl Fn(Session<'a>) -> Result<Proposal, StateError>,
+    ) -> Result<(Proposals, Duration), StateError> {
         let start = Instant::now();
-        let own = self.own.finish_as(number, delta)?;
+        let own = finish(self.own)?;
         let took = start.elapsed();
-        let referee = self.referee.map(|session| session.finish_as(number, delta)).transpose()?;
+        let referee = self.referee.map(finish).transpose()?;
         Ok((Proposals { own, referee }, took))
     }
 }

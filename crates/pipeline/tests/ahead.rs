@@ -3,11 +3,11 @@
 
 mod common;
 
-use alloy_primitives::{Address, B256, Bytes, TxKind, keccak256};
+use alloy_primitives::{Address, B256, TxKind, keccak256};
 use common::{
-    Node, Picture, Setup, batches, import_into,
+    Node, Picture, Setup, batches, import_into, init_code,
     late::{LATE, Late, Watch},
-    names_block, test_chain,
+    link, names_block, rows, test_chain,
 };
 use retrie_chainspec::primitives::Block;
 use retrie_db::ChainRead;
@@ -18,14 +18,11 @@ use retrie_pipeline::{
     testkit::{Call, Plan, Rules, TestChain, write_blocks},
 };
 use retrie_sources::BlockSource;
-use retrie_state::{Direction, FlatHistory, KeyRange, StateStore, StoreOptions};
+use retrie_state::{FlatHistory, StoreOptions};
 use retrie_telemetry::Metrics;
-use std::{
-    collections::BTreeMap,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
 };
 
 fn straight(rules: Rules, count: u64) -> (TestChain, Vec<Block>) {
@@ -71,34 +68,6 @@ fn import_singly(chain: &Chain, blocks: &[Block], options: ImportOptions) {
         }
         importer.flush().unwrap();
     });
-}
-
-type StoredRows = BTreeMap<(&'static str, Bytes), Bytes>;
-
-/// All rows of the backend's state and its history, folded. Undo records hold rows in any order: of
-/// them the lengths.
-fn rows(chain: &Chain) -> StoredRows {
-    chain.flush().unwrap();
-    let snapshot = chain.db().state_store().snapshot().unwrap();
-    let tables = StateStore::tables(chain.state().backend());
-    let of = |table| snapshot.scan(table, KeyRange::ALL, Direction::Forward, usize::MAX).unwrap();
-    let rows = tables.into_iter().flat_map(|table| {
-        of(table).into_iter().map(move |(key, value)| {
-            let value = match table.name {
-                "Undo" => value.len().to_be_bytes().to_vec().into(),
-                _ => value,
-            };
-            ((table.name, key), value)
-        })
-    });
-    rows.collect()
-}
-
-/// Makes each block the child of the one before again.
-fn link(blocks: &mut [Block]) {
-    for at in 1..blocks.len() {
-        blocks[at].header.parent_hash = blocks[at - 1].header.hash_slow();
-    }
 }
 
 #[test]
@@ -313,14 +282,6 @@ fn times_of_roots_are_told_as_far_as_they_were_waited_for_and_beside() {
     assert_eq!(metrics.propose_seconds.get_sample_count(), 11);
     assert_eq!((metrics.blocks.get(), metrics.invalid_blocks.get()), (11, 1));
     assert_eq!((metrics.head.get(), metrics.durable.get()), (11, 11));
-}
-
-/// Initialisation code that leaves `runtime`.
-fn init_code(runtime: &[u8]) -> Vec<u8> {
-    let len = runtime.len() as u8;
-    // CODECOPY(0, 12, len), RETURN(0, len)
-    let head = [0x60, len, 0x60, 0x0c, 0x60, 0x00, 0x39, 0x60, len, 0x60, 0x00, 0xf3];
-    [&head[..], runtime].concat()
 }
 
 /// A contract that creates another one, always at the same address; and that address.

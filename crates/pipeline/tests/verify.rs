@@ -8,7 +8,7 @@ use mdbx::{DatabaseFlags, Environment, Geometry, WriteFlags};
 use retrie_chainspec::{ChainSpec, primitives::Block};
 use retrie_db::{Db, LogBounds, OpenOptions};
 use retrie_pipeline::{
-    ImportOptions, PipelineError,
+    CheckRoots, ImportOptions, PipelineError,
     testkit::Rules,
     verify::{VerifyOptions, VerifyReport, verify},
 };
@@ -205,6 +205,39 @@ fn rows_that_contradict_each_other_are_found() {
             remove(&node, &name, if table == "Metadata" { 0 } else { rows / 2 });
             let report = check(&node);
             assert!(report.count > 0, "{name}: a row that is gone is not missed");
+            std::fs::rename(&copy, &file).unwrap();
+        }
+        assert_eq!(check(&node).count, 0);
+    }
+}
+
+/// A root that was never computed is none that is missing.
+#[test]
+fn roots_within_runs_are_not_missed_and_any_row_that_is_gone_is() {
+    let mut chain = test_chain(Rules::Byzantium);
+    let genesis = chain.genesis();
+    let tip = *chain.branch(genesis, 60, 12, 0).last().unwrap();
+    for setup in [Setup::MPT, Setup::RAW, Setup::REFEREED] {
+        let node = Node { retention: 5, ..Node::new(&chain.spec, setup) };
+        let options = ImportOptions { check_roots: CheckRoots::Batch, ..ImportOptions::default() };
+        node.import_with(&chain.path(genesis, tip), options).unwrap();
+        node.open().flush().unwrap();
+        assert_eq!(check(&node).findings, Vec::<String>::new(), "{setup:?}");
+        let stores = if setup.has_referee() { 2 } else { 1 };
+        // In the run, its last block, and one above.
+        for number in [20, 55, 57] {
+            let copy = node.dir.path().join("copy.dat");
+            let file = data(&node).join("db/mdbx.dat");
+            std::fs::copy(&file, &copy).unwrap();
+            for _ in 0..stores {
+                remove(&node, "BackendRoots", number * stores);
+            }
+            let missing = format!("block {number} ");
+            let found = check(&node).findings;
+            let is_told = |line: &String| {
+                line.contains("BackendRoots") && line.contains(&missing) && line.contains("missing")
+            };
+            assert!(found.iter().any(is_told), "{setup:?}, {number}: {found:?}");
             std::fs::rename(&copy, &file).unwrap();
         }
         assert_eq!(check(&node).count, 0);

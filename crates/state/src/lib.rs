@@ -17,6 +17,8 @@
 //!
 //! * **State key, value**: an account or a storage slot, and opaque bytes. [`StateKey`], [`Value`].
 //! * **Delta**: what one block changes, sorted, with previous and next values. [`StateDelta`].
+//! * **Run**: what consecutive blocks change, and the sum of it, by which a backend whose root the
+//!   state alone determines applies them at once. [`Run`].
 //! * **Session**: the life of one block on top of any parent, durable or not. [`Session`].
 //! * **Proposal**: root and writes of one block, in memory. [`Proposal`].
 //! * **Durable**: committed, with the chain's own rows, in one transaction of the [`KvStore`].
@@ -44,9 +46,9 @@ pub mod descriptor;
 mod types;
 
 pub use types::{
-    Account, BlockRef, Change, DeltaBuilder, EncodedKey, HashId, Identity, ProofError, StateDelta,
-    StateError, StateKey, StateProof, StateReader, StoreError, Value, Version, blake2b,
-    decode_slot, encode_slot, wire,
+    Account, BlockRef, Change, DeltaBuilder, EncodedKey, HashId, Identity, ProofError, Run,
+    RunBuilder, StateDelta, StateError, StateKey, StateProof, StateReader, StoreError, Value,
+    Version, blake2b, decode_slot, encode_slot, wire,
 };
 
 #[cfg(feature = "std")]

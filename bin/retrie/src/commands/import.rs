@@ -6,7 +6,7 @@ use crate::{
     progress::Progress,
 };
 use eyre::{Context, bail};
-use retrie_pipeline::{Chain, End, ImportOptions, import};
+use retrie_pipeline::{Chain, CheckRoots, End, ImportOptions, import};
 use retrie_sources::BlockSource;
 use retrie_telemetry::{Metrics, MetricsServer};
 use std::{net::SocketAddr, path::PathBuf, sync::atomic::AtomicBool};
@@ -29,6 +29,14 @@ pub(crate) struct Args {
     /// Check the state roots in receipts before Byzantium, with a proposal per transaction.
     #[arg(long)]
     check_receipt_roots: bool,
+    /// Which state roots to compute and check: of `every` block, or of the last one of a `batch` of up to
+    /// 128, where the backend allows it (`mpt`, `raw`) and deeper below the last block of the files than
+    /// `--retention`. Everything else is checked of every block. Headers are linked by hash, so this is
+    /// for files whose last block is trusted. If a root is wrong its batch runs again with every root,
+    /// and the error names the block. In the middle of such an import one can go back to the last batch
+    /// only.
+    #[arg(long, value_enum, value_name = "WHICH", default_value_t = RootsChecked::Every)]
+    check_roots: RootsChecked,
     /// Write the figures as JSON to this file, or `-` for stdout.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -38,6 +46,13 @@ pub(crate) struct Args {
     /// Block files (.rlp, .rlp.gz, .era1) or folders of them, in the order given.
     #[arg(required = true, value_name = "PATH")]
     paths: Vec<PathBuf>,
+}
+
+/// `--check-roots`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum RootsChecked {
+    Every,
+    Batch,
 }
 
 impl Args {
@@ -75,9 +90,23 @@ impl Args {
                 chain.state().identity().name
             );
         }
+        let check_roots = match self.check_roots {
+            RootsChecked::Every => CheckRoots::Every,
+            RootsChecked::Batch => CheckRoots::Batch,
+        };
+        if check_roots == CheckRoots::Batch && !chain.states().apply_runs() {
+            tracing::info!(
+                "every root is computed: those of {} depend on more than the state, or its history \
+                 is kept block by block",
+                chain.state().identity().name
+            );
+        }
         let mut progress = Progress::new(total_blocks(&sources));
-        let import_options =
-            ImportOptions { intermediate_roots: self.check_receipt_roots, ..Default::default() };
+        let import_options = ImportOptions {
+            intermediate_roots: self.check_receipt_roots,
+            check_roots,
+            ..Default::default()
+        };
         let outcome = import(
             &chain,
             sources,

@@ -25,8 +25,8 @@ pub struct StoredBlock {
     pub body: Option<(BlockBody, Vec<Address>)>,
     /// Receipts; `None` if there are none, or they are damaged.
     pub receipts: Option<Vec<Receipt>>,
-    /// Backends and the roots they gave it.
-    pub roots: Vec<(String, B256)>,
+    /// Backends and the roots they gave it; without one where that of a later block stands for it.
+    pub roots: Vec<(String, Option<B256>)>,
 }
 
 /// Rows read at a time.
@@ -147,7 +147,7 @@ impl Check<'_> {
             self.bad(ChainTable::Canonical, &id.number.to_be_bytes(), what);
         }
         self.difficulty(id, &hash, &header)?;
-        let roots = read.roots(&hash);
+        let roots = read.root_rows(&hash);
         let roots = self.read(roots)?.unwrap_or_default();
         self.rows[ChainTable::BackendRoots as usize] += roots.len() as u64;
         let body = self.body(id, is_canonical)?;

@@ -246,13 +246,20 @@ pub trait ChainRead: RawRead {
         let Some(id) = block_id(self, hash)? else { return Ok(None) };
         let key = root_key(id, backend);
         match self.raw_get(self.chain(ChainTable::BackendRoots), &key)? {
-            Some(row) => decode_root(&key, &row).map(Some),
+            Some(row) => decode_root(&key, &row),
             None => Ok(None),
         }
     }
 
     /// All backends that gave a stored block a state root, with the roots, by name.
     fn roots(&self, hash: &B256) -> Result<Vec<(String, B256)>> {
+        let rows = self.root_rows(hash)?.into_iter();
+        Ok(rows.filter_map(|(backend, root)| Some((backend, root?))).collect())
+    }
+
+    /// All backends that have a state of a stored block, by name, with its root; without one if none
+    /// was computed ([`WriteTxn::defer_root`](crate::WriteTxn::defer_root)).
+    fn root_rows(&self, hash: &B256) -> Result<Vec<(String, Option<B256>)>> {
         let Some(id) = block_id(self, hash)? else { return Ok(Vec::new()) };
         let (start, end) = (id.to_bytes(), following(id));
         let rows =
@@ -459,8 +466,12 @@ pub(super) fn root_key(id: BlockId, backend: &str) -> Vec<u8> {
     [&id.to_bytes(), backend.as_bytes()].concat()
 }
 
-fn decode_root(key: &[u8], row: &[u8]) -> Result<B256> {
+fn decode_root(key: &[u8], row: &[u8]) -> Result<Option<B256>> {
+    if row.is_empty() {
+        return Ok(None);
+    }
     B256::try_from(row)
+        .map(Some)
         .map_err(|_| DbError::corrupt(ChainTable::BackendRoots.name(), key, WRONG_LENGTH))
 }
 

@@ -168,6 +168,16 @@ impl WriteTxn {
 
     /// Records the state root that `backend` gives a stored block.
     pub fn insert_root(&mut self, block: &B256, backend: &str, root: &B256) -> Result<()> {
+        self.put_root(block, backend, root.as_slice())
+    }
+
+    /// Records that `backend` computed no state root of a stored block: the next root above it is that
+    /// of several blocks, of which this is one.
+    pub fn defer_root(&mut self, block: &B256, backend: &str) -> Result<()> {
+        self.put_root(block, backend, &[])
+    }
+
+    fn put_root(&mut self, block: &B256, backend: &str, root: &[u8]) -> Result<()> {
         let id = block_id(self, block)?.ok_or(DbError::UnknownBlock { hash: *block })?;
         if backend.len() > MAX_BACKEND_NAME {
             return Err(DbError::KeyTooLong {
@@ -177,7 +187,7 @@ impl WriteTxn {
             });
         }
         let table = self.chain(ChainTable::BackendRoots);
-        self.raw_put(table, &read::root_key(id, backend), root.as_slice())
+        self.raw_put(table, &read::root_key(id, backend), root)
     }
 
     /// Stores the rows of a block, unless they are there.

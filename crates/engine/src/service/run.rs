@@ -1,6 +1,6 @@
 //! Runs of blocks: each is executed while the root of the one before is computed.
 
-use super::Service;
+use super::{Service, valid};
 use crate::EngineError;
 use alloy_rpc_types_engine::PayloadStatus;
 use retrie_pipeline::{PreparedBlock, Settled};
@@ -18,6 +18,32 @@ impl Service<'_> {
         statuses
     }
 
+    /// The same for blocks that lie deeper than states are retained: as many as can be get one root.
+    pub(super) fn new_deep_run(
+        &mut self,
+        mut blocks: Vec<PreparedBlock>,
+    ) -> Result<Vec<PayloadStatus>, EngineError> {
+        let mut statuses = Vec::with_capacity(blocks.len());
+        let is_rejected = |block: &PreparedBlock| self.rejected.status(&block.hash()).is_some();
+        if !blocks.iter().any(is_rejected) {
+            while let Some(change) = self.tree.extend_by_run(&blocks)? {
+                let (number, hash) = (change.head.number, change.head.hash());
+                tracing::debug!(number, %hash, blocks = change.committed.len(), "new head, by a run");
+                let above = blocks.split_off(change.committed.len());
+                let taken = std::mem::replace(&mut blocks, above);
+                statuses.extend(taken.iter().map(|block| valid(block.hash())));
+                self.patch = None;
+                self.forget_side_blocks();
+                self.publish(Some(change));
+                for block in taken {
+                    self.adopt(block.hash())?;
+                }
+            }
+        }
+        statuses.extend(self.new_run(blocks)?);
+        Ok(statuses)
+    }
+
     fn verify_run(
         &mut self,
         blocks: Vec<PreparedBlock>,
@@ -30,7 +56,7 @@ impl Service<'_> {
                 Some(block) => self.tree.is_settled() || self.can_run_ahead(block)?,
                 None => false,
             };
-            if let Some(Settled { block, outcome }) = self.tree.settle(!has_room) {
+            if let Some(Settled { block, outcome, .. }) = self.tree.settle(!has_room) {
                 let status = self.verdict(&block, outcome)?;
                 valid.extend(status.is_valid().then(|| block.hash()));
                 statuses.push(status);

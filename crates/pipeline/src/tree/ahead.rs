@@ -11,12 +11,18 @@
 //! | [execution](Tree::execute) | the tree's | the newest state that has a root, with the deltas of blocks ahead laid above | headers, ommers, transactions, gas, receipts, bloom, requests, access list |
 //! | [root](RootHalf::run) | `import-root`; for a block by itself the tree's | the proposal of its parent | state roots |
 //!
+//! A [run](runs) of blocks is ahead as one: it has one delta, the sum of theirs, and one root.
+//!
 //! A block is *ahead* from its execution until it [settles](Tree::settle). Until then it is seen by
 //! the blocks that are executed on it, and by nobody else: it is no block of the tree, no head, in
 //! no batch. Blocks settle in the order of their execution. The first that fails in either half
 //! takes those above it with it, and is the one that the error is about.
 
-use super::{Tree, verify::Executed};
+use super::{
+    Tree,
+    runs::{ExecutedRun, RunUnderWay},
+    verify::Executed,
+};
 use crate::{
     Chain, ExecutedBlock, PipelineError, PreparedBlock, Proposals, States, StatesAt, StatesSession,
 };
@@ -25,14 +31,14 @@ use alloy_primitives::B256;
 use crossbeam_channel::{Receiver, Sender, bounded};
 use retrie_chainspec::primitives::{RecoveredBlock, SealedHeader};
 use retrie_execution::BlockAccessList;
-use retrie_state::{BlockRef, StateDelta, StateError};
+use retrie_state::{BlockRef, Run, StateDelta, StateError};
 use std::{
     collections::VecDeque,
     sync::{Arc, OnceLock},
     time::{Duration, Instant},
 };
 
-/// How many blocks may be ahead: one whose root is being computed, one for that thread to go on
+/// How many blocks, or runs, may be ahead: one whose root is being computed, one for that thread to go on
 /// with, and the one that has been executed meanwhile. More would not keep two threads busier, but
 /// lengthen the way of each read, and what a wrong root costs.
 const AHEAD: usize = 3;
@@ -51,11 +57,31 @@ pub(super) enum Base<'a> {
     Coming(Coming),
 }
 
+/// What is applied to the states below, to get a root.
+#[derive(Debug)]
+pub(super) enum Writes {
+    Block(Arc<StateDelta>),
+    Run(Run),
+}
+
+impl Writes {
+    /// As one delta.
+    const fn sum(&self) -> &Arc<StateDelta> {
+        match self {
+            Self::Block(delta) => delta,
+            Self::Run(run) => run.sum(),
+        }
+    }
+}
+
 /// The second half of a verification.
 #[derive(Debug)]
 pub(super) struct RootHalf<'a> {
+    /// The last one of a run.
     pub(super) block: Arc<RecoveredBlock>,
-    pub(super) delta: Arc<StateDelta>,
+    /// The block below all of it.
+    pub(super) parent: B256,
+    pub(super) writes: Writes,
     pub(super) base: Base<'a>,
 }
 
@@ -71,16 +97,19 @@ pub(super) struct Rooted {
 
 impl<'a> RootHalf<'a> {
     pub(super) fn run(self, states: &'a States) -> Result<Rooted, PipelineError> {
-        let Self { block, delta, base } = self;
+        let Self { block, parent, writes, base } = self;
         let session = match base {
             Base::Ready(session) => *session,
             Base::Coming(below) => {
                 // It has failed: this block will never settle.
-                let unknown = || StateError::UnknownBlock { hash: block.parent_hash() };
+                let unknown = || StateError::UnknownBlock { hash: parent };
                 states.begin(StatesAt::Proposals(below.get().ok_or_else(unknown)?))?
             }
         };
-        let (proposals, took) = session.finish(&delta)?;
+        let (proposals, took) = match &writes {
+            Writes::Block(delta) => session.finish(delta),
+            Writes::Run(run) => session.finish_run(run),
+        }?;
         let checked = states.check_roots(block.sealed_header(), proposals.roots())?;
         states.seal(&proposals, block.hash());
         Ok(Rooted { states: proposals, checked, took })
@@ -98,26 +127,38 @@ struct RootJob<'a> {
 pub(super) struct AheadOfRoots<'a> {
     jobs: Sender<RootJob<'a>>,
     blocks: VecDeque<Ahead>,
+    /// The run above these that is being executed.
+    pub(super) run: Option<RunUnderWay<'a>>,
 }
 
-struct Ahead {
-    block: Arc<RecoveredBlock>,
-    begun: Instant,
+/// A block or a run.
+pub(super) struct Ahead {
+    /// The block, or the last one of the run that was looked at.
+    pub(super) block: Arc<RecoveredBlock>,
+    /// The block below.
+    pub(super) floor: BlockRef,
+    pub(super) is_run: bool,
+    pub(super) begun: Instant,
     /// What its execution came to.
-    half_way: Result<HalfWay, PipelineError>,
+    pub(super) half_way: Result<HalfWay, PipelineError>,
 }
 
-struct HalfWay {
-    executed: Executed,
+pub(super) struct HalfWay {
+    executed: ExecutedRun,
+    /// What all of it changes.
+    delta: Arc<StateDelta>,
     states: Coming,
     rooted: Receiver<Result<Rooted, PipelineError>>,
 }
 
-/// What became of a block that was ahead.
+/// What became of a block, or a run, that was ahead.
 #[derive(Debug)]
 pub struct Settled {
-    /// The block.
+    /// The block, or the last one of the run.
     pub block: Arc<RecoveredBlock>,
+    /// Whether it was a run. Why it is no part of the tree need not be for the block: its blocks one by
+    /// one will tell.
+    pub is_run: bool,
     /// The same as a block of the tree, or why it is none. Then no block is ahead any more.
     pub outcome: Result<Arc<ExecutedBlock>, PipelineError>,
 }
@@ -145,48 +186,70 @@ impl<'a> AheadOfRoots<'a> {
                 action: format!("starting thread {THREAD}"),
                 source,
             })?;
-        Ok(Self { jobs, blocks: VecDeque::new() })
+        Ok(Self { jobs, blocks: VecDeque::new(), run: None })
     }
 
     /// Whether a block on `parent` stands on the last block ahead.
     fn ends_with(&self, parent: &B256) -> bool {
-        self.blocks.back().is_some_and(|last| last.block.hash() == *parent)
+        let in_run = self.run.as_ref().map(|run| &run.executed.last.block);
+        let last = in_run.or_else(|| self.blocks.back().map(|last| &last.block));
+        last.is_some_and(|last| last.hash() == *parent)
     }
 
-    /// What was executed of the blocks below a block on `parent`, the oldest first.
+    /// What was executed below a block on `parent`, and below the run under way, the oldest first.
     fn executed_below(&self, parent: &B256) -> impl DoubleEndedIterator<Item = &HalfWay> {
         let is_above = self.ends_with(parent);
         self.blocks.iter().filter(move |_| is_above).filter_map(|one| one.half_way.as_ref().ok())
     }
 
     pub(super) fn deltas_below(&self, parent: &B256) -> impl Iterator<Item = &Arc<StateDelta>> {
-        self.executed_below(parent).map(|below| &below.executed.delta)
+        self.executed_below(parent).map(|below| &below.delta)
     }
 
-    /// The states of `parent`, if they are still to come.
+    /// The states of `parent`, or of the block below the run under way, if they are still to come.
     pub(super) fn coming(&self, parent: &B256) -> Option<Coming> {
         self.executed_below(parent).next_back().map(|last| last.states.clone())
     }
 
     /// The block below all that are ahead, for a block that stands on the last of them.
     pub(super) fn floor(&self, parent: &SealedHeader) -> BlockRef {
-        match self.blocks.front().filter(|_| self.ends_with(&parent.hash())) {
-            Some(first) => {
-                BlockRef::new(first.block.number().saturating_sub(1), first.block.parent_hash())
-            }
-            None => BlockRef::new(parent.number, parent.hash()),
-        }
+        let lowest = || {
+            let first = self.blocks.front().map(|first| first.floor);
+            first.or_else(|| self.run.as_ref().map(|run| run.floor))
+        };
+        let lowest = if self.ends_with(&parent.hash()) { lowest() } else { None };
+        lowest.unwrap_or_else(|| BlockRef::new(parent.number, parent.hash()))
     }
 
     /// One of the blocks.
     pub(super) fn get(&self, hash: &B256) -> Option<&Executed> {
-        let at = self.blocks.iter().find(|one| one.block.hash() == *hash)?;
-        at.half_way.as_ref().ok().map(|half_way| &half_way.executed)
+        // Whoever asks wants one of the last, as a rule.
+        self.iter().rev().find(|one| one.block.hash() == *hash)
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = &Executed> {
+    pub(super) fn iter(&self) -> impl DoubleEndedIterator<Item = &Executed> {
         let half_way = self.blocks.iter().filter_map(|one| one.half_way.as_ref().ok());
-        half_way.map(|half_way| &half_way.executed)
+        let executed = half_way.map(|half_way| &half_way.executed);
+        executed.chain(self.run.iter().map(|run| &run.executed)).flat_map(ExecutedRun::iter)
+    }
+
+    /// Takes up what was executed, and leaves its root to the thread.
+    pub(super) fn send(
+        &self,
+        executed: ExecutedRun,
+        half: RootHalf<'a>,
+    ) -> Result<HalfWay, PipelineError> {
+        let states = Coming::default();
+        let (reply, rooted) = bounded(1);
+        let delta = half.writes.sum().clone();
+        let job = RootJob { half, states: states.clone(), reply };
+        self.jobs.send(job).map_err(|_| PipelineError::Thread { thread: THREAD })?;
+        Ok(HalfWay { executed, delta, states, rooted })
+    }
+
+    /// Puts it above all that is ahead.
+    pub(super) fn push(&mut self, ahead: Ahead) {
+        self.blocks.push_back(ahead);
     }
 }
 
@@ -214,8 +277,9 @@ impl Tree<'_> {
     pub fn execute_ahead(&mut self, block: PreparedBlock) {
         let begun = self.take_up(&block);
         let PreparedBlock { block, access_list, .. } = block;
+        let floor = BlockRef::new(block.number().saturating_sub(1), block.parent_hash());
         let half_way = self.go_half_way(block.clone(), access_list.as_deref());
-        self.ahead.blocks.push_back(Ahead { block, begun, half_way });
+        self.ahead.push(Ahead { block, floor, is_run: false, begun, half_way });
     }
 
     fn go_half_way(
@@ -225,11 +289,8 @@ impl Tree<'_> {
     ) -> Result<HalfWay, PipelineError> {
         let parent = self.parent_of(&block)?;
         let (executed, base) = self.execute(block, access_list, &parent)?;
-        let states = Coming::default();
-        let (reply, rooted) = bounded(1);
-        let job = RootJob { half: executed.root_half(base), states: states.clone(), reply };
-        self.ahead.jobs.send(job).map_err(|_| PipelineError::Thread { thread: THREAD })?;
-        Ok(HalfWay { executed, states, rooted })
+        let half = executed.root_half(base);
+        self.ahead.send(executed.into(), half)
     }
 
     /// Takes the lowest of the blocks ahead into the tree. `None` if there is none; or if its root is
@@ -239,13 +300,17 @@ impl Tree<'_> {
         if self.ahead.blocks.front().is_some_and(is_coming) && !wait {
             return None;
         }
-        let Ahead { block, begun, half_way } = self.ahead.blocks.pop_front()?;
+        let Ahead { block, is_run, begun, half_way, .. } = self.ahead.blocks.pop_front()?;
         let verified = half_way.and_then(|half_way| self.await_root(half_way));
-        let outcome = self.accepted(verified, begun);
+        let outcome = match verified {
+            // No verdict about any of its blocks yet.
+            Err(error) if is_run => Err(error),
+            verified => self.accepted(verified, begun),
+        };
         if outcome.is_err() {
             self.discard_ahead();
         }
-        Some(Settled { block, outcome })
+        Some(Settled { block, is_run, outcome })
     }
 
     fn await_root(&mut self, half_way: HalfWay) -> Result<ExecutedBlock, PipelineError> {

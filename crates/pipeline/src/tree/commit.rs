@@ -1,13 +1,13 @@
 //! The thread that makes imported blocks durable while the next ones execute.
 
-use crate::{Chain, ExecutedBlock, PipelineError, Proposals};
-use alloy_primitives::B256;
+use crate::{BlockWithReceipts, Chain, ExecutedBlock, PipelineError, Proposals, block::InnerBlock};
+use alloy_primitives::{B256, U256};
 use crossbeam_channel::{Receiver, Sender, TryRecvError, bounded};
 use retrie_db::{NewBlock, WriteTxn};
 use retrie_telemetry::Metrics;
 use std::{sync::Arc, time::Instant};
 
-/// Canonical blocks, each the child of the one before, the first of the durable tip.
+/// Canonical blocks or runs, each the child of the one before, the first of the durable tip.
 #[derive(Debug)]
 pub(super) struct CommitJob {
     pub(super) blocks: Vec<Arc<ExecutedBlock>>,
@@ -140,14 +140,10 @@ enum Place {
 }
 
 fn commit(chain: &Chain, job: &CommitJob) -> Outcome {
-    commit_blocks(chain, job).map_err(|source| {
-        let number =
-            |block: Option<&Arc<ExecutedBlock>>| block.map_or(0, |b| b.block().header().number);
-        PipelineError::Commit {
-            first: number(job.blocks.first()),
-            last: number(job.blocks.last()),
-            source: Box::new(source),
-        }
+    commit_blocks(chain, job).map_err(|source| PipelineError::Commit {
+        first: job.blocks.first().map_or(0, |first| first.first().header().number),
+        last: job.blocks.last().map_or(0, |last| last.block().header().number),
+        source: Box::new(source),
     })
 }
 
@@ -163,24 +159,34 @@ fn commit_blocks(chain: &Chain, job: &CommitJob) -> Outcome {
     Ok(blocks.iter().map(|block| block.block().hash()).collect())
 }
 
+/// Writes a block, and what was executed as one run with it.
 fn write_block(
     chain: &Chain,
     txn: &mut WriteTxn,
     block: &ExecutedBlock,
     place: Place,
 ) -> Result<(), PipelineError> {
-    let hash = block.block().hash();
-    let new = NewBlock::recovered(
-        block.block(),
-        Some(&block.data.receipts),
-        block.chain.total_difficulty,
-    );
+    for InnerBlock { data, total_difficulty } in &block.inner {
+        insert(txn, data, *total_difficulty, place)?;
+        chain.states.defer_roots(txn, data.block.hash())?;
+    }
+    insert(txn, &block.data, block.chain.total_difficulty, place)?;
+    for (hash, code) in &block.codes {
+        txn.insert_code(hash, code)?;
+    }
+    chain.states.write_roots(txn, block.block().hash(), block.roots())
+}
+
+fn insert(
+    txn: &mut WriteTxn,
+    data: &BlockWithReceipts,
+    total_difficulty: U256,
+    place: Place,
+) -> Result<(), PipelineError> {
+    let new = NewBlock::recovered(&data.block, Some(&data.receipts), total_difficulty);
     match place {
         Place::Canonical => txn.insert_block(&new)?,
         Place::Side => txn.insert_side_block(&new)?,
     }
-    for (hash, code) in &block.codes {
-        txn.insert_code(hash, code)?;
-    }
-    chain.states.write_roots(txn, hash, block.roots())
+    Ok(())
 }

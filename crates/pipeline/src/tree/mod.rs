@@ -10,13 +10,15 @@
 //! Every block is executed on its own parent, whatever branch that is on, as proposals cost nothing
 //! until they are committed. The two halves of a verification, up to the delta and from there on,
 //! follow each other for a block by itself; in a run of blocks the second halves are done beside
-//! the first halves of the next ones, on the thread `import-root` ([`ahead`]). Who decides which
+//! the first halves of the next ones, on the thread `import-root` ([`ahead`]). Blocks far below the end of
+//! an import may be verified as [runs] with one root. Who decides which
 //! block is the head is the caller's business: the importer's fork choice, or a consensus client.
 
 mod ahead;
 mod commit;
 mod hints;
 mod listed;
+mod runs;
 mod verify;
 
 use crate::{BlockWithReceipts, Chain, ExecutedBlock, PipelineError};
@@ -24,7 +26,7 @@ use ahead::AheadOfRoots;
 use alloy_consensus::BlockHeader;
 use alloy_primitives::{B256, Bytes, map::HashMap};
 use commit::{CommitJob, Committer};
-use retrie_chainspec::primitives::SealedHeader;
+use retrie_chainspec::primitives::{RecoveredBlock, SealedHeader};
 use retrie_consensus::ChainHead;
 use retrie_db::{ChainRead, ReadTxn};
 use retrie_execution::CodeCache;
@@ -36,6 +38,7 @@ use std::{
 };
 
 pub use ahead::Settled;
+pub(crate) use runs::RUN_BLOCKS;
 
 /// The highest canonical block, and the chain that ends with it.
 #[derive(Clone, Debug)]
@@ -112,10 +115,12 @@ pub(crate) struct TreeCounts {
     pub(crate) roots_checked: u64,
 }
 
-/// Canonical blocks that no commit has been given yet.
+/// Canonical blocks, and runs, that no commit has been given yet.
 #[derive(Debug)]
 struct Pending {
     blocks: Vec<Arc<ExecutedBlock>>,
+    /// How many blocks that are.
+    count: usize,
     rows: usize,
     bytes: usize,
     since: Instant,
@@ -123,13 +128,14 @@ struct Pending {
 
 impl Pending {
     const fn new(since: Instant) -> Self {
-        Self { blocks: Vec::new(), rows: 0, bytes: 0, since }
+        Self { blocks: Vec::new(), count: 0, rows: 0, bytes: 0, since }
     }
 
     fn push(&mut self, block: Arc<ExecutedBlock>) {
         if self.blocks.is_empty() {
             self.since = Instant::now();
         }
+        self.count += block.run_len();
         self.rows += block.states.rows();
         self.bytes += block.bytes();
         self.blocks.push(block);
@@ -139,6 +145,7 @@ impl Pending {
     fn split_off(&mut self, at: usize) -> Vec<Arc<ExecutedBlock>> {
         let blocks = self.blocks.split_off(at);
         for block in &blocks {
+            self.count -= block.run_len();
             self.rows -= block.states.rows();
             self.bytes -= block.bytes();
         }
@@ -168,8 +175,11 @@ pub struct Tree<'a> {
     execution_threads: usize,
     pub(crate) metrics: Metrics,
     codes: Arc<CodeCache>,
-    /// Blocks that are not durable yet, and side blocks not too far below the durable tip.
+    /// Blocks that are not durable yet, and side blocks not too far below the durable tip. Of a run the
+    /// last one, which is canonical.
     blocks: HashMap<B256, Arc<ExecutedBlock>>,
+    /// The others of these runs.
+    in_runs: HashMap<B256, Arc<RecoveredBlock>>,
     /// Codes that these have created.
     block_codes: HashMap<B256, Bytes>,
     /// Canonical blocks that the commit under way makes durable.
@@ -224,6 +234,7 @@ impl<'a> Tree<'a> {
             metrics,
             codes,
             blocks: HashMap::default(),
+            in_runs: HashMap::default(),
             block_codes: HashMap::default(),
             in_flight: Vec::new(),
             pending: Pending::new(Instant::now()),
@@ -283,14 +294,22 @@ impl<'a> Tree<'a> {
         if self.head.header.hash() == *hash {
             return Ok(Some(self.head.header.clone()));
         }
-        if let Some(block) = self.blocks.get(hash) {
-            return Ok(Some(block.block().clone_sealed_header()));
+        if let Some(block) = self.block(hash) {
+            return Ok(Some(block.clone_sealed_header()));
         }
         Ok(self.read.header(hash)?.map(|header| SealedHeader::new(header, *hash)))
     }
 
+    /// A block that is not durable, in a run or not.
+    fn block(&self, hash: &B256) -> Option<&RecoveredBlock> {
+        let in_run = || self.in_runs.get(hash).map(|block| &**block);
+        self.blocks.get(hash).map(|block| block.block()).or_else(in_run)
+    }
+
     /// Puts a block into the tree that was verified elsewhere: one that was built here.
     pub fn add(&mut self, block: Arc<ExecutedBlock>) -> Arc<ExecutedBlock> {
+        let inner = block.inner.iter().map(|inner| &inner.data.block);
+        self.in_runs.extend(inner.map(|block| (block.hash(), block.clone())));
         self.block_codes.extend(block.codes.iter().cloned());
         self.blocks.insert(block.block().hash(), block.clone());
         block
@@ -313,6 +332,7 @@ impl<'a> Tree<'a> {
         if self.head.header.hash() == hash {
             return Ok(None);
         }
+        self.flush_runs()?;
         let header = self.header(&hash)?.ok_or(StateError::UnknownBlock { hash })?;
         self.restore_branch(&header)?;
         let mut branch: Vec<Arc<ExecutedBlock>> = Vec::new();
@@ -405,8 +425,8 @@ impl<'a> Tree<'a> {
 
     /// Hands canonical blocks to a commit if they have reached `limits`; waits for the one before.
     pub(crate) fn hand_over_full(&mut self, limits: &BatchLimits) -> Result<(), PipelineError> {
-        let Pending { blocks, rows, bytes, since } = &self.pending;
-        let is_full = blocks.len() >= limits.blocks
+        let Pending { blocks, count, rows, bytes, since } = &self.pending;
+        let is_full = *count >= limits.blocks
             || *rows >= limits.rows
             || *bytes >= limits.bytes
             || since.elapsed() >= limits.time;
@@ -423,9 +443,8 @@ impl<'a> Tree<'a> {
         }
         if !self.in_flight.is_empty() && !self.committer.is_running() {
             // Somebody else was told why: nothing above it can be committed any more.
-            let number =
-                |block: Option<&Arc<ExecutedBlock>>| block.map_or(0, |b| b.block().number());
-            let (first, last) = (number(self.in_flight.first()), number(self.in_flight.last()));
+            let first = self.in_flight.first().map_or(0, |first| first.first().number());
+            let last = self.in_flight.last().map_or(0, |last| last.block().number());
             let source = Box::new(PipelineError::Thread { thread: "import-commit" });
             return Err(PipelineError::Commit { first, last, source });
         }
@@ -434,7 +453,7 @@ impl<'a> Tree<'a> {
 
     /// The highest block that this tree knows to be durable.
     pub fn durable(&self) -> u64 {
-        let first = self.canonical().next().map(|block| block.block().number());
+        let first = self.canonical().next().map(|block| block.first().number());
         first.map_or(self.head.header.number, |first| first - 1)
     }
 
@@ -476,6 +495,14 @@ impl<'a> Tree<'a> {
         self.committer.notes(self.notes.drain())
     }
 
+    /// Makes runs durable, if there are any: their blocks are then found one by one, in the database.
+    ///
+    /// # Errors
+    /// Those of the commits.
+    pub(crate) fn flush_runs(&mut self) -> Result<(), PipelineError> {
+        if self.in_runs.is_empty() { Ok(()) } else { self.flush() }
+    }
+
     /// Waits for the commit under way.
     fn wait(&mut self) -> Result<(), PipelineError> {
         let start = Instant::now();
@@ -497,7 +524,10 @@ impl<'a> Tree<'a> {
             return Ok(());
         }
         for hash in &durable {
-            self.blocks.remove(hash);
+            let run = self.blocks.remove(hash);
+            for inner in run.iter().flat_map(|run| &run.inner) {
+                self.in_runs.remove(&inner.data.block.hash());
+            }
         }
         self.in_flight.retain(|block| !durable.contains(&block.block().hash()));
         // In this order: what lies below is then durable in what `read` sees, though the next commit
@@ -524,11 +554,14 @@ impl<'a> Tree<'a> {
         self.in_flight.clear();
         self.pending = Pending::new(Instant::now());
         self.block_codes.clear();
+        self.in_runs.clear();
         for (hash, lost) in std::mem::take(&mut self.blocks) {
             if self.read.block_number(&hash)?.is_none() {
-                self.counts.blocks -= 1;
-                self.counts.txs -= lost.block().transaction_count() as u64;
-                self.counts.gas -= lost.block().gas_used();
+                for BlockWithReceipts { block, .. } in lost.run() {
+                    self.counts.blocks -= 1;
+                    self.counts.txs -= block.transaction_count() as u64;
+                    self.counts.gas -= block.gas_used();
+                }
             }
         }
         Ok(())

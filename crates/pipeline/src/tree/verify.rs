@@ -2,7 +2,8 @@
 
 use super::{
     Tree,
-    ahead::{Base, RootHalf, Rooted},
+    ahead::{Base, RootHalf, Rooted, Writes},
+    runs::ExecutedRun,
 };
 use crate::{ExecutedBlock, PipelineError, PreparedBlock, StatesAt, StatesSession};
 use alloy_consensus::BlockHeader;
@@ -14,9 +15,9 @@ use retrie_consensus::{ChainHead, ExecutionResult, HeaderProvider};
 use retrie_db::ChainRead;
 use retrie_execution::{
     BlockAccessList, BlockHashes, CodeReader, ExecutionInput, ExecutionOutcome, LayeredState,
-    execute_block, execute_block_with_observer,
+    StateInRun, execute_block, execute_block_with_observer,
 };
-use retrie_state::{BlockRef, StateDelta, StateError, StoreError};
+use retrie_state::{BlockRef, StateDelta, StateError, StateReader, StoreError};
 use std::{
     sync::Arc,
     time::{Duration, Instant},
@@ -38,7 +39,8 @@ pub(super) struct Executed {
 impl Executed {
     /// What is left to do.
     pub(super) fn root_half<'a>(&self, base: Base<'a>) -> RootHalf<'a> {
-        RootHalf { block: self.block.clone(), delta: self.delta.clone(), base }
+        let (block, writes) = (self.block.clone(), Writes::Block(self.delta.clone()));
+        RootHalf { parent: block.parent_hash(), block, writes, base }
     }
 }
 
@@ -91,7 +93,8 @@ impl<'a> Tree<'a> {
     ) -> Result<Arc<ExecutedBlock>, PipelineError> {
         match verified {
             Ok(block) => {
-                self.count(block.block(), begun.elapsed());
+                let took = begun.elapsed() / block.run_len() as u32;
+                block.run().for_each(|of| self.count(&of.block, took));
                 Ok(self.add(Arc::new(block)))
             }
             Err(error) => {
@@ -143,7 +146,7 @@ impl<'a> Tree<'a> {
         let (executed, base) = self.execute(block, access_list, parent)?;
         let rooted = executed.root_half(base).run(&self.chain.states)?;
         let waited = rooted.took;
-        Ok(self.conclude(executed, rooted, waited))
+        Ok(self.conclude(executed.into(), rooted, waited))
     }
 
     /// The first half: executes a block on its parent, which may be ahead of its root, and checks all
@@ -171,18 +174,26 @@ impl<'a> Tree<'a> {
 
         let at = self.state_of(self.ahead.floor(parent))?;
         let session = self.begin(at.at())?;
-        let mut state = LayeredState::new(session.own().reader());
-        self.ahead.deltas_below(&parent.hash()).for_each(|delta| state.lay(delta.clone(), []));
+        let mut below = LayeredState::new(session.own().reader());
+        self.ahead.deltas_below(&parent.hash()).for_each(|delta| below.lay(delta.clone(), []));
+        let in_run;
+        let state: &dyn StateReader = match &self.ahead.run {
+            Some(run) => {
+                in_run = StateInRun::new(below, run.deltas.sum());
+                &in_run
+            }
+            None => &below,
+        };
         let surroundings = Surroundings::new(self, parent);
         let input =
-            ExecutionInput::new(&state, &surroundings, &surroundings).with_code_cache(&self.codes);
+            ExecutionInput::new(state, &surroundings, &surroundings).with_code_cache(&self.codes);
         let (mut outcome, roots, proving) = if self.checks_receipt_roots(number) {
             self.execute_with_roots(&block, at.at(), input)?
         } else {
             let outcome = match access_list {
                 Some(list) => self.execute_listed(&spec, &block, list, &session, input),
-                // The other threads are at work on what is below.
-                None if self.ahead.coming(&parent.hash()).is_some() => {
+                // The other threads are at work on what is below, or will be on all of the run.
+                None if self.ahead.run.is_some() || self.ahead.coming(&parent.hash()).is_some() => {
                     execute_block(&spec, &block, input)
                 }
                 None => self.execute_telling(&spec, &block, &session, input),
@@ -212,33 +223,43 @@ impl<'a> Tree<'a> {
         Ok((Executed { block, delta, chain: head, outcome, proving }, base))
     }
 
-    /// Puts the halves together, and counts what they were and took; `waited` is how long the second
-    /// one kept this thread.
+    /// Puts the halves together, of a block or of all blocks of a run, and counts what they were and
+    /// took; `waited` is how long the second one kept this thread.
     pub(super) fn conclude(
         &mut self,
-        executed: Executed,
+        executed: ExecutedRun,
         rooted: Rooted,
         waited: Duration,
     ) -> ExecutedBlock {
-        let Executed { block, delta, chain, outcome, proving } = executed;
         let Rooted { states, checked, took } = rooted;
+        self.counts.roots_checked += checked;
+        self.times.authentication += waited;
+        self.times.roots_aside += took.saturating_sub(waited);
+        self.metrics.roots_checked.inc_by(checked);
+        self.metrics.propose_seconds.observe(took.as_secs_f64());
+        self.metrics.root_wait_seconds.inc_by(waited.as_secs_f64());
+        executed.iter().for_each(|one| self.count_execution(one));
+        let ExecutedRun { inner, last: Executed { block, chain, outcome, .. } } = executed;
+        let mut whole = ExecutedBlock::new(block, outcome, chain, states);
+        for Executed { block, chain, outcome, .. } in inner {
+            whole.put_inner(block, outcome, chain.total_difficulty);
+        }
+        whole
+    }
+
+    fn count_execution(&mut self, executed: &Executed) {
+        let Executed { delta, outcome, proving, .. } = executed;
         let (reads, writes) =
             (outcome.accesses.accounts + outcome.accesses.slots, delta.len() as u64);
-        self.counts.roots_checked += checked;
         self.counts.key_reads += reads;
         self.counts.key_writes += writes;
         self.times.reads += outcome.timing.storage;
-        self.times.execution += outcome.timing.execution().saturating_sub(proving);
-        self.times.authentication += waited + proving;
-        self.times.roots_aside += took.saturating_sub(waited);
-        self.metrics.roots_checked.inc_by(checked);
+        self.times.execution += outcome.timing.execution().saturating_sub(*proving);
+        self.times.authentication += *proving;
         self.metrics.key_reads.inc_by(reads);
         self.metrics.key_writes.inc_by(writes);
         self.metrics.state_read_seconds.inc_by(outcome.timing.storage.as_secs_f64());
         self.metrics.execution_seconds.observe(outcome.timing.total.as_secs_f64());
-        self.metrics.propose_seconds.observe(took.as_secs_f64());
-        self.metrics.root_wait_seconds.inc_by(waited.as_secs_f64());
-        ExecutedBlock::new(block, outcome, chain, states)
     }
 
     /// Whether the receipts of this block hold state roots that are to be checked.
@@ -414,9 +435,9 @@ impl HeaderProvider for Ancestors<'_, '_> {
         &self,
         hash: B256,
     ) -> Result<Option<(SealedHeader, Vec<Header>)>, PipelineError> {
-        if let Some(block) = self.0.blocks.get(&hash) {
-            let ommers = block.block().body().ommers.clone();
-            return Ok(Some((block.block().clone_sealed_header(), ommers)));
+        if let Some(block) = self.0.block(&hash) {
+            let ommers = block.body().ommers.clone();
+            return Ok(Some((block.clone_sealed_header(), ommers)));
         }
         if let Some(ahead) = self.0.ahead.get(&hash) {
             let ommers = ahead.block.body().ommers.clone();

@@ -98,7 +98,10 @@ fn check_block(
         say("BackendRoots", format!("the root of {} is missing", metadata.backend));
     }
     for (name, root) in &roots {
-        if ethereum.get(name) == Some(&true) && *root != header.state_root {
+        if ethereum.get(name) == Some(&true)
+            && let Some(root) = root
+            && *root != header.state_root
+        {
             let what = format!("the root of {name} is {root}, the header's {}", header.state_root);
             say("BackendRoots", what);
         }

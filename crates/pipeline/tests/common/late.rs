@@ -122,6 +122,10 @@ impl AnyBackend for Late {
         self.backend.settle(view, cache, first_retained, budget)
     }
 
+    fn applies_runs(&self) -> bool {
+        self.backend.applies_runs()
+    }
+
     fn hint(&self, view: &dyn NodeRead, cache: &AnyCache, keys: &[StateKey]) {
         self.backend.hint(view, cache, keys);
     }

@@ -4,7 +4,7 @@
 pub mod failing;
 pub mod late;
 
-use alloy_primitives::{B256, U256};
+use alloy_primitives::{B256, Bytes, U256};
 use retrie_backends::Descriptor;
 use retrie_chainspec::{
     ChainSpec,
@@ -17,7 +17,9 @@ use retrie_pipeline::{
     testkit::{Rules, TestChain, write_blocks},
 };
 use retrie_sources::BlockSource;
-use retrie_state::{AnyBackend, At, BlockRef, StateKey, StoreOptions, Value};
+use retrie_state::{
+    AnyBackend, At, BlockRef, Direction, KeyRange, StateKey, StateStore, StoreOptions, Value,
+};
 use retrie_storage_cole::{Cole, Params};
 use retrie_storage_mpt::Mpt;
 use retrie_telemetry::Metrics;
@@ -245,6 +247,42 @@ impl Picture {
                 .unwrap(),
         }
     }
+}
+
+pub type StoredRows = BTreeMap<(&'static str, Bytes), Bytes>;
+
+/// All rows of the backend's state and its history, folded. Undo records hold rows in any order: of
+/// them the lengths.
+pub fn rows(chain: &Chain) -> StoredRows {
+    chain.flush().unwrap();
+    let snapshot = chain.db().state_store().snapshot().unwrap();
+    let tables = StateStore::tables(chain.state().backend());
+    let of = |table| snapshot.scan(table, KeyRange::ALL, Direction::Forward, usize::MAX).unwrap();
+    let rows = tables.into_iter().flat_map(|table| {
+        of(table).into_iter().map(move |(key, value)| {
+            let value = match table.name {
+                "Undo" => value.len().to_be_bytes().to_vec().into(),
+                _ => value,
+            };
+            ((table.name, key), value)
+        })
+    });
+    rows.collect()
+}
+
+/// Makes each block the child of the one before again.
+pub fn link(blocks: &mut [Block]) {
+    for at in 1..blocks.len() {
+        blocks[at].header.parent_hash = blocks[at - 1].header.hash_slow();
+    }
+}
+
+/// Initialisation code that leaves `runtime`.
+pub fn init_code(runtime: &[u8]) -> Vec<u8> {
+    let len = runtime.len() as u8;
+    // CODECOPY(0, 12, len), RETURN(0, len)
+    let head = [0x60, len, 0x60, 0x0c, 0x60, 0x00, 0x39, 0x60, len, 0x60, 0x00, 0xf3];
+    [&head[..], runtime].concat()
 }
 
 /// The message of an error, which must be one line and name the block.

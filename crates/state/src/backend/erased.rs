@@ -38,6 +38,7 @@ pub trait AnyBackend: Send + Sync + 'static {
         cache: &AnyCache,
         delta: &StateDelta,
     ) -> Result<Applied<AnyCache>, StateError>;
+    fn applies_runs(&self) -> bool;
     fn settle(
         &self,
         view: &mut dyn NodeWrite,
@@ -166,6 +167,10 @@ impl<B: Backend> AnyBackend for B {
     ) -> Result<Applied<AnyCache>, StateError> {
         let Applied { root, cache } = Backend::apply(self, context, view, of(&**cache)?, delta)?;
         Ok(Applied { root, cache: Arc::new(cache) })
+    }
+
+    fn applies_runs(&self) -> bool {
+        Backend::applies_runs(self)
     }
 
     fn settle(

@@ -199,6 +199,16 @@ pub trait Backend: Send + Sync + 'static {
         delta: &StateDelta,
     ) -> Result<Applied<Self::Cache>, StateError>;
 
+    /// Whether [`apply`](Self::apply) of the sum of what consecutive blocks change, as the last of
+    /// them, is as good as applying them one by one: the same root, the same values, the same proofs
+    /// and the same future. So it is where the root follows from the state alone, and nothing is kept
+    /// of the states between.
+    fn applies_runs(&self) -> bool {
+        self.capabilities().state_determined_root
+            && self.history().is_none()
+            && self.provenance().is_none()
+    }
+
     /// Told that `keys` will probably be in the delta; may warm caches. Must not change anything.
     fn hint(&self, view: &dyn NodeRead, cache: &Self::Cache, keys: &[StateKey]) {
         let _ = (view, cache, keys);

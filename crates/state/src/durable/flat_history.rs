@@ -105,16 +105,27 @@ impl std::fmt::Display for Shown<'_> {
 // Writing
 // ---------------------------------------------------------------------------------------------
 
-/// Adds the history of block `number`, which has a parent, to what the block writes.
-pub(crate) fn record(
+/// Adds the history of consecutive blocks from `number` on, the first of which has a parent, to what
+/// they write.
+pub(crate) fn record<'d>(
     view: &mut RowWriter,
     number: u64,
-    delta: &StateDelta,
+    deltas: impl IntoIterator<Item = &'d StateDelta>,
 ) -> Result<(), StateError> {
     let first = match number.checked_sub(1) {
         Some(parent) => run_start(view.base(), parent)?.unwrap_or(number),
         None => number,
     };
+    (number..).zip(deltas).try_for_each(|(number, delta)| record_block(view, first, number, delta))
+}
+
+/// Adds the history of block `number`, in a run that begins with block `first`.
+fn record_block(
+    view: &mut RowWriter,
+    first: u64,
+    number: u64,
+    delta: &StateDelta,
+) -> Result<(), StateError> {
     let len = |previous: &Option<Value>| 1 + previous.as_ref().map_or(0, |value| value.len());
     // One allocation for all values of the block.
     let mut values =

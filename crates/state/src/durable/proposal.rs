@@ -9,13 +9,15 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
-/// The outcome of one block in memory: its root and its writes. Cheap to clone; dropping the last
-/// clone leaves no trace.
+/// The outcome of one block, or of a [run](crate::Run) of them, in memory: its root and its writes.
+/// Cheap to clone; dropping the last clone leaves no trace.
 #[derive(Clone)]
 pub struct Proposal(pub(crate) Arc<ProposedBlock>);
 
 pub(crate) struct ProposedBlock {
     pub(crate) number: u64,
+    /// Number of the first block of the run; the same if it is one block.
+    pub(crate) first: u64,
     pub(crate) hash: OnceLock<B256>,
     pub(crate) root: B256,
     pub(crate) parent: Mutex<Parent>,
@@ -34,7 +36,7 @@ pub(crate) enum Parent {
 }
 
 impl Proposal {
-    /// Number of the block.
+    /// Number of the block, the last one of a run.
     pub fn number(&self) -> u64 {
         self.0.number
     }
@@ -52,6 +54,11 @@ impl Proposal {
     /// Number of rows the block writes.
     pub fn rows(&self) -> usize {
         self.0.layer.len()
+    }
+
+    /// Whether it is the outcome of several blocks.
+    pub(crate) fn is_run(&self) -> bool {
+        self.0.first < self.0.number
     }
 
     pub(crate) fn block(&self) -> Option<BlockRef> {

@@ -182,13 +182,13 @@ pub(crate) fn retired_files(rows: &[UndoRow]) -> impl Iterator<Item = String> {
         .map(|(_, key, _)| String::from_utf8_lossy(key).into_owned())
 }
 
-/// Forgets the records of blocks that lie deeper than `keep` below `tip`.
-pub(crate) fn prune(txn: &mut dyn KvWrite, tip: u64, keep: u64) -> Result<(), StateError> {
+/// Forgets the records of block `number` and of those below it: it can be reverted to, and they
+/// cannot.
+pub(crate) fn forget(txn: &mut dyn KvWrite, number: u64) -> Result<(), StateError> {
     if let Some((first, last)) = span(txn)?
-        && first.saturating_add(keep) <= tip
+        && first <= number
     {
-        // Without retention the tip itself has no record.
-        delete_records(txn, UNDO, first, (tip + 1 - keep).min(last + 1))?;
+        delete_records(txn, UNDO, first, number.min(last) + 1)?;
     }
     Ok(())
 }

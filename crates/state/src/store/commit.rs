@@ -32,7 +32,7 @@ const SETTLED_BEYOND: usize = 4096;
 impl StateStore {
     /// Makes a chain of sealed proposals durable inside `txn`, the chain's own transaction: the
     /// first extends the durable tip, each of the others its predecessor. After an error `txn` must
-    /// be aborted.
+    /// be aborted. A [run](crate::Run) among them is the oldest that can be reverted to from then on.
     ///
     /// Nothing changes in memory until [`AfterCommit::run`], to be called once `txn` has committed.
     /// Dropping the returned value instead poisons the store. Until then this thread must not start
@@ -56,11 +56,11 @@ impl StateStore {
         let mut layers: Vec<_> = proposals.iter().map(|p| p.0.layer.clone()).collect();
         let outdated = self.outdated_changes(parent, tip.block.number, &layers)?;
         layers.extend((outdated.len() > 0).then(|| Arc::new(outdated)));
-        let layer = self.settled(first, tip, &last.0.cache, &layers)?;
+        let first_kept = self.first_kept(proposals, tip);
+        let layer = self.settled(first, first_kept, &last.0.cache, &layers)?;
         proposals.iter().for_each(|proposal| self.spare_files(&proposal.0.layer));
         self.check_files(&layer)?;
-        let retention = self.options.retention;
-        undo::prune(txn, tip.block.number, retention)?;
+        undo::forget(txn, first_kept)?;
         let mut retired = BTreeMap::new();
         let mut below = parent;
         for (proposal, block) in proposals.iter().zip(&blocks) {
@@ -68,10 +68,9 @@ impl StateStore {
             if !files.is_empty() {
                 retired.insert(block.block.number, files);
             }
-            let is_out_of_reach = block.block.number.saturating_add(retention) <= tip.block.number;
             // The first block of all has no state below it to return to.
             if let Some(below) = below
-                && !is_out_of_reach
+                && block.block.number > first_kept
             {
                 let head = UndoHead {
                     hash: block.block.hash,
@@ -96,7 +95,7 @@ impl StateStore {
                 tip: TipState { tip, cache: last.0.cache.clone() },
                 blocks,
                 reverted_above: None,
-                first_kept: tip.block.number.saturating_sub(self.options.retention),
+                first_kept,
                 is_bulk: false,
                 proposals: proposals.to_vec(),
                 retired,
@@ -174,8 +173,8 @@ impl StateStore {
             (memory.tip.clone(), memory.seq)
         };
         let Some(tip) = tip else { return Ok(AfterCommit::nothing(self, guard)) };
-        undo::prune(txn, tip.tip.block.number, keep)?;
         let first_kept = tip.tip.block.number.saturating_sub(keep);
+        undo::forget(txn, first_kept)?;
         Ok(AfterCommit {
             store: self,
             guard: Some(guard),
@@ -349,12 +348,20 @@ impl StateStore {
         Ok(())
     }
 
-    /// The net effect of `layers`, those of the blocks from `first` to `tip`, with what the backend no
-    /// longer needs then.
+    /// The oldest block that is retained once `proposals`, which end with `tip`, are durable. A run
+    /// leads back to its end alone.
+    fn first_kept(&self, proposals: &[Proposal], tip: Tip) -> u64 {
+        let last_run = proposals.iter().rev().find(|proposal| proposal.is_run());
+        let by_depth = tip.block.number.saturating_sub(self.options.retention);
+        last_run.map_or(by_depth, |run| by_depth.max(run.number()))
+    }
+
+    /// The net effect of `layers`, those of the blocks from `first` on, with what the backend no longer
+    /// needs once `first_kept` is the oldest that is retained.
     fn settled(
         &self,
         first: Tip,
-        tip: Tip,
+        first_kept: u64,
         cache: &AnyCache,
         layers: &[Arc<Layer>],
     ) -> Result<Arc<Layer>, StateError> {
@@ -367,7 +374,7 @@ impl StateStore {
             // The first commit of all retains its own blocks alone.
             let oldest = memory.blocks.first_key_value().map(|(number, _)| *number);
             let first = oldest.unwrap_or(first.block.number);
-            first.max(tip.block.number.saturating_sub(self.options.retention))
+            first.max(first_kept)
         };
         let mut view = self.durable.durable_view(&self.durable.memory.lock())?;
         view.stack = view.stack.pushed(layer.clone());

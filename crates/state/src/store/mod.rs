@@ -312,6 +312,11 @@ impl StateStore {
         self.durable.memory.lock().tip.as_ref().map(|state| state.tip)
     }
 
+    /// How many blocks below the tip can be reverted, once there are so many.
+    pub const fn retention(&self) -> u64 {
+        self.options.retention
+    }
+
     /// Numbers of the durable blocks that can be read, extended and reverted to; `None` while the
     /// state is empty.
     pub fn retained(&self) -> Option<std::ops::RangeInclusive<u64>> {

@@ -5,17 +5,19 @@ use super::{
     at::{BlockAt, StateAt},
 };
 use crate::{
-    Applied, ApplyContext, BlockRef, FlatHistory, Proposal, StateDelta, StateError, StateKey,
+    Applied, ApplyContext, BlockRef, FlatHistory, Proposal, Run, StateDelta, StateError, StateKey,
     durable::{flat_history, overlay::RowWriter, proposal::ProposedBlock},
 };
 use alloy_primitives::B256;
 use parking_lot::Mutex;
 use std::{
     fmt,
+    ops::RangeInclusive,
     sync::{Arc, OnceLock},
 };
 
-/// The life of one block on top of its parent: reads, hints, then one delta.
+/// The life of one block on top of its parent: reads, hints, then one delta. Or that of a
+/// [run](Run) of blocks.
 pub struct Session<'a> {
     pub(super) store: &'a StateStore,
     pub(super) parent: Resolved,
@@ -58,26 +60,59 @@ impl Session<'_> {
     /// As [`finish`](Self::finish) for a state that does not start at block 0: the first block on
     /// an empty store may have any number. On any other parent the number must be the next one.
     pub fn finish_as(self, number: u64, delta: &StateDelta) -> Result<Proposal, StateError> {
+        self.apply(number..=number, delta, [delta])
+    }
+
+    /// Applies consecutive blocks at once: the proposal is that of the last one, and no state between
+    /// can be read by its hash, extended or reverted to. Once it is durable, its parent cannot
+    /// either. Flat history is kept block by block.
+    ///
+    /// # Errors
+    /// [`StateError::Unsupported`] if the backend does not [apply
+    /// runs](crate::Backend::applies_runs), or there is no parent.
+    pub fn finish_run(self, run: &Run) -> Result<Proposal, StateError> {
+        let durable = &self.store.durable;
+        if !durable.backend.applies_runs() {
+            return Err(durable.unsupported("applying blocks at once"));
+        }
+        let Some(below) = self.parent.state.number() else {
+            return Err(durable.unsupported("applying the first blocks of all at once"));
+        };
+        let deltas = run.deltas().iter().map(|delta| &**delta);
+        self.apply(below + 1..=below + deltas.len() as u64, run.sum(), deltas)
+    }
+
+    /// Applies `sum`, which is that of the deltas of the blocks `numbers`.
+    fn apply<'d>(
+        self,
+        numbers: RangeInclusive<u64>,
+        sum: &StateDelta,
+        deltas: impl IntoIterator<Item = &'d StateDelta>,
+    ) -> Result<Proposal, StateError> {
+        let (first, number) = (*numbers.start(), *numbers.end());
         let Self { store, parent: Resolved { state, parent, base } } = self;
         let StateAt { durable, view, cache, block, .. } = state;
         if let Some(BlockAt { number: below, hash, .. }) = block
-            && number != below + 1
+            && first != below + 1
         {
             let tip = BlockRef::new(below, hash.unwrap_or_default());
-            return Err(StateError::NotOnTip { number, tip });
+            return Err(StateError::NotOnTip { number: first, tip });
         }
         let parent_root = block.map_or(B256::ZERO, |block| block.root);
         let context = ApplyContext { number, parent_root, jobs: &store.jobs };
-        let mut view = RowWriter::new(view, store.options.retention > 0);
-        let Applied { root, cache } = durable.backend.apply(&context, &mut view, &cache, delta)?;
+        // A run is not reverted.
+        let undo = store.options.retention > 0 && first == number;
+        let mut view = RowWriter::new(view, undo);
+        let Applied { root, cache } = durable.backend.apply(&context, &mut view, &cache, sum)?;
         // The state after the first block of all is what lies before every change.
         if block.is_some() && store.options.flat_history != FlatHistory::Off {
-            flat_history::record(&mut view, number, delta)?;
+            flat_history::record(&mut view, first, deltas)?;
         }
         let (layer, below) = view.finish();
         let layer = Arc::new(layer);
         Ok(Proposal(Arc::new(ProposedBlock {
             number,
+            first,
             hash: OnceLock::new(),
             root,
             parent: Mutex::new(parent),

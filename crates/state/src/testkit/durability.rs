@@ -387,6 +387,8 @@ pub fn a_dropped_after_commit_poisons_until_reopened(kit: &Kit<'_>) {
 enum Step {
     /// Commits blocks, all at once.
     Commit(Vec<BlockPtr>),
+    /// Commits a run, and blocks above it.
+    Run(Vec<BlockPtr>, Vec<BlockPtr>),
     /// Reverts to a block.
     Revert(BlockPtr),
     /// Waits for the fold.
@@ -394,7 +396,13 @@ enum Step {
 }
 
 /// A script that grows, folds, forks and reverts, with the chain after each step.
-fn script(miner: &mut Miner, steps: usize, settings: &StoreOptions) -> Vec<(Step, KeptChain)> {
+fn script(
+    kit: &Kit<'_>,
+    miner: &mut Miner,
+    steps: usize,
+    settings: &StoreOptions,
+) -> Vec<(Step, KeptChain)> {
+    let has_runs = kit.backend().applies_runs();
     let (mut script, mut first) = (Vec::new(), 0);
     let retention = settings.retention;
     let mut chain = KeptChain::new(settings.flat_history, retention, 0);
@@ -406,6 +414,14 @@ fn script(miner: &mut Miner, steps: usize, settings: &StoreOptions) -> Vec<(Step
             1 if blocks.len() > first + 1 => {
                 blocks.truncate(miner.rng.random_range(first + 1..blocks.len()));
                 Step::Revert(blocks[blocks.len() - 1].clone())
+            }
+            2 if has_runs && !blocks.is_empty() => {
+                let (count, more) = (miner.rng.random_range(2..4), miner.rng.random_range(0..2));
+                let run = miner.chain(blocks.last(), count, Size::Any);
+                let above = miner.chain(run.last(), more, Size::Any);
+                first = blocks.len() + run.len() - 1;
+                chain.extend(run.iter().chain(&above).cloned());
+                Step::Run(run, above)
             }
             _ => {
                 let count = miner.rng.random_range(1..4);
@@ -422,6 +438,11 @@ fn script(miner: &mut Miner, steps: usize, settings: &StoreOptions) -> Vec<(Step
 fn take(node: &Node<'_>, step: &Step) -> Result<(), StateError> {
     match step {
         Step::Commit(blocks) => node.try_commit(&node.try_propose_chain(At::Tip, blocks)?),
+        Step::Run(run, above) => {
+            let run = node.try_propose_run(At::Tip, run)?;
+            let above = node.try_propose_chain(At::Proposal(&run), above)?;
+            node.try_commit(&[vec![run], above].concat())
+        }
         Step::Revert(block) => node.try_revert(block.number),
         Step::Flush => node.store().flush(),
     }
@@ -440,7 +461,7 @@ pub fn a_kill_at_any_write_loses_nothing_committed(kit: &Kit<'_>) {
             let mut miner = Miner::new(seed, Flavour::Ethereum, kit.scale.changes.min(10));
             let changes = if fold_often { FlatHistory::Last(6) } else { FlatHistory::All };
             let settings = StoreOptions { flat_history: changes, ..options(5, fold_often) };
-            let steps = script(&mut miner, kit.scale.blocks.min(12), &settings);
+            let steps = script(kit, &mut miner, kit.scale.blocks.min(12), &settings);
             let killed = |fatal, survives, names: &[String]| {
                 run_killed(kit, &roots, &settings, &steps, fatal, survives, names)
             };

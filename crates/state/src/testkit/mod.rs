@@ -31,6 +31,7 @@ mod node;
 mod proofs;
 mod provenance;
 mod roots;
+mod runs;
 mod states;
 mod store;
 
@@ -62,6 +63,7 @@ pub use roots::{
     a_bulk_load_equals_the_first_block, equal_states_have_equal_roots,
     roots_do_not_depend_on_the_way_there, slow_jobs_change_nothing,
 };
+pub use runs::a_run_equals_its_blocks;
 pub use states::{opaque_values_match_a_model, values_listings_and_counts_match_a_model};
 pub use store::a_key_value_store_matches_a_model;
 
@@ -181,6 +183,7 @@ macro_rules! __all_backend_checks {
             roots_do_not_depend_on_the_way_there
             a_bulk_load_equals_the_first_block
             equal_states_have_equal_roots
+            a_run_equals_its_blocks
             slow_jobs_change_nothing
             proofs_show_presence_and_absence_at_every_retained_block
             proofs_of_old_blocks_are_those_they_had_at_the_tip

@@ -5,7 +5,9 @@ use super::{
     model::{Block, BlockPtr, Flavour, slots_of},
 };
 use crate::durable::state::{Retained, named_files};
-use crate::{At, KvStore, Proposal, StateError, StateKey, StateReader, StateStore, StoreOptions};
+use crate::{
+    At, KvStore, Proposal, RunBuilder, StateError, StateKey, StateReader, StateStore, StoreOptions,
+};
 use alloy_primitives::{Address, B256};
 use parking_lot::Mutex;
 use std::{
@@ -182,6 +184,23 @@ impl<'k> Node<'k> {
             proposals.push(self.try_propose(at, block)?);
         }
         Ok(proposals)
+    }
+
+    /// Proposes consecutive blocks as one.
+    pub(super) fn try_propose_run(
+        &self,
+        at: At<'_>,
+        blocks: &[BlockPtr],
+    ) -> Result<Proposal, StateError> {
+        let (first, above) = blocks.split_first().expect("it has blocks");
+        let mut run = RunBuilder::new(Arc::new(first.delta.clone()));
+        above.iter().for_each(|block| run.push(Arc::new(block.delta.clone())));
+        let proposal = self.store().begin(at)?.finish_run(&run.build())?;
+        let last = above.last().unwrap_or(first);
+        self.roots.note(last, proposal.root());
+        assert_eq!(proposal.number(), last.number);
+        self.store().seal(&proposal, last.hash);
+        Ok(proposal)
     }
 
     pub(super) fn commit(&self, proposals: &[Proposal]) {

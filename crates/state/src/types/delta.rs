@@ -64,12 +64,8 @@ impl StateDelta {
     #[must_use]
     pub fn then(&self, later: &Self) -> Self {
         let mut both = DeltaBuilder::new();
-        for Self { changes, wiped } in [self, later] {
-            for Change { key, previous, next } in changes {
-                both.change(*key, previous.clone(), next.clone());
-            }
-            wiped.iter().for_each(|address| both.wipe(*address));
-        }
+        both.add(self);
+        both.add(later);
         both.build()
     }
 
@@ -106,6 +102,39 @@ impl DeltaBuilder {
     /// Marks the storage of `address` as wiped. The caller also records each known slot.
     pub fn wipe(&mut self, address: Address) {
         self.wiped.push(address);
+    }
+
+    /// Records all that `delta` does, on top of what is here.
+    pub fn add(&mut self, delta: &StateDelta) {
+        for Change { key, previous, next } in &delta.changes {
+            self.change(*key, previous.clone(), next.clone());
+        }
+        self.wiped.extend(&delta.wiped);
+    }
+
+    /// Number of keys recorded.
+    pub fn len(&self) -> usize {
+        self.changes.len()
+    }
+
+    /// Whether no key is recorded.
+    pub fn is_empty(&self) -> bool {
+        self.changes.is_empty()
+    }
+
+    /// What `key` has come to, if it is recorded; the inner `None` is its absence.
+    pub fn next(&self, key: &StateKey) -> Option<Option<&Value>> {
+        self.changes.get(key).map(|(_, next)| next.as_ref())
+    }
+
+    /// What the recorded slots of `address` have come to, in slot order.
+    pub fn next_slots(&self, address: &Address) -> impl Iterator<Item = (B256, Option<&Value>)> {
+        let slot = |slot| StateKey::Slot(*address, slot);
+        let slots = self.changes.range(slot(B256::ZERO)..=slot(B256::repeat_byte(0xff)));
+        slots.filter_map(|(key, (_, next))| match key {
+            StateKey::Slot(_, slot) => Some((*slot, next.as_ref())),
+            StateKey::Account(_) => None,
+        })
     }
 
     /// The delta: sorted, unique, without no-ops.
