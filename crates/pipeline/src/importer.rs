@@ -11,8 +11,8 @@
 use crate::{
     AnchorError, Chain, ExecutedBlock, PipelineError,
     report::{ImportReport, TipReport},
-    stream::{PreparedBlock, prepare},
-    tree::{BatchLimits, ImportTimes, Settled, Tree},
+    stream::{BlockStream, PreparedBlock, prepare},
+    tree::{BatchLimits, COMING, ImportTimes, Settled, Tree},
 };
 use alloy_consensus::BlockHeader;
 use alloy_primitives::B256;
@@ -177,6 +177,11 @@ impl<'a> Importer<'a> {
         self.take_up(block).map(drop)
     }
 
+    /// Begins to read what the next blocks will ask for, as far as it is known before they are executed.
+    pub fn read_ahead<'b>(&mut self, coming: impl IntoIterator<Item = &'b PreparedBlock>) {
+        self.tree.read_ahead(coming);
+    }
+
     /// Whether [`take_up`](Self::take_up) is possible now. If not, blocks have to settle before.
     fn has_room_for(&self, block: &PreparedBlock) -> Result<bool, PipelineError> {
         Ok(self.tree.is_settled() || self.can_run_ahead(block)?)
@@ -317,7 +322,7 @@ impl<'a> Importer<'a> {
 /// On an error everything before the block it names is made durable first.
 pub(crate) fn import_stream(
     importer: &mut Importer<'_>,
-    stream: impl Iterator<Item = Result<PreparedBlock, PipelineError>>,
+    stream: BlockStream,
     stop: &AtomicBool,
     progress: &mut dyn FnMut(&ImportReport),
 ) -> Result<End, PipelineError> {
@@ -338,20 +343,20 @@ pub(crate) fn import_stream(
 /// as the head, and can stop there.
 fn feed(
     importer: &mut Importer<'_>,
-    stream: impl Iterator<Item = Result<PreparedBlock, PipelineError>>,
+    mut stream: BlockStream,
     stop: &AtomicBool,
     progress: &mut dyn FnMut(&ImportReport),
 ) -> Result<End, PipelineError> {
-    let mut stream = stream.peekable();
     loop {
         if stop.load(Ordering::Relaxed) {
             return Ok(End::Stopped);
         }
         let has_room = match stream.peek() {
-            Some(Ok(block)) => importer.has_room_for(block)?,
+            Some(block) => importer.has_room_for(block)?,
             // What comes before an error, or the end, is good.
-            Some(Err(_)) | None => false,
+            None => false,
         };
+        importer.read_ahead(stream.coming(COMING));
         if importer.settle(!has_room)?.is_some() {
             progress(&importer.report());
             continue;

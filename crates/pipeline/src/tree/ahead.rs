@@ -215,6 +215,7 @@ impl Tree<'_> {
         let begun = self.take_up(&block);
         let PreparedBlock { block, access_list, .. } = block;
         let half_way = self.go_half_way(block.clone(), access_list.as_deref());
+        self.coming.retain(|(of, _)| *of != block.hash());
         self.ahead.blocks.push_back(Ahead { block, begun, half_way });
     }
 

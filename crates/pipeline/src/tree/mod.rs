@@ -16,6 +16,7 @@
 mod ahead;
 mod commit;
 mod hints;
+mod known;
 mod listed;
 mod verify;
 
@@ -36,6 +37,7 @@ use std::{
 };
 
 pub use ahead::Settled;
+pub use known::COMING;
 
 /// The highest canonical block, and the chain that ends with it.
 #[derive(Clone, Debug)]
@@ -181,6 +183,8 @@ pub struct Tree<'a> {
     committer: Committer<'a>,
     /// Executed blocks that are not in the tree, as their roots are not known.
     ahead: AheadOfRoots<'a>,
+    /// Blocks that wait, and whose keys are read.
+    coming: known::Coming,
     head: Head,
     pub(crate) read: ReadTxn,
     pub(crate) times: ImportTimes,
@@ -228,6 +232,7 @@ impl<'a> Tree<'a> {
             in_flight: Vec::new(),
             pending: Pending::new(Instant::now()),
             notes: HashMap::default(),
+            coming: known::Coming::new(),
             head,
             read,
             times: ImportTimes::default(),
