@@ -170,11 +170,6 @@ impl Backend for Lvmt {
         Ok(Applied { root, cache })
     }
 
-    fn hint(&self, view: &dyn NodeRead, state: &State, keys: &[StateKey]) {
-        // What cannot be read now will be reported when it is needed.
-        keys.iter().for_each(|key| drop(self.read(view, state, key)));
-    }
-
     fn read(
         &self,
         view: &dyn NodeRead,

@@ -23,7 +23,8 @@ use std::{
 };
 
 // So little memory that generations fill and fold within the race.
-const TERMS: Terms = Terms { sync: SyncMode::NoSync, cache_bytes: 64 << 10, retention: 4 };
+const TERMS: Terms =
+    Terms { sync: SyncMode::NoSync, cache_bytes: 64 << 10, retention: 4, read_threads: 16 };
 
 fn siege() -> Siege {
     Siege {

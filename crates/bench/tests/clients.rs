@@ -27,7 +27,8 @@ use std::{
     },
 };
 
-const TERMS: Terms = Terms { sync: SyncMode::NoSync, cache_bytes: 64 << 20, retention: 16 };
+const TERMS: Terms =
+    Terms { sync: SyncMode::NoSync, cache_bytes: 64 << 20, retention: 16, read_threads: 16 };
 
 fn workload(name: &'static str, mix: Mix, contracts: ContractSet) -> Workload {
     let preload = Preload { senders: 20, contracts: contracts.into(), empty_ledgers: false };

@@ -37,7 +37,7 @@ fn run_with(
     retention: u64,
     cache: &StateCache,
 ) -> Result<Vec<Outcome>, BenchError> {
-    let terms = Terms { sync, cache_bytes: 4 << 20, retention };
+    let terms = Terms { sync, cache_bytes: 4 << 20, retention, read_threads: 16 };
     let stop = AtomicBool::new(false);
     let race = Race {
         workload,

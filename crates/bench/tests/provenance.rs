@@ -16,7 +16,8 @@ use std::{
     sync::{Arc, atomic::AtomicBool},
 };
 
-const TERMS: Terms = Terms { sync: SyncMode::NoSync, cache_bytes: 64 << 20, retention: 8 };
+const TERMS: Terms =
+    Terms { sync: SyncMode::NoSync, cache_bytes: 64 << 20, retention: 8, read_threads: 16 };
 
 fn workload() -> Workload {
     Workload {

@@ -60,8 +60,17 @@ fn run_to_its_end(
     entrants: &[Box<dyn Entrant>],
     cache: &StateCache,
 ) -> Result<Raced, BenchError> {
+    run_with(workload, entrants, cache, 0)
+}
+
+fn run_with(
+    workload: &Workload,
+    entrants: &[Box<dyn Entrant>],
+    cache: &StateCache,
+    read_threads: usize,
+) -> Result<Raced, BenchError> {
     // So little memory that generations fill and fold within the race.
-    let terms = Terms { sync: SyncMode::NoSync, cache_bytes: 64 << 10, retention: 4 };
+    let terms = Terms { sync: SyncMode::NoSync, cache_bytes: 64 << 10, retention: 4, read_threads };
     let stop = AtomicBool::new(false);
     let race = Race {
         workload,
@@ -73,6 +82,22 @@ fn run_to_its_end(
         stop: &stop,
     };
     race.run(entrants, &mut |_| ())
+}
+
+/// What is read ahead is among the rows that are counted, and nothing else tells of it.
+#[test]
+fn keys_that_are_told_before_change_nothing_but_how_often_rows_are_read() {
+    let workload = workload(Keys::Preloaded(2000), Layout::Accounts);
+    let run = |threads| run_with(&workload, &entrants(), &StateCache::none(), threads).unwrap();
+    let [without, with] = [0, 4].map(run);
+    for (without, with) in without.outcomes.iter().zip(&with.outcomes) {
+        assert_eq!(without.ethereum_root, with.ethereum_root);
+        assert_eq!((without.reads, without.writes), (with.reads, with.writes));
+        let [without, with] = [without, with].map(|outcome| outcome.counts.clone().unwrap());
+        assert_eq!(without.writes, with.writes);
+        // A commit may be over before anybody has read anything ahead.
+        assert!(without.reads <= with.reads, "{} and {} reads", without.reads, with.reads);
+    }
 }
 
 #[test]
@@ -329,7 +354,8 @@ fn proofs_stop_when_asked() {
     let cache = StateCache::at(folder.path().to_owned());
     run(&workload, &[Box::new(spy)], &cache).unwrap();
     let state = std::fs::read_dir(folder.path().join("states")).unwrap().next().unwrap().unwrap();
-    let terms = Terms { sync: SyncMode::NoSync, cache_bytes: 1 << 20, retention: 4 };
+    let terms =
+        Terms { sync: SyncMode::NoSync, cache_bytes: 1 << 20, retention: 4, read_threads: 16 };
     let mut open = entrant.open(&state.path(), &terms, u64::MAX).unwrap();
     let [present, _] = workload.keys_to_prove(10);
     let stop = AtomicBool::new(false);
@@ -432,7 +458,8 @@ fn missing_real_blocks_are_one_clear_error() {
 /// A race that is told to stop when it reports for the `at`th time.
 fn stopped(at: u64, cache: &StateCache) -> Result<Raced, BenchError> {
     let workload = workload(Keys::Preloaded(500), Layout::OneContract);
-    let terms = Terms { sync: SyncMode::NoSync, cache_bytes: 1 << 20, retention: 4 };
+    let terms =
+        Terms { sync: SyncMode::NoSync, cache_bytes: 1 << 20, retention: 4, read_threads: 16 };
     let stop = AtomicBool::new(at == 0);
     let (terms, workload) = (&terms, &workload);
     let race = Race {
@@ -481,7 +508,8 @@ fn stopped_race_gives_the_slices_that_all_have_run() {
 #[test]
 fn race_runs_under_a_memory_cap_or_says_why_not() {
     let workload = workload(Keys::Preloaded(500), Layout::OneContract);
-    let terms = Terms { sync: SyncMode::NoSync, cache_bytes: 1 << 20, retention: 4 };
+    let terms =
+        Terms { sync: SyncMode::NoSync, cache_bytes: 1 << 20, retention: 4, read_threads: 16 };
     let (cache, stop) = (StateCache::none(), AtomicBool::new(false));
     let run = |entrants: &[Box<dyn Entrant>], limit| {
         let (memory_limit, stop) = (Some(limit), &stop);

@@ -78,7 +78,7 @@ impl KvStore for StateStore {
 
 /// Reads that snapshots and write transactions do alike; the two differ in how they find a table.
 macro_rules! kv_read {
-    ($transaction:ty, $find:expr) => {
+    ($transaction:ty, $find:expr, $expect_readers:expr) => {
         impl KvRead for $transaction {
             #[inline]
             fn get(&self, table: Table, key: &[u8]) -> Result<Option<Bytes>, StoreError> {
@@ -120,12 +120,17 @@ macro_rules! kv_read {
                     Ok(self.raw_stat(handle)?.map_or(0, |stat| stat.entries() as u64))
                 })
             }
+
+            fn expect_readers(&self, threads: usize) {
+                $expect_readers(self, threads);
+            }
         }
     };
 }
 
-kv_read!(ReadTxn, |txn: &ReadTxn, table| txn.inner().state_table(table));
-kv_read!(WriteTxn, WriteTxn::existing_state_table);
+kv_read!(ReadTxn, |txn: &ReadTxn, table| txn.inner().state_table(table), ReadTxn::expect_readers);
+// One thread has it.
+kv_read!(WriteTxn, WriteTxn::existing_state_table, |_: &WriteTxn, _| ());
 
 impl KvWrite for WriteTxn {
     fn put(&mut self, table: Table, key: &[u8], value: &[u8]) -> Result<(), StoreError> {

@@ -19,7 +19,7 @@ use std::{
 };
 
 /// MDBX transactions one snapshot may hold.
-const MAX_TRANSACTIONS: usize = 8;
+const MAX_TRANSACTIONS: usize = 32;
 
 /// A consistent view of the last commit: chain reads through [`ChainRead`](crate::ChainRead), state
 /// reads through [`KvRead`](retrie_state::KvRead).
@@ -77,6 +77,12 @@ impl ReadTxn {
             return read(&slot.lock());
         }
         read(&self.slot(first).lock())
+    }
+
+    /// Opens transactions for so many threads beside the one that has the first, as far as that is
+    /// possible.
+    pub(crate) fn expect_readers(&self, threads: usize) {
+        while self.open.load(Ordering::Acquire) <= threads && self.grow().is_some() {}
     }
 
     fn slot(&self, index: usize) -> &Mutex<RoTxUnsync> {

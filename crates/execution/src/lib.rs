@@ -52,6 +52,7 @@ mod deadline;
 mod error;
 mod evm;
 mod executor;
+mod known;
 mod layered;
 mod listed;
 mod outcome;
@@ -70,6 +71,7 @@ pub use executor::{
     Room, TransactionObserver, TransactionSource, evm_env, execute_block,
     execute_block_with_observer, execute_transaction, fill_block, load_trusted_setup,
 };
+pub use known::{keys_of_body, keys_of_list};
 pub use layered::{LayeredState, StateInRun};
 pub use outcome::{ExecutionOutcome, Timing};
 pub use parallel::execute_block_in_parallel;

@@ -128,6 +128,11 @@ impl CodeCache {
         Self { codes: Cache::with_weighter(items, bytes, ByLength) }
     }
 
+    /// Whether the code with this hash is cached.
+    pub fn contains(&self, hash: &B256) -> bool {
+        self.codes.contains_key(hash)
+    }
+
     pub(crate) fn get(&self, hash: &B256) -> Option<Bytecode> {
         self.codes.get(hash)
     }

@@ -1,6 +1,7 @@
 //! Reads ahead of execution: what a block will read, fetched by other threads.
 
-use alloy_eip7928::{AccountChanges, constants::ITEM_COST};
+use crate::keys_of_list;
+use alloy_eip7928::AccountChanges;
 use alloy_primitives::{Address, B256, map::HashMap};
 use core::{
     fmt,
@@ -34,14 +35,8 @@ impl<'a> WarmState<'a> {
     /// A list that tells the truth names at most one account or slot for every 2000 of the block's
     /// `gas_limit` (EIP-7928). What is beyond that is not fetched.
     pub fn new(below: &'a dyn StateReader, list: &[AccountChanges], gas_limit: u64) -> Self {
-        let most = usize::try_from(gas_limit / ITEM_COST as u64).unwrap_or(usize::MAX);
-        let keys = list.iter().flat_map(|account| {
-            let slot = |slot| StateKey::Slot(account.address, B256::from(slot));
-            [StateKey::Account(account.address)]
-                .into_iter()
-                .chain(account.storage_slots().map(slot))
-        });
-        let values: Vec<_> = keys.take(most).map(|key| (key, Mutex::new(None))).collect();
+        let keys = keys_of_list(list, gas_limit);
+        let values: Vec<_> = keys.map(|key| (key, Mutex::new(None))).collect();
         let places = values.iter().enumerate().map(|(place, (key, _))| (*key, place)).collect();
         let (next, is_stopped) = (AtomicUsize::new(0), AtomicBool::new(false));
         Self { below, places, values, next, is_stopped }

@@ -13,8 +13,8 @@ use crate::{
     AnchorError, Chain, ExecutedBlock, PipelineError,
     lookahead::Lookahead,
     report::{ImportReport, TipReport},
-    stream::{PreparedBlock, prepare},
-    tree::{BatchLimits, ImportTimes, Settled, Tree},
+    stream::{BlockStream, PreparedBlock, prepare},
+    tree::{BatchLimits, COMING, ImportTimes, Settled, Tree},
 };
 use alloy_consensus::BlockHeader;
 use alloy_primitives::B256;
@@ -206,6 +206,11 @@ impl<'a> Importer<'a> {
         self.take_up(block).map(drop)
     }
 
+    /// Begins to read what the next blocks will ask for, as far as it is known before they are executed.
+    pub fn read_ahead<'b>(&mut self, coming: impl IntoIterator<Item = &'b PreparedBlock>) {
+        self.tree.read_ahead(coming);
+    }
+
     /// Whether [`take_up`](Self::take_up) is possible now. If not, blocks have to settle before.
     fn has_room_for(&self, block: &PreparedBlock) -> Result<bool, PipelineError> {
         Ok(self.tree.is_settled() || self.can_run_ahead(block)?)
@@ -223,10 +228,7 @@ impl<'a> Importer<'a> {
 
     /// Begins with the next blocks of `stream` as a run; returns how many it took, none if they are not
     /// one.
-    fn take_up_run(
-        &mut self,
-        stream: &mut Lookahead<impl Iterator<Item = Result<PreparedBlock, PipelineError>>>,
-    ) -> Result<usize, PipelineError> {
+    fn take_up_run(&mut self, stream: &mut Lookahead) -> Result<usize, PipelineError> {
         let Some(behind) = self.runs_below else { return Ok(0) };
         // What stands on a block that is not known is not known either.
         let begins = match stream.peek() {
@@ -365,7 +367,7 @@ impl<'a> Importer<'a> {
 /// On an error everything before the block it names is made durable first.
 pub(crate) fn import_stream(
     importer: &mut Importer<'_>,
-    stream: impl Iterator<Item = Result<PreparedBlock, PipelineError>>,
+    stream: BlockStream,
     stop: &AtomicBool,
     progress: &mut dyn FnMut(&ImportReport),
 ) -> Result<End, PipelineError> {
@@ -386,7 +388,7 @@ pub(crate) fn import_stream(
 /// sees each as the head, and can stop there.
 fn feed(
     importer: &mut Importer<'_>,
-    stream: impl Iterator<Item = Result<PreparedBlock, PipelineError>>,
+    stream: BlockStream,
     stop: &AtomicBool,
     progress: &mut dyn FnMut(&ImportReport),
 ) -> Result<End, PipelineError> {
@@ -404,6 +406,7 @@ fn feed(
             // What comes before an error, or the end, is good.
             None => false,
         };
+        importer.read_ahead(stream.coming(COMING));
         if let Some(settled) = importer.tree.settle(!has_room) {
             match &settled.outcome {
                 Err(error) if settled.is_run => {

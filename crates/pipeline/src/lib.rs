@@ -52,4 +52,4 @@ pub use migrate::{Begun, Migrated, Migration, MigrationStep};
 pub use recover::recover_senders;
 pub use states::{Proposals, Roots, States, StatesAt, StatesSession, state_folder};
 pub use stream::{BlockStream, PreparedBlock, prepare};
-pub use tree::{BatchLimits, Head, HeadChange, ImportTimes, Settled, Tree};
+pub use tree::{BatchLimits, COMING, Head, HeadChange, ImportTimes, Settled, Tree};

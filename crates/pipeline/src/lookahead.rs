@@ -1,6 +1,6 @@
 //! Blocks of a stream that are looked at before their turn, to see how many follow them.
 
-use crate::{PipelineError, PreparedBlock, tree::RUN_BLOCKS};
+use crate::{BlockStream, PipelineError, PreparedBlock, tree::RUN_BLOCKS};
 use retrie_chainspec::primitives::Block;
 use std::{collections::VecDeque, time::Duration};
 
@@ -9,16 +9,16 @@ use std::{collections::VecDeque, time::Duration};
 const MOST_BYTES: usize = 256 << 20;
 
 /// A stream of blocks of which some have been looked at.
-pub(crate) struct Lookahead<I> {
-    stream: I,
+pub(crate) struct Lookahead {
+    stream: BlockStream,
     blocks: VecDeque<PreparedBlock>,
     bytes: usize,
     /// What comes after the blocks, once it is known: an error, or nothing.
     end: Option<Option<PipelineError>>,
 }
 
-impl<I: Iterator<Item = Result<PreparedBlock, PipelineError>>> Lookahead<I> {
-    pub(crate) const fn new(stream: I) -> Self {
+impl Lookahead {
+    pub(crate) const fn new(stream: BlockStream) -> Self {
         Self { stream, blocks: VecDeque::new(), bytes: 0, end: None }
     }
 
@@ -39,6 +39,12 @@ impl<I: Iterator<Item = Result<PreparedBlock, PipelineError>>> Lookahead<I> {
     pub(crate) fn peek(&mut self) -> Option<&PreparedBlock> {
         self.look(1);
         self.blocks.front()
+    }
+
+    /// The next blocks, as far as they are there already, at most `most`.
+    pub(crate) fn coming(&mut self, most: usize) -> impl Iterator<Item = &PreparedBlock> {
+        let looked_at = self.blocks.len().min(most);
+        self.blocks.iter().take(looked_at).chain(self.stream.coming(most - looked_at))
     }
 
     /// Whatever comes next.

@@ -25,6 +25,7 @@ use retrie_execution::BlockAccessList;
 use retrie_sources::{BlockSource, SourceBlock};
 use retrie_state::StateError;
 use std::{
+    collections::VecDeque,
     ops::RangeInclusive,
     sync::Arc,
     time::{Duration, Instant},
@@ -137,7 +138,8 @@ struct Chunk<T> {
 #[derive(Debug)]
 pub struct BlockStream {
     chunks: Receiver<Chunk<PreparedBlock>>,
-    current: std::vec::IntoIter<PreparedBlock>,
+    /// Blocks of chunks that have come.
+    current: VecDeque<PreparedBlock>,
     end: Option<Result<(), PipelineError>>,
     ended: bool,
 }
@@ -154,7 +156,7 @@ impl BlockStream {
         let (ready, chunks) = bounded(CHUNKS);
         spawn("import-read", move || read_chunks(sources, &range, &read))?;
         spawn("import-prepare", move || prepare_chunks(&spec, &raw, &ready))?;
-        Ok(Self { chunks, current: Vec::new().into_iter(), end: None, ended: false })
+        Ok(Self::of(chunks))
     }
 
     /// Starts reading the canonical blocks of a snapshot whose numbers are in `range`. Their senders
@@ -181,7 +183,7 @@ impl BlockStream {
                 }
             }
         })?;
-        Ok(Self { chunks, current: Vec::new().into_iter(), end: None, ended: false })
+        Ok(Self::of(chunks))
     }
 
     /// Starts preparing `blocks`, each with its senders where they are known; these are believed.
@@ -206,7 +208,42 @@ impl BlockStream {
             }
             let _ = ready.send(Chunk { blocks: Vec::new(), end: Some(Ok(())) });
         })?;
-        Ok(Self { chunks, current: Vec::new().into_iter(), end: None, ended: false })
+        Ok(Self::of(chunks))
+    }
+}
+
+impl BlockStream {
+    const fn of(chunks: Receiver<Chunk<PreparedBlock>>) -> Self {
+        Self { chunks, current: VecDeque::new(), end: None, ended: false }
+    }
+
+    /// The next blocks, as far as they are there already, at most `most`.
+    pub fn coming(&mut self, most: usize) -> impl Iterator<Item = &PreparedBlock> {
+        while self.current.len() < most && !self.knows_end() {
+            let Ok(chunk) = self.chunks.try_recv() else { break };
+            self.take(chunk);
+        }
+        self.current.iter().take(most)
+    }
+
+    /// The next block, once it is there; `None` if an error comes before it, or the end.
+    pub(crate) fn peek(&mut self) -> Option<&PreparedBlock> {
+        while self.current.is_empty() && !self.knows_end() {
+            match self.chunks.recv() {
+                Ok(chunk) => self.take(chunk),
+                Err(_) => self.end = Some(Err(PipelineError::Thread { thread: "reading" })),
+            }
+        }
+        self.current.front()
+    }
+
+    const fn knows_end(&self) -> bool {
+        self.ended || self.end.is_some()
+    }
+
+    fn take(&mut self, chunk: Chunk<PreparedBlock>) {
+        self.current.extend(chunk.blocks);
+        self.end = chunk.end;
     }
 }
 
@@ -214,24 +251,11 @@ impl Iterator for BlockStream {
     type Item = Result<PreparedBlock, PipelineError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        while !self.ended {
-            if let Some(block) = self.current.next() {
-                return Some(Ok(block));
-            }
-            let end = self.end.take().or_else(|| match self.chunks.recv() {
-                Ok(chunk) => {
-                    self.current = chunk.blocks.into_iter();
-                    self.end = chunk.end;
-                    None
-                }
-                Err(_) => Some(Err(PipelineError::Thread { thread: "reading" })),
-            });
-            if let Some(end) = end {
-                self.ended = true;
-                return end.err().map(Err);
-            }
+        if self.peek().is_some() {
+            return self.current.pop_front().map(Ok);
         }
-        None
+        self.ended = true;
+        self.end.take()?.err().map(Err)
     }
 }
 
@@ -336,8 +360,7 @@ mod tests {
         let (sender, chunks) = bounded(1);
         sender.send(Chunk { blocks: Vec::new(), end: None }).unwrap();
         drop(sender);
-        let mut stream =
-            BlockStream { chunks, current: Vec::new().into_iter(), end: None, ended: false };
+        let mut stream = BlockStream::of(chunks);
         assert!(matches!(stream.next(), Some(Err(PipelineError::Thread { .. }))));
         assert!(stream.next().is_none());
     }

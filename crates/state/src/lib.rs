@@ -72,8 +72,8 @@ pub use crate::{
         Namespace, Proposal, Snapshot, TableCounts, Tip,
     },
     store::{
-        AfterCommit, At, Session, StateAt, StateCheck, StateCheckSink, StateStore, StoreGauges,
-        StoreOptions, StoreStats, StoreWatch,
+        AfterCommit, At, OnRead, ReadAhead, Session, StateAt, StateCheck, StateCheckSink,
+        StateStore, StoreGauges, StoreOptions, StoreStats, StoreWatch,
     },
 };
 

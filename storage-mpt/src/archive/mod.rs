@@ -269,14 +269,6 @@ impl Backend for MptArchive {
         Ok(Applied { root, cache: root })
     }
 
-    fn hint(&self, view: &dyn NodeRead, root: &B256, keys: &[StateKey]) {
-        keys.par_chunks(16).for_each(|keys| {
-            let mut reader = self.reader(view, root);
-            // What cannot be read now will be reported when it is needed.
-            keys.iter().for_each(|key| drop(reader.get(key)));
-        });
-    }
-
     fn read(
         &self,
         view: &dyn NodeRead,

@@ -1,6 +1,6 @@
 //! Branches that are fetched before a block's changes are known: its root then finds them in memory.
 //!
-//! Hints come while the block executes, on another core than the one that executes it. What they bring
+//! Hints come while the block executes, on other threads than the one that executes it. What they bring
 //! belongs to the state that the block stands on, and goes once a block stands on it.
 
 use super::Tries;
@@ -24,11 +24,13 @@ struct Fetched<S> {
     /// By reference, which binds all of a branch but path and stamps.
     branches: HashMap<B256, (Nibbles, Arc<Branch<S>>)>,
     storages: HashMap<Address, Trie<S>>,
+    /// A block stands on the state: nothing is kept any more.
+    is_closed: bool,
 }
 
 impl<S> Default for Fetched<S> {
     fn default() -> Self {
-        Self { branches: HashMap::default(), storages: HashMap::default() }
+        Self { branches: HashMap::default(), storages: HashMap::default(), is_closed: false }
     }
 }
 
@@ -76,15 +78,22 @@ impl<S: Stamp> Ahead<S> {
             let (StateKey::Slot(_, slot), Some(account)) = (key, account) else { continue };
             let Some((_, root)) = leaf::decode_account(account.value()) else { continue };
             let (trie, source) = tries.storage(address, root, account.stamp())?;
-            self.0.lock().storages.entry(*address).or_insert_with(|| trie.clone());
+            {
+                let mut fetched = self.0.lock();
+                if !fetched.is_closed {
+                    fetched.storages.entry(*address).or_insert_with(|| trie.clone());
+                }
+            }
             trie.leaf(&Over { ahead: self, source, keeps: true }, &with.hash(slot))?;
         }
         Ok(())
     }
 
-    /// Forgets all, as a block stands on the state by now.
-    pub(super) fn clear(&self) {
-        drop(std::mem::take(&mut *self.0.lock()));
+    /// Forgets all, as a block stands on the state by now. Hints may still come: whoever gives them does
+    /// not wait for the block.
+    pub(super) fn close(&self) {
+        let closed = Fetched { is_closed: true, ..Fetched::default() };
+        drop(std::mem::replace(&mut *self.0.lock(), closed));
     }
 
     fn get(&self, path: &Nibbles, link: &BranchLink<S>) -> Option<Arc<Branch<S>>> {
@@ -120,7 +129,10 @@ impl<N: NodeSource> NodeSource for Over<'_, N> {
         if self.keeps
             && let Some(hash) = link.reference().as_hash()
         {
-            self.ahead.0.lock().branches.insert(hash, (*path, branch.clone()));
+            let mut fetched = self.ahead.0.lock();
+            if !fetched.is_closed {
+                fetched.branches.insert(hash, (*path, branch.clone()));
+            }
         }
         Ok(branch)
     }

@@ -56,7 +56,7 @@ impl<S: Stamp> Upper<S> {
     /// tries `changed`. Where there is no room for all, those unchanged for longest go.
     #[must_use]
     pub fn child(&self, block: u64, accounts: Trie<S>, changed: Vec<(Address, Trie<S>)>) -> Self {
-        self.ahead.clear();
+        self.ahead.close();
         let ahead = Arc::default();
         // A trie without branches in memory is opened as fast by its root row.
         let gone = |trie: &Trie<S>| trie.cached() == 0;

@@ -9,7 +9,9 @@ use retrie_engine::{
     BuilderConfig, Engine, EngineApi, EngineApiError, EngineConfig, PayloadBuilder,
     pool::{Pool, PoolConfig},
 };
-use retrie_pipeline::{BlockStream, Chain, ImportOptions, ImportTimes, Importer, PipelineError};
+use retrie_pipeline::{
+    BlockStream, COMING, Chain, ImportOptions, ImportTimes, Importer, PipelineError,
+};
 use retrie_telemetry::Metrics;
 use std::{
     sync::Arc,
@@ -119,7 +121,9 @@ fn import(
             importer.import_prepared(block?)?;
             importer.flush()?;
         } else {
-            importer.import_ahead(block?)?;
+            let block = block?;
+            importer.read_ahead([&block].into_iter().chain(stream.coming(COMING)));
+            importer.import_ahead(block)?;
         }
         driven.latencies.push(ready.elapsed());
     }

@@ -275,6 +275,7 @@ impl Outcome {
             ("sync".to_owned(), json!(sync)),
             ("cache_mb".to_owned(), json!(terms.cache_bytes >> 20)),
             ("retention".to_owned(), json!(terms.retention)),
+            ("read_threads".to_owned(), json!(terms.read_threads)),
         ]);
         if let Some((limit, means, shared_by)) = self.memory_cap {
             params.extend(cap_params(limit, means, shared_by));

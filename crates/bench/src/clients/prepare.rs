@@ -136,6 +136,7 @@ impl ClientRace<'_> {
             store: StoreOptions {
                 retention: self.terms.retention,
                 fold_bytes: self.terms.cache_bytes / GENERATIONS,
+                read_threads: self.terms.read_threads,
                 ..StoreOptions::default()
             },
         }

@@ -295,6 +295,7 @@ impl RealRace<'_> {
         let options = StoreOptions {
             retention: self.terms.retention,
             fold_bytes: self.terms.cache_bytes / GENERATIONS,
+            read_threads: self.terms.read_threads,
             dir: Some(files(folder.path())),
             ..StoreOptions::default()
         };

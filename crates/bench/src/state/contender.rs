@@ -24,6 +24,9 @@ pub struct Terms {
     pub cache_bytes: usize,
     /// How many commits could be taken back.
     pub retention: u64,
+    /// With how many threads our stores may read ahead the keys that a commit is going to read, and
+    /// clients those that blocks name; 0: not at all.
+    pub read_threads: usize,
 }
 
 /// A kind of store that can be prepared and opened.

@@ -84,6 +84,7 @@ impl Raced {
         set("sync", json!(sync));
         set("cache_mb", json!(terms.cache_bytes >> 20));
         set("retention", json!(terms.retention));
+        set("read_threads", json!(terms.read_threads));
         if let Some((limit, means, shared_by)) = self.memory {
             params.extend(cap_params(limit, means, shared_by));
         }

@@ -114,6 +114,7 @@ impl Entrant for BackendEntrant {
         let options = StoreOptions {
             retention: terms.retention,
             fold_bytes: terms.cache_bytes / GENERATIONS,
+            read_threads: terms.read_threads,
             dir: Some(files(folder)),
             ..StoreOptions::default()
         };
@@ -153,6 +154,7 @@ impl BackendContender {
     fn step(&mut self, block: &[Op]) -> Result<Reads, StateError> {
         let session = self.store.begin(At::Tip)?;
         let start = Instant::now();
+        let _ahead = session.read_ahead(block.iter().map(|op| *op.key()).collect());
         let reader = session.reader();
         let mut reads = Reads::default();
         let mut delta = DeltaBuilder::new();

@@ -4,6 +4,7 @@ use super::{Service, valid};
 use crate::EngineError;
 use alloy_rpc_types_engine::PayloadStatus;
 use retrie_pipeline::{PreparedBlock, Settled};
+use std::collections::VecDeque;
 
 impl Service<'_> {
     /// Verifies blocks, each the child of the one before, up to the first that is not valid.
@@ -50,9 +51,9 @@ impl Service<'_> {
     ) -> Result<Vec<PayloadStatus>, EngineError> {
         let mut statuses: Vec<PayloadStatus> = Vec::with_capacity(blocks.len());
         let mut valid = Vec::with_capacity(blocks.len());
-        let mut blocks = blocks.into_iter().peekable();
+        let mut blocks = VecDeque::from(blocks);
         while statuses.last().is_none_or(PayloadStatus::is_valid) {
-            let has_room = match blocks.peek() {
+            let has_room = match blocks.front() {
                 Some(block) => self.tree.is_settled() || self.can_run_ahead(block)?,
                 None => false,
             };
@@ -62,7 +63,8 @@ impl Service<'_> {
                 statuses.push(status);
                 continue;
             }
-            match blocks.next() {
+            self.tree.read_ahead(&blocks);
+            match blocks.pop_front() {
                 None => break,
                 Some(block) if self.can_run_ahead(&block)? => self.tree.execute_ahead(block),
                 Some(block) => statuses.push(self.new_block(block)?),

@@ -279,6 +279,7 @@ impl Tree<'_> {
         let PreparedBlock { block, access_list, .. } = block;
         let floor = BlockRef::new(block.number().saturating_sub(1), block.parent_hash());
         let half_way = self.go_half_way(block.clone(), access_list.as_deref());
+        self.no_longer_coming(&block.hash());
         self.ahead.push(Ahead { block, floor, is_run: false, begun, half_way });
     }
 

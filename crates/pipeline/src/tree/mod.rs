@@ -17,6 +17,7 @@
 mod ahead;
 mod commit;
 mod hints;
+mod known;
 mod listed;
 mod runs;
 mod verify;
@@ -38,6 +39,7 @@ use std::{
 };
 
 pub use ahead::Settled;
+pub use known::COMING;
 pub(crate) use runs::RUN_BLOCKS;
 
 /// The highest canonical block, and the chain that ends with it.
@@ -191,6 +193,8 @@ pub struct Tree<'a> {
     committer: Committer<'a>,
     /// Executed blocks that are not in the tree, as their roots are not known.
     ahead: AheadOfRoots<'a>,
+    /// Blocks that wait, and whose keys are read.
+    coming: known::Coming,
     head: Head,
     pub(crate) read: ReadTxn,
     pub(crate) times: ImportTimes,
@@ -239,6 +243,7 @@ impl<'a> Tree<'a> {
             in_flight: Vec::new(),
             pending: Pending::new(Instant::now()),
             notes: HashMap::default(),
+            coming: known::Coming::new(),
             head,
             read,
             times: ImportTimes::default(),

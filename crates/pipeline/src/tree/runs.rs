@@ -83,8 +83,10 @@ impl<'a> Tree<'a> {
         let floor = BlockRef::new(first.number().saturating_sub(1), first.parent_hash());
         let (mut taken, mut last, mut executed) = (0, first, Ok(()));
         for block in blocks {
+            self.read_ahead(&blocks[taken..]);
             (taken, last) = (taken + 1, block);
             executed = self.execute_in_run(block, floor);
+            self.no_longer_coming(&block.hash());
             let is_full = |run: &RunUnderWay<'_>| run.deltas.sum().len() >= RUN_KEYS;
             if executed.is_err() || self.ahead.run.as_ref().is_some_and(is_full) {
                 break;

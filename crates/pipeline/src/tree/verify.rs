@@ -73,8 +73,10 @@ impl<'a> Tree<'a> {
         let begun = self.take_up(&block);
         let PreparedBlock { block, access_list, .. } = block;
         let parent = self.parent_of(&block);
+        let hash = block.hash();
         let verified =
             parent.and_then(|parent| self.verify(block, access_list.as_deref(), &parent));
+        self.no_longer_coming(&hash);
         self.accepted(verified, begun)
     }
 
@@ -174,6 +176,7 @@ impl<'a> Tree<'a> {
 
         let at = self.state_of(self.ahead.floor(parent))?;
         let session = self.begin(at.at())?;
+        let _ahead = self.read_ahead_of(&session, &block, access_list);
         let mut below = LayeredState::new(session.own().reader());
         self.ahead.deltas_below(&parent.hash()).for_each(|delta| below.lay(delta.clone(), []));
         let in_run;
@@ -283,7 +286,7 @@ impl<'a> Tree<'a> {
     }
 
     /// The state of a block of the tree, or of a durable one.
-    fn state_of(&self, block: BlockRef) -> Result<ParentState, PipelineError> {
+    pub(super) fn state_of(&self, block: BlockRef) -> Result<ParentState, PipelineError> {
         if let Some(block) = self.blocks.get(&block.hash) {
             return Ok(ParentState::Tree(block.clone()));
         }
@@ -295,7 +298,7 @@ impl<'a> Tree<'a> {
 
     /// A session on a state that was there when [`state_of`](Self::state_of) looked. The commit that
     /// runs beside us may have moved the retained blocks beyond it.
-    fn begin(&self, at: StatesAt<'_>) -> Result<StatesSession<'a>, PipelineError> {
+    pub(super) fn begin(&self, at: StatesAt<'_>) -> Result<StatesSession<'a>, PipelineError> {
         self.chain.states.begin(at).map_err(|error| match &error {
             StateError::UnknownBlock { hash } => match self.read.block_number(hash) {
                 Ok(Some(number)) if number < self.first_retained() => self.beyond_retention(number),
@@ -356,13 +359,13 @@ impl<'a> Tree<'a> {
 }
 
 /// The state a block stands on.
-enum ParentState {
+pub(super) enum ParentState {
     Tree(Arc<ExecutedBlock>),
     Durable(B256),
 }
 
 impl ParentState {
-    fn at(&self) -> StatesAt<'_> {
+    pub(super) fn at(&self) -> StatesAt<'_> {
         match self {
             Self::Tree(block) => StatesAt::Proposals(&block.states),
             Self::Durable(hash) => StatesAt::Block(*hash),

@@ -209,7 +209,9 @@ pub trait Backend: Send + Sync + 'static {
             && self.provenance().is_none()
     }
 
-    /// Told that `keys` will probably be in the delta; may warm caches. Must not change anything.
+    /// Told that `keys` will probably be in the delta, by any number of threads at once. Their values
+    /// have been read of this state, or are left to others: what the root needs beside them may be
+    /// fetched into caches. Must not change anything.
     fn hint(&self, view: &dyn NodeRead, cache: &Self::Cache, keys: &[StateKey]) {
         let _ = (view, cache, keys);
     }

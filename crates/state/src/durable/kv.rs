@@ -50,6 +50,12 @@ pub trait KvRead {
 
     /// Number of rows of a table.
     fn count(&self, table: Table) -> Result<u64, StoreError>;
+
+    /// Says that so many threads will soon read at once, for which there may be no room any more once
+    /// something has been committed.
+    fn expect_readers(&self, threads: usize) {
+        let _ = threads;
+    }
 }
 
 /// An open write transaction. The chain's own tables change in the same one.

@@ -104,6 +104,10 @@ impl<T: std::ops::Deref<Target: KvRead>> KvRead for Named<T> {
     fn count(&self, table: Table) -> Result<u64, StoreError> {
         self.inner.count(self.names.get(table)?)
     }
+
+    fn expect_readers(&self, threads: usize) {
+        self.inner.expect_readers(threads);
+    }
 }
 
 impl<T: std::ops::DerefMut<Target: KvWrite>> KvWrite for Named<T> {

@@ -219,6 +219,8 @@ pub(crate) struct RowView {
     pub(crate) durable: Arc<DurableRows>,
     /// Where reads are counted.
     pub(crate) counters: Arc<Counters>,
+    /// Whether somebody waits for them, so that their time counts too.
+    pub(crate) is_timed: bool,
 }
 
 impl RowView {
@@ -245,7 +247,7 @@ impl RowView {
 
 impl NodeRead for RowView {
     fn get(&self, table: Table, key: &[u8]) -> Result<Option<Bytes>, StateError> {
-        let begun = self.counters.begin_read(table);
+        let begun = if self.is_timed { self.counters.begin_read(table) } else { None };
         let value = self.lookup(table, key)?;
         self.counters.end_read(begun);
         self.counters.read(table, value.as_ref().map_or(0, |value| value.len()));

@@ -182,6 +182,7 @@ impl DurableState {
             reverse: Vec::new(),
             durable: Arc::new(durable),
             counters: self.counters.clone(),
+            is_timed: true,
         })
     }
 

@@ -48,6 +48,11 @@ pub(super) enum Kind {
 }
 
 impl StateAt {
+    /// Makes room for so many threads that will read at once.
+    pub(super) fn expect_readers(&self, threads: usize) {
+        self.view.durable.snapshot.expect_readers(threads);
+    }
+
     /// Number of the block; `None` for the empty state.
     pub fn number(&self) -> Option<u64> {
         self.block.map(|block| block.number)

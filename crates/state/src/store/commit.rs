@@ -533,6 +533,7 @@ impl<'a> AfterCommit<'a> {
                 reverse: Vec::new(),
                 durable: Arc::new(rows),
                 counters: durable.counters.clone(),
+                is_timed: true,
             };
             change.tip.cache = durable.backend.open(&view, store.options.dir.as_deref())?;
             durable.set_fold_at()?;

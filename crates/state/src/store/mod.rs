@@ -1,11 +1,13 @@
 //! [`StateStore`]: the contract that the client sees, the same for every backend.
 
+mod ahead;
 mod at;
 mod check;
 mod commit;
 mod history;
 mod session;
 
+pub use ahead::{OnRead, ReadAhead};
 pub use at::StateAt;
 pub use check::{StateCheck, StateCheckSink};
 pub use commit::AfterCommit;
@@ -29,6 +31,7 @@ use crate::{
         undo::{self, UNDO, UndoLayers},
     },
 };
+use ahead::Readers;
 use alloy_primitives::B256;
 use at::{BlockAt, Kind};
 use parking_lot::{Condvar, Mutex, MutexGuard, RwLock};
@@ -59,6 +62,9 @@ pub struct StoreOptions {
     pub fold_commits: usize,
     /// Directory for the backend's immutable files; needed by backends that write any.
     pub dir: Option<PathBuf>,
+    /// How many threads may [read ahead](Session::read_ahead), while that waits for the disk; none if
+    /// 0. They read as many keys at once, so it is a matter of the disk, not of cores.
+    pub read_threads: usize,
     /// For reading alone: no thread is started, nothing is folded, no file removed, and commits are
     /// refused. The store underneath must not move: give one that stays at a snapshot.
     pub read_only: bool,
@@ -72,6 +78,7 @@ impl Default for StoreOptions {
             fold_bytes: 512 << 20,
             fold_commits: 4096,
             dir: None,
+            read_threads: 16,
             read_only: false,
         }
     }
@@ -168,6 +175,7 @@ impl StoreWatch {
 /// | `commit`, `revert`, `prune`, `bulk_load` | one at a time | the caller's transaction commits, then [`AfterCommit::run`](crate::AfterCommit::run) |
 /// | fold of a frozen generation | `state-fold` | its last slice commits |
 /// | deletion of retired files | `state-fold` | [`settle`](Self::settle), at the latest the next opening |
+/// | reads of keys that a block will need | `state-read-N` | none: whoever needs a key reads it again |
 /// | jobs | `state-job-N` | [`Jobs::wait`] at the block that needs the output |
 ///
 /// Dropping it waits for a fold or a deletion under way, so not while this thread has a write
@@ -181,6 +189,7 @@ pub struct StateStore {
     /// was deleted.
     pub(crate) pruned: AtomicU64,
     pub(crate) jobs: Arc<Jobs>,
+    readers: Readers,
     pub(crate) commit: Mutex<()>,
     /// Held for writing while a revert is between its transaction and memory, as readers of blocks
     /// below the tip read undo rows from the tables.
@@ -232,6 +241,7 @@ impl StateStore {
             reverse: Vec::new(),
             durable: Arc::new(DurableRows::new(vec![replayed.clone()], seq, snapshot, &leases)),
             counters: counters.clone(),
+            is_timed: true,
         };
         if let Some(dir) = options.dir.as_ref().filter(|_| !options.read_only) {
             let fail = |error| StoreError::new(format!("creating {}", dir.display()), error);
@@ -289,6 +299,7 @@ impl StateStore {
             durable,
             pruned: AtomicU64::new(first_kept.unwrap_or(0)),
             prunes: first_kept.is_some() || options.flat_history != FlatHistory::Off,
+            readers: Readers::new(options.read_threads),
             options,
             jobs,
             commit: Mutex::new(()),
@@ -339,6 +350,12 @@ impl StateStore {
     /// The job runner (the test-kit slows it down).
     pub fn jobs(&self) -> &Jobs {
         &self.jobs
+    }
+
+    /// From now on all that is [read ahead](Session::read_ahead) counts as read from disk (for the
+    /// test-kit, whose states are in memory).
+    pub fn read_ahead_as_from_disk(&self) {
+        self.readers.wait_always();
     }
 
     /// Opens a session whose parent is `at`.
@@ -546,6 +563,7 @@ fn above_durable(
 
 impl Drop for StateStore {
     fn drop(&mut self) {
+        self.readers.close();
         self.durable.memory.lock().closing = true;
         self.durable.folding.notify_all();
         if let Some(folder) = self.folder.take() {

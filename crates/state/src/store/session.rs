@@ -2,6 +2,7 @@
 
 use super::{
     Resolved, StateStore,
+    ahead::{OnRead, ReadAhead},
     at::{BlockAt, StateAt},
 };
 use crate::{
@@ -45,10 +46,22 @@ impl Session<'_> {
         self.parent.state.clone()
     }
 
-    /// Says that `keys` will probably be read or written.
+    /// Begins to read `keys`, which the block will probably ask for, and what its root will need of
+    /// them, on other threads, and goes on with that as long as the handle is held. Nobody has to
+    /// wait for it, and nothing of it is seen.
+    pub fn read_ahead(&self, keys: Vec<StateKey>) -> ReadAhead {
+        self.read_ahead_and(keys, Arc::new(|_, _| ()))
+    }
+
+    /// The same, and calls `on_read` with each key that has a value.
+    pub fn read_ahead_and(&self, keys: Vec<StateKey>, on_read: OnRead) -> ReadAhead {
+        self.store.readers.read(&self.parent.state, keys, on_read)
+    }
+
+    /// Says that `keys`, which were read, will probably be written: what the root needs beside their
+    /// values may be fetched. Returns when that is done, or other threads are about to end it.
     pub fn hint(&self, keys: &[StateKey]) {
-        let StateAt { durable, view, cache, .. } = &self.parent.state;
-        durable.backend.hint(view, cache, keys);
+        self.store.readers.hint(&self.parent.state, keys);
     }
 
     /// Applies the block's delta in memory.

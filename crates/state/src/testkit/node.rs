@@ -41,7 +41,7 @@ impl Roots {
 /// Settings under which folds never run, or run all the time.
 pub(super) fn options(retention: u64, fold_often: bool) -> StoreOptions {
     let (fold_bytes, fold_commits) = if fold_often { (1, 1) } else { (1 << 30, usize::MAX) };
-    StoreOptions { retention, fold_bytes, fold_commits, ..StoreOptions::default() }
+    StoreOptions { retention, fold_bytes, fold_commits, read_threads: 3, ..StoreOptions::default() }
 }
 
 /// A temporary directory, shared with the nodes that are opened on it again.
@@ -101,6 +101,7 @@ impl<'k> Node<'k> {
         let backend = self.kit.backend();
         let store = StateStore::open(backend, self.kv.clone(), self.options.clone())
             .expect("what was committed opens");
+        store.read_ahead_as_from_disk();
         self.store = Some(store);
         let mut needed = self.needed_files();
         needed.extend(self.files_under_way());
@@ -155,8 +156,9 @@ impl<'k> Node<'k> {
 
     pub(super) fn try_propose(&self, at: At<'_>, block: &Block) -> Result<Proposal, StateError> {
         let session = self.store().begin(at)?;
-        let keys: Vec<_> = block.delta.changes().iter().take(5).map(|change| change.key).collect();
-        session.hint(&keys);
+        let keys: Vec<_> = block.delta.changes().iter().map(|change| change.key).collect();
+        session.hint(&keys[..keys.len().min(5)]);
+        let _ahead = session.read_ahead(keys);
         let reader = session.reader();
         for change in block.delta.changes() {
             assert_eq!(reader.get(&change.key)?, change.previous, "{} before", change.key);

@@ -97,6 +97,10 @@ pub(crate) struct Args {
     /// How many blocks can be reverted; 0 switches undo off.
     #[arg(long, value_name = "BLOCKS", default_value_t = 128)]
     retention: u64,
+    /// Threads with which each client may read ahead what the next blocks name; 0: it does not. More than
+    /// a few serve only while reads wait for the disk.
+    #[arg(long, value_name = "THREADS", default_value_t = 16)]
+    read_ahead: usize,
     /// Where made blocks and loaded states are kept between runs, or `none`; by default retrie/bench
     /// in the user's cache directory.
     #[arg(long, value_name = "DIR")]
@@ -367,7 +371,12 @@ impl Args {
         let fixed: Vec<_> = fixed.collect();
         let cache_mb = lanes::cache_mb(self.cache_mb, self.memory_limit, &fixed);
         let cache_bytes = (cache_mb as usize) << 20;
-        Ok(Terms { sync: self.sync, cache_bytes, retention: self.retention })
+        Ok(Terms {
+            sync: self.sync,
+            cache_bytes,
+            retention: self.retention,
+            read_threads: self.read_ahead,
+        })
     }
 
     /// The clients, made anew for each race: a backend may have cached nodes of the one before.

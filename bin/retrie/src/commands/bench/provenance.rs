@@ -144,6 +144,7 @@ impl Args {
             sync: self.sync,
             cache_bytes: (self.cache_mb as usize) << 20,
             retention: self.retention,
+            read_threads: 16,
         }
     }
 }

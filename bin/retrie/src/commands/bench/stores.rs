@@ -47,6 +47,11 @@ pub(crate) struct StoreArgs {
     /// How many commits can be reverted; 0 switches undo off.
     #[arg(long, value_name = "COMMITS", default_value_t = 128)]
     retention: u64,
+    /// Threads with which each of our stores may read ahead the keys of a commit, which are told to it
+    /// before the first is read; 0: it is told nothing. More than a few serve only while reads wait for
+    /// the disk.
+    #[arg(long, value_name = "THREADS", default_value_t = 16)]
+    read_ahead: usize,
     /// At the end prove this many keys that have a value and as many that have none, one by one, and
     /// check the proofs.
     #[arg(long, value_name = "N", default_value_t = 0)]
@@ -89,7 +94,12 @@ impl StoreArgs {
         let cache_bytes =
             lanes::cache_mb(self.cache_mb, self.memory_limit, &fixed.repeat(times)) << 20;
         let cache_bytes = usize::try_from(cache_bytes).unwrap_or(usize::MAX);
-        Ok(Terms { sync: self.sync, cache_bytes, retention: self.retention })
+        Ok(Terms {
+            sync: self.sync,
+            cache_bytes,
+            retention: self.retention,
+            read_threads: self.read_ahead,
+        })
     }
 
     /// Where loaded states are kept.

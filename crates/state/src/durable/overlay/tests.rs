@@ -119,7 +119,7 @@ impl Levels {
             write(&mut model, writes);
         }
         let counters = Arc::default();
-        (RowView { stack, reverse, durable: Arc::new(durable), counters }, model)
+        (RowView { stack, reverse, durable: Arc::new(durable), counters, is_timed: true }, model)
     }
 }
 
@@ -286,6 +286,7 @@ fn a_failing_store_fails_the_range_read_once_and_ends_it() {
         reverse: Vec::new(),
         durable,
         counters: Arc::default(),
+        is_timed: true,
     };
     view.stack = view.stack.pushed(Arc::new(layer(&vec![(3, None), (255, Some(1))])));
     assert!(view.get(TABLE, &[9]).is_err());

@@ -75,14 +75,15 @@ pub(super) fn print_equal_terms(
     let hash = |one: &Entrant| format!("{} {}", one.name, one.backend.identity().hash.name());
     say!(
         out,
-        "equal terms: sync {}; memory for unfolded rows {} MiB; retention {}; pages of 4096 bytes; \
-         hash: {}",
+        "equal terms: sync {}; memory for unfolded rows {} MiB; retention {}; up to {} threads read \
+         ahead; pages of 4096 bytes; hash: {}",
         match terms.sync {
             SyncMode::Durable => "durable",
             SyncMode::NoSync => "none",
         },
         terms.cache_bytes >> 20,
         terms.retention,
+        terms.read_threads,
         entrants.iter().map(hash).collect::<Vec<_>>().join(", ")
     );
     Ok(())

@@ -82,14 +82,15 @@ pub(crate) fn print_equal_terms(
         entrants.iter().map(|entrant| format!("{} {}", entrant.name(), entrant.hash())).collect();
     say!(
         out,
-        "equal terms: sync {}; memory for unfolded rows {} MiB; retention {}; pages of 4096 bytes; \
-         hash: {}",
+        "equal terms: sync {}; memory for unfolded rows {} MiB; retention {}; up to {} threads read \
+         ahead; pages of 4096 bytes; hash: {}",
         match terms.sync {
             SyncMode::Durable => "durable",
             SyncMode::NoSync => "none",
         },
         terms.cache_bytes >> 20,
         terms.retention,
+        terms.read_threads,
         hashes.join(", ")
     );
     if let Some(limit) = memory_limit {
