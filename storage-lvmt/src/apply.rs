@@ -31,7 +31,7 @@ use crate::{
 use alloy_primitives::{B256, Bytes};
 use hashbrown::HashMap;
 use retrie_state::{ApplyContext, Change, EncodedKey, NodeWrite, StateDelta, StateError, StateKey};
-use std::{convert::Infallible, hint::black_box, sync::Arc};
+use std::{hint::black_box, sync::Arc};
 
 /// Applies `delta` to the state `parent`: the new root and structure.
 pub(crate) fn apply(
@@ -87,25 +87,23 @@ pub(crate) fn apply(
                 let value = change.next.as_ref().map(|value| &value[..]);
                 tuples.key_tuple(write.level(), write.slot, write.version, &write.key, value);
             }
-            tuples.finish()
+            let mut groups = Vec::with_capacity(keys / 16);
+            // The tuples of sub-AMTs are not known yet.
+            let tree = merkle::Begun::new(tuples.finish(), |level, group, row| {
+                groups.push((level, group, row));
+            });
+            (tree, groups)
         };
         // Whoever is done with the records takes the second of these.
-        let ((), mut leaves) = rayon::join(|| sum(&mut points, &mut terms), tuples_of_keys);
+        let ((), (tree, mut groups)) = both(keys, || sum(&mut points, &mut terms), tuples_of_keys);
         let amts = changed(&ways, &before, &points, number, keys);
         let mut tuples = hash::Batch::with_capacity(amts.len());
         for (at, amt) in &amts {
             tuples.amt_tuple(&ways[*at], amt.version, &amt.commitment.to_bytes());
         }
-        leaves.extend(tuples.finish());
-        let mut groups = Vec::with_capacity(leaves.len() / 16);
-        let top = merkle::build(&leaves, |level, group, row| {
-            if keep {
-                // A tree has fewer groups than leaves.
-                groups.push((group_key(number, level, group as u32), row));
-            }
-            Ok::<_, Infallible>(())
+        let top = tree.finish(&tuples.finish(), |level, group, row| {
+            groups.push((level, group, row));
         });
-        let Ok(top) = top;
         (amts, groups, top)
     };
     // Records need the positions of their tuples, and these follow from the order alone.
@@ -124,7 +122,7 @@ pub(crate) fn apply(
         }
         Ok::<_, StateError>(())
     };
-    let ((amts, groups, top), written) = rayon::join(compute, records);
+    let ((amts, groups, top), written) = both(keys, compute, records);
     written?;
     meta.commitment = points[0];
     meta.amts += amts.iter().filter(|(at, _)| before[*at].version == 0).count() as u64;
@@ -154,8 +152,9 @@ pub(crate) fn apply(
         let log = log.step(view, at, &second, leaf, changed, rises)?;
         Ground { second, log, range: ground.range.clone() }
     };
-    for (key, row) in groups {
-        view.replace(TREES, &key, None, Some(row.into()))?;
+    for (level, group, row) in groups.into_iter().filter(|_| keep) {
+        // A tree has fewer groups than leaves.
+        view.replace(TREES, &group_key(number, level, group as u32), None, Some(row.into()))?;
     }
     if count > 0 {
         let row = BlockRow { leaves: count, top, kept: if keep { count } else { 0 } };
@@ -179,6 +178,18 @@ pub(crate) fn apply(
     let child = parent.child(meta, ground, tree, collection);
     parent.memo.clear();
     Ok((root, child))
+}
+
+/// Changed keys from which on it pays to wake another thread.
+const KEYS_FOR_TWO: usize = 64;
+
+/// Does both, side by side if `keys` changed keys are worth it.
+fn both<A: Send, B: Send>(
+    keys: usize,
+    a: impl FnOnce() -> A + Send,
+    b: impl FnOnce() -> B + Send,
+) -> (A, B) {
+    if keys < KEYS_FOR_TWO { (a(), b()) } else { rayon::join(a, b) }
 }
 
 /// The sub-AMTs that change, with their new content: deepest level first, within a level by way.

@@ -114,7 +114,7 @@ impl Log {
         let mut from = self.from;
         while from < number {
             let Some(row) = view.get(LOG, &log_key(from))? else { return Err(lost(from)) };
-            if Changes::written(from, &row)? + chunks as u64 > written {
+            if Changes::written(from, &row)?.saturating_add(chunks as u64) > written {
                 break;
             }
             view.replace(LOG, &log_key(from), Some(row), None)?;
@@ -167,26 +167,28 @@ impl Level {
         let mut at_block = vec![None; chunks];
         for row in view.scan(CHUNKS, KeyRange::ALL, Direction::Forward)? {
             let (key, row) = row?;
-            let read = || {
+            let mut read = || {
                 let chunk = usize::from(u16::from_be_bytes(key[..].try_into().ok()?));
                 let own = amts.chunks_mut(size).nth(chunk)?;
                 *at_block.get_mut(chunk)? = Some(read_chunk(&row, tip, own)?);
                 Some(())
             };
-            let mut read = read;
             read()
                 .ok_or_else(|| corrupt(CHUNKS, format!("the row of chunk {key} is malformed")))?;
         }
-        let (mut rises, mut log, mut next) = (Vec::new(), None, None);
+        let (mut rises, mut seen) = (Vec::new(), None);
         for row in view.scan(LOG, KeyRange::ALL, Direction::Forward)? {
             let (key, row) = row?;
             let block = key[..].try_into().map(u64::from_be_bytes);
             let block = block.map_err(|_| corrupt(LOG, format!("row {key} is of no block")))?;
-            let first = *next.get_or_insert(block);
-            if block != first {
-                return Err(lost(first));
+            if let Some((_, last, _)) = seen
+                && block != last + 1
+            {
+                return Err(lost(last + 1));
             }
-            next = Some(block + 1);
+            if block > tip {
+                return Err(corrupt(LOG, format!("block {block} is yet to come")));
+            }
             let changes = Changes::decode(block, height, &row)?;
             let is_new = |entry: u32| at_block[entry as usize / size].is_none_or(|at| at < block);
             for (leaf, entry) in (changes.leaf..).zip(&changes.amts) {
@@ -202,15 +204,14 @@ impl Level {
                 slot: rise.slot,
             });
             rises.extend(own.filter(|rise| is_new(rise.of)));
-            log = Some((block, changes.log));
+            let first = seen.map_or(block, |(first, _, _)| first);
+            seen = Some((first, block, changes.log));
         }
-        match (log, view.scan(LOG, KeyRange::ALL, Direction::Forward)?.next().transpose()?) {
-            (Some((last, log)), Some((first, _)))
-                if last == tip && first[..] == log_key(log.from) =>
-            {
-                Ok(Self { amts, rises, log })
-            }
-            _ => Err(lost(tip)),
+        match seen {
+            Some((_, last, _)) if last != tip => Err(lost(last + 1)),
+            Some((first, _, log)) if first != log.from => Err(lost(log.from)),
+            Some((_, _, log)) => Ok(Self { amts, rises, log }),
+            None => Err(lost(tip)),
         }
     }
 
@@ -338,8 +339,123 @@ fn malformed(block: u64) -> StateError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::amt::model::point;
+    use crate::{
+        amt::model::point,
+        record::{META, META_KEY},
+    };
     use ark_bn254::Fr;
+    use rand::{Rng, SeedableRng, rngs::StdRng};
+    use retrie_state::Rows;
+    use std::{collections::BTreeMap, ops::ControlFlow};
+
+    /// Rows in memory.
+    #[derive(Default)]
+    struct Memory(BTreeMap<(u8, Vec<u8>), Bytes>);
+
+    impl NodeRead for Memory {
+        fn get(&self, table: Table, key: &[u8]) -> Result<Option<Bytes>, StateError> {
+            Ok(self.0.get(&(table.id, key.to_vec())).cloned())
+        }
+
+        fn scan<'a>(
+            &'a self,
+            table: Table,
+            _: KeyRange<'_>,
+            _: Direction,
+        ) -> Result<Rows<'a>, StateError> {
+            let rows = self.0.iter().filter(move |((id, _), _)| *id == table.id);
+            Ok(Box::new(rows.map(|((_, key), row)| Ok((key.clone().into(), row.clone())))))
+        }
+    }
+
+    impl NodeWrite for Memory {
+        fn put(&mut self, table: Table, key: &[u8], value: Bytes) -> Result<(), StateError> {
+            self.0.insert((table.id, key.to_vec()), value);
+            Ok(())
+        }
+
+        fn delete(&mut self, table: Table, key: &[u8]) -> Result<(), StateError> {
+            self.0.remove(&(table.id, key.to_vec()));
+            Ok(())
+        }
+
+        fn replace(
+            &mut self,
+            table: Table,
+            key: &[u8],
+            previous: Option<Bytes>,
+            next: Option<Bytes>,
+        ) -> Result<(), StateError> {
+            assert_eq!(self.get(table, key)?, previous);
+            match next {
+                Some(value) => self.put(table, key, value),
+                None => self.delete(table, key),
+            }
+        }
+
+        fn publish_file(&mut self, _: &str) -> Result<(), StateError> {
+            unreachable!("there are no files here")
+        }
+
+        fn retire_file(&mut self, _: &str) -> Result<(), StateError> {
+            unreachable!("there are no files here")
+        }
+
+        fn as_read(&self) -> &dyn NodeRead {
+            self
+        }
+    }
+
+    /// Chunks of several sub-AMTs, each written more than once.
+    #[test]
+    fn rows_are_the_level_whatever_the_size_of_blocks() {
+        const HEIGHT: u8 = 14;
+        let params =
+            Params::insecure_dev(HEIGHT, false, &|_, _, _| ControlFlow::Continue(())).unwrap();
+        let mut random = StdRng::seed_from_u64(4);
+        let (mut view, mut amts) = (Memory::default(), vec![Amt::NONE; 1 << HEIGHT]);
+        let (mut second, mut log) = (Second::new(amts.clone()), Log::new(100));
+        let mut most = 0;
+        for number in 100..300u64 {
+            // Some entries stay empty.
+            let entries = if number < 150 { 3000 } else { 1 << HEIGHT };
+            let count = [0, 70, 5000, 20_000][random.random_range(0..4)];
+            let mut changed: Vec<u16> =
+                (0..count).map(|_| random.random_range(0..entries)).collect();
+            changed.sort_unstable();
+            changed.dedup();
+            let (mut rises, mut terms) = (Vec::new(), Vec::new());
+            for (of, entry) in (0..).zip(&changed) {
+                for _ in 0..random.random_range(1..3) {
+                    let (rise, slot) =
+                        (random.random_range(0..1 << HEIGHT), random.random_range(0..6));
+                    rises.push(Rise { of, entry: rise, slot });
+                    terms.push((u32::from(*entry), *params.increment(rise.into(), slot.into())));
+                }
+            }
+            let mut commitments: Vec<Point> = amts.iter().map(|amt| amt.commitment).collect();
+            sum(&mut commitments, &mut terms);
+            for (leaf, entry) in (number as u32..).zip(&changed) {
+                let amt = &mut amts[usize::from(*entry)];
+                amt.version += 1;
+                amt.position = Position { block: number, leaf };
+                amt.commitment = commitments[usize::from(*entry)];
+            }
+            second = second.child(changed.iter().map(|e| (*e, amts[usize::from(*e)])).collect());
+            let at = (HEIGHT, number);
+            log = log.step(&mut view, at, &second, number as u32, changed, rises).unwrap();
+            let meta = Meta { first: 100, blocks: number - 99, ..Meta::EMPTY };
+            view.put(META, META_KEY, meta.encode().into()).unwrap();
+            most = most.max(number - log.from);
+            if number % 23 == 0 {
+                let level = Level::read(&view, HEIGHT).unwrap();
+                assert_eq!(level.log, log);
+                assert!(level.into_amts(&params) == amts, "block {number}");
+            }
+        }
+        assert!(log.written > 2 * 4096, "each chunk has had its turn twice: {log:?}");
+        assert!(most < 190, "the log is cut: {most}");
+    }
 
     fn amts(versions: &[u64]) -> Vec<Amt> {
         let amt = |version: &u64| match version {
