@@ -15,7 +15,6 @@
 //! all additions of all levels are one batch, with shared inversions.
 
 use crate::{
-    cache::Shared,
     hash, merkle,
     params::Params,
     point::{Point, sum},
@@ -24,6 +23,7 @@ use crate::{
         Record, SLOTS, TREES, VERSION_END, Way, amt_key, check_way, corrupt, group_key, range_key,
         slot_key,
     },
+    second::{Log, Rise, Second},
     shard::ProofShard,
     state::{Ground, State},
     tree::Bump,
@@ -31,7 +31,7 @@ use crate::{
 use alloy_primitives::{B256, Bytes};
 use hashbrown::HashMap;
 use retrie_state::{ApplyContext, Change, EncodedKey, NodeWrite, StateDelta, StateError, StateKey};
-use std::{convert::Infallible, hint::black_box, sync::Arc};
+use std::{hint::black_box, sync::Arc};
 
 /// Applies `delta` to the state `parent`: the new root and structure.
 pub(crate) fn apply(
@@ -43,7 +43,7 @@ pub(crate) fn apply(
     delta: &StateDelta,
 ) -> Result<(B256, State), StateError> {
     let number = context.number;
-    let ground = parent.ground(view.as_read())?;
+    let ground = parent.ground(params, view.as_read())?;
     let mut meta = parent.meta;
     if meta.blocks == 0 {
         meta.first = number;
@@ -65,7 +65,7 @@ pub(crate) fn apply(
             amts.bump(amt, entry, write.slot);
         }
     }
-    let Touched { ways, before, mut points, mut terms, bumps, .. } = amts;
+    let Touched { ways, before, mut points, mut terms, bumps, rises, .. } = amts;
     let (keys, own) = (writes.len(), points.len());
     let count = u32::try_from(keys + own - 1).map_err(|_| StateError::Exhausted {
         backend: NAME,
@@ -87,30 +87,24 @@ pub(crate) fn apply(
                 let value = change.next.as_ref().map(|value| &value[..]);
                 tuples.key_tuple(write.level(), write.slot, write.version, &write.key, value);
             }
-            tuples.finish()
+            let mut groups = Vec::with_capacity(keys / 16);
+            // The tuples of sub-AMTs are not known yet.
+            let tree = merkle::Begun::new(tuples.finish(), |level, group, row| {
+                groups.push((level, group, row));
+            });
+            (tree, groups)
         };
         // Whoever is done with the records takes the second of these.
-        let ((), mut leaves) = rayon::join(|| sum(&mut points, &mut terms), tuples_of_keys);
+        let ((), (tree, mut groups)) = both(keys, || sum(&mut points, &mut terms), tuples_of_keys);
         let amts = changed(&ways, &before, &points, number, keys);
         let mut tuples = hash::Batch::with_capacity(amts.len());
-        let (mut rows, mut old) =
-            (Rows::with_capacity(amts.len()), Rows::with_capacity(amts.len()));
         for (at, amt) in &amts {
             tuples.amt_tuple(&ways[*at], amt.version, &amt.commitment.to_bytes());
-            rows.add(|row| amt.encode(row));
-            old.add(|row| before[*at].encode(row));
         }
-        leaves.extend(tuples.finish());
-        let mut groups = Vec::with_capacity(leaves.len() / 16);
-        let top = merkle::build(&leaves, |level, group, row| {
-            if keep {
-                // A tree has fewer groups than leaves.
-                groups.push((group_key(number, level, group as u32), row));
-            }
-            Ok::<_, Infallible>(())
+        let top = tree.finish(&tuples.finish(), |level, group, row| {
+            groups.push((level, group, row));
         });
-        let Ok(top) = top;
-        (amts, rows.finish(), old.finish(), groups, top)
+        (amts, groups, top)
     };
     // Records need the positions of their tuples, and these follow from the order alone.
     let records = || {
@@ -126,22 +120,41 @@ pub(crate) fn apply(
         for (write, (old, row)) in writes.iter().zip(rows_before.into_iter().zip(rows)) {
             view.replace(KEYS, &write.key, old, Some(row))?;
         }
-        Ok::<_, StateError>(ground.clone())
+        Ok::<_, StateError>(())
     };
-    let ((amts, rows, old, groups, top), ground) = rayon::join(compute, records);
-    let mut ground = ground?;
+    let ((amts, groups, top), written) = both(keys, compute, records);
+    written?;
     meta.commitment = points[0];
+    meta.amts += amts.iter().filter(|(at, _)| before[*at].version == 0).count() as u64;
 
-    for ((at, amt), (row, old)) in amts.iter().zip(rows.into_iter().zip(old)) {
-        if let [entry] = ways[*at][..] {
-            ground.second.set(entry.into(), *amt);
-        }
-        let is_new = before[*at].version == 0;
-        meta.amts += u64::from(is_new);
-        view.replace(AMTS, &amt_key(&ways[*at]), (!is_new).then_some(old), Some(row))?;
+    // The second level comes last.
+    let (deeper, second) = amts.split_at(amts.partition_point(|(at, _)| ways[*at].len() > 1));
+    for (at, amt) in deeper {
+        let row = |amt: &Amt| {
+            let mut row = Vec::new();
+            amt.encode(&mut row);
+            Bytes::from(row)
+        };
+        let old = (before[*at].version > 0).then(|| row(&before[*at]));
+        view.replace(AMTS, &amt_key(&ways[*at]), old, Some(row(amt)))?;
     }
-    for (key, row) in groups {
-        view.replace(TREES, &key, None, Some(row.into()))?;
+    let mut ground = {
+        let leaf = (keys + deeper.len()) as u32;
+        let mut number_of = vec![0; ways.len()];
+        (0u16..).zip(second).for_each(|(n, (at, _))| number_of[*at] = n);
+        let rise = |Rise { of, entry, slot }| Rise { of: number_of[of as usize], entry, slot };
+        let rises = rises.into_iter().map(rise).collect();
+        let changed: Vec<u16> = second.iter().map(|(at, _)| ways[*at][0]).collect();
+        let log = if parent.meta.blocks == 0 { Log::new(number) } else { ground.log };
+        let amts = second.iter().map(|(at, amt)| (ways[*at][0], *amt)).collect();
+        let second = ground.second.child(amts);
+        let at = (params.height(), number);
+        let log = log.step(view, at, &second, leaf, changed, rises)?;
+        Ground { second, log, range: ground.range.clone() }
+    };
+    for (level, group, row) in groups.into_iter().filter(|_| keep) {
+        // A tree has fewer groups than leaves.
+        view.replace(TREES, &group_key(number, level, group as u32), None, Some(row.into()))?;
     }
     if count > 0 {
         let row = BlockRow { leaves: count, top, kept: if keep { count } else { 0 } };
@@ -153,7 +166,7 @@ pub(crate) fn apply(
             view.put(RANGE, &range_key(level, group), row.into())
         })?;
 
-    let collection = parent.collection.step(context, view, &mut meta, count)?;
+    let collection = parent.collection.step(params.height(), context, view, &mut meta, count)?;
     let old = (parent.meta.blocks > 0).then(|| parent.meta.encode().into());
     view.replace(META, META_KEY, old, Some(meta.encode().into()))?;
 
@@ -165,6 +178,18 @@ pub(crate) fn apply(
     let child = parent.child(meta, ground, tree, collection);
     parent.memo.clear();
     Ok((root, child))
+}
+
+/// Changed keys from which on it pays to wake another thread.
+const KEYS_FOR_TWO: usize = 64;
+
+/// Does both, side by side if `keys` changed keys are worth it.
+fn both<A: Send, B: Send>(
+    keys: usize,
+    a: impl FnOnce() -> A + Send,
+    b: impl FnOnce() -> B + Send,
+) -> (A, B) {
+    if keys < KEYS_FOR_TWO { (a(), b()) } else { rayon::join(a, b) }
 }
 
 /// The sub-AMTs that change, with their new content: deepest level first, within a level by way.
@@ -246,17 +271,18 @@ fn place(
 
 /// Reads what the block will add and change in memory: loads that do not wait for each other take a
 /// fraction of the time of those on the way through.
-fn warm(params: &Params, second: &Shared<Amt>, writes: &[Write]) {
+fn warm(params: &Params, second: &Second, writes: &[Write]) {
     let load = |write: &Write| {
         let Some((entry, above)) = write.way.split_last() else { return 0 };
         let mut seen = u64::from(params.increment(entry.into(), write.slot.into()).is_infinity());
         if let [above, ..] = above {
             seen += u64::from(params.increment((*above).into(), 0).is_infinity());
-            seen += second.get((*above).into()).version;
         }
         seen
     };
     black_box(writes.iter().map(load).fold(0, u64::wrapping_add));
+    let is_below = |write: &&Write| write.way.len() > 1;
+    second.warm(writes.iter().filter(is_below).map(|write| write.way[0]));
 }
 
 /// The first vacant slot on the way of a key: always the lowest of the highest entry that has one,
@@ -264,7 +290,7 @@ fn warm(params: &Params, second: &Shared<Amt>, writes: &[Write]) {
 fn allocate(
     params: &Params,
     view: &mut dyn NodeWrite,
-    second: &Shared<Amt>,
+    second: &Second,
     key: &StateKey,
     encoded: &[u8],
 ) -> Result<(Way, u8), StateError> {
@@ -281,7 +307,7 @@ fn allocate(
         // Entries of a height of 16 at most.
         way.push(entry as u16);
         // Where there is a sub-AMT the entry is full.
-        if level == 0 && second.get(entry as usize).version > 0 {
+        if level == 0 && second.get(entry as u16).version > 0 {
             continue;
         }
         for slot in KEY_SLOTS {
@@ -317,6 +343,8 @@ struct Touched<'a> {
     terms: Vec<(u32, Point)>,
     /// What changes in the root AMT.
     bumps: Vec<Bump>,
+    /// What changes in the second level.
+    rises: Vec<Rise<u32>>,
 }
 
 impl<'a> Touched<'a> {
@@ -330,6 +358,7 @@ impl<'a> Touched<'a> {
             points: vec![parent.meta.commitment],
             terms: Vec::new(),
             bumps: Vec::new(),
+            rises: Vec::new(),
         }
     }
 
@@ -339,7 +368,7 @@ impl<'a> Touched<'a> {
             return Ok(*at);
         }
         let at = self.ways.len() as u32;
-        let amt = self.parent.amt(view.as_read(), way)?;
+        let amt = self.parent.amt(self.params, view.as_read(), way)?;
         let way = Way::new(way);
         next_version(amt.version, || format!("the AMT {way}"))?;
         self.index.insert(way.clone(), at);
@@ -356,8 +385,10 @@ impl<'a> Touched<'a> {
     /// Raises a version of the AMT `at` by one (paper, section 5: no multiplication).
     fn bump(&mut self, at: u32, entry: u16, slot: u8) {
         self.terms.push((at, *self.params.increment(entry.into(), slot.into())));
-        if at == 0 {
-            self.bumps.push(Bump { entry, slot });
+        match self.ways[at as usize].len() {
+            0 => self.bumps.push(Bump { entry, slot }),
+            1 => self.rises.push(Rise { of: at, entry, slot }),
+            _ => {}
         }
     }
 }

@@ -7,6 +7,7 @@ use crate::{
     params::Params,
     proof,
     record::{AMTS, BLOCKS, KEYS, META, Meta, NAME, RANGE, Record, SLOTS, TREES, corrupt},
+    second::{CHUNKS, LOG},
     shard::ProofShard,
     state::State,
     tree::ProofTree,
@@ -20,12 +21,17 @@ use retrie_state::{
 };
 use std::{fmt, path::Path, sync::Arc};
 
+/// Format version of the rows.
+const FORMAT: u32 = 2;
 /// Structures of blocks that are kept whole: those of the last sixteen. One shares with its parent's
 /// what the block did not change, which of a block with thousands of changes is little of the proof tree.
 const KEPT: usize = 16;
 /// So many of older blocks may be kept without the lowest nodes of the proof tree, as if they shared
 /// nothing.
 const THINNED: u64 = 128;
+/// Memory for what is theirs of the second level, in bytes: of a block that changes a thousand keys it is
+/// 64 KiB.
+const THINNED_SECOND: u64 = 16 << 20;
 
 /// Why the backend cannot be set up.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -77,7 +83,7 @@ impl Lvmt {
         }
         let params_digest = params.digest();
         let identity =
-            Identity { params: params_digest, ..Identity::plain(NAME, 1, HashId::Blake2b256) };
+            Identity { params: params_digest, ..Identity::plain(NAME, FORMAT, HashId::Blake2b256) };
         let empty_root = apply::root_of(&Meta::EMPTY, &B256::ZERO);
         Ok(Self { identity, params, shard, slack: collect::SLACK, empty_root })
     }
@@ -127,7 +133,7 @@ impl Backend for Lvmt {
     }
 
     fn tables(&self) -> Vec<Table> {
-        vec![KEYS, SLOTS, AMTS, TREES, BLOCKS, RANGE, META]
+        vec![KEYS, SLOTS, AMTS, TREES, BLOCKS, RANGE, META, LOG, CHUNKS]
     }
 
     fn empty_root(&self) -> B256 {
@@ -143,20 +149,23 @@ impl Backend for Lvmt {
     }
 
     fn thinned(&self, state: &State) -> Option<Thinned<State>> {
-        let bytes = ProofTree::thinned_bytes(self.params.height(), self.shard);
-        let cache = state.thinned(self.shard, self.slack)?;
+        let (cache, bytes) = state.thinned(self.shard, self.slack)?;
         Some(Thinned { cache, bytes })
     }
 
     fn thinned_bytes(&self) -> u64 {
-        THINNED * ProofTree::thinned_bytes(self.params.height(), self.shard)
+        match self.shard {
+            ProofShard::None => 0,
+            shard => {
+                THINNED * ProofTree::thinned_bytes(self.params.height(), shard) + THINNED_SECOND
+            }
+        }
     }
 
     fn cache_bytes(&self) -> u64 {
-        let structures = KEPT as u64 + 1;
-        let structure = State::bytes(self.params.height(), self.shard);
+        let structures = State::bytes(self.params.height(), self.shard, KEPT as u64 + 1);
         // A block hands its rows on to nobody: those of the tip and of the block on top of it.
-        self.params.bytes() + structures * structure + self.thinned_bytes() + 2 * Memo::BYTES
+        self.params.bytes() + structures + self.thinned_bytes() + 2 * Memo::BYTES
     }
 
     fn apply(

@@ -11,6 +11,7 @@ use crate::{
         AMTS, Amt, BLOCKS, BlockRow, KEY_SLOTS, KEYS, META, META_KEY, Meta, NAME, Position, RANGE,
         Record, SLOTS, TREES, Way, amt_key, group_key, range_key, slot_key,
     },
+    second::{CHUNKS, LOG, loaded_rows},
     shard::ProofShard,
 };
 use alloy_primitives::B256;
@@ -163,18 +164,26 @@ impl Load<'_> {
             b.len().cmp(&a.len()).then_with(|| a.cmp(b))
         });
         let mut tuples = hash::Batch::with_capacity(order.len());
-        let mut rows = Vec::with_capacity(order.len());
+        let (mut rows, mut second) = (Vec::new(), vec![Amt::NONE; 1 << self.params.height()]);
+        meta.amts = order.len() as u64;
         for (n, at) in order.into_iter().enumerate() {
             let (way, commitment) = (&self.ways[at], self.points[at]);
             tuples.amt_tuple(way, 1, &commitment.to_bytes());
             let position = Position { block: number, leaf: self.leaf(n)? };
+            let amt = Amt { version: 1, position, commitment };
+            if let [entry] = way[..] {
+                second[usize::from(entry)] = amt;
+                continue;
+            }
             let mut row = Vec::new();
-            Amt { version: 1, position, commitment }.encode(&mut row);
+            amt.encode(&mut row);
             rows.push((amt_key(way), row));
         }
         rows.sort_unstable();
         rows.iter().try_for_each(|(key, row)| sink.put(AMTS, key, row))?;
-        meta.amts = rows.len() as u64;
+        let (mut chunks, (key, row)) = loaded_rows(self.params.height(), number, &second);
+        chunks.try_for_each(|(key, row)| sink.put(CHUNKS, &key, &row))?;
+        sink.put(LOG, &key, &row)?;
         meta.commitment = self.points[0];
         self.leaves(tuples, sink)?;
 

@@ -16,6 +16,7 @@ use crate::{
         TREES, Way, check_way, corrupt, group_key, range_key, read_amt_key, read_slot_key,
         slot_key,
     },
+    second::{CHUNKS, Level, Second},
     state::State,
     tree,
 };
@@ -32,7 +33,7 @@ pub(crate) fn check(
     report: &mut dyn FnMut(StateError),
 ) -> Result<(), StateError> {
     let meta = Meta::get(view)?;
-    let range_top = state.ground(view)?.range.top();
+    let range_top = state.ground(params, view)?.range.top();
     let mut check = Check { params, view, meta, report, leaves: 0 };
     if root_of(&meta, &range_top) != root {
         check.bad(META, "commitment and range do not make up the recorded root");
@@ -130,8 +131,25 @@ impl Check<'_> {
     }
 
     fn amts(&mut self, state: &State) -> Result<(), StateError> {
-        self.commitment(&Way::root(), self.meta.commitment)?;
+        let stored = match Level::read(self.view, self.params.height()) {
+            Ok(stored) => stored.into_amts(self.params),
+            Err(fault) => {
+                (self.report)(fault);
+                return Ok(());
+            }
+        };
+        let second = Second::new(stored);
+        self.commitment(&Way::root(), self.meta.commitment, &second)?;
         let mut amts = 0;
+        for entry in 0..1u32 << self.params.height() {
+            // Entries of a height of 16 at most.
+            let (entry, way) = (entry as u16, Way::new(&[entry as u16]));
+            let amt = second.get(entry);
+            if amt.version > 0 {
+                amts += 1;
+                self.amt(state, CHUNKS, &way, amt, &second)?;
+            }
+        }
         for row in self.view.scan(AMTS, KeyRange::ALL, Direction::Forward)? {
             let (at, row) = row?;
             let Some(way) = read_amt_key(&at) else {
@@ -146,19 +164,11 @@ impl Check<'_> {
                 }
             };
             amts += 1;
-            if self.view.get(SLOTS, &slot_key(&way, *KEY_SLOTS.end()))?.is_none() {
-                self.bad(AMTS, format!("there is an AMT below entry {way}, which is not full"));
-            }
             if let Err(fault) = check_way(self.params.height(), &way, AMTS) {
                 (self.report)(fault);
                 continue;
             }
-            if state.amt(self.view, &way)? != amt {
-                self.bad(AMTS, format!("AMT {way} is not what is in memory"));
-            }
-            self.commitment(&way, amt.commitment)?;
-            let tuple = hash::amt_tuple(&way, amt.version, &amt.commitment.to_bytes());
-            self.leaf(amt.position, tuple, &way)?;
+            self.amt(state, AMTS, &way, amt, &second)?;
         }
         if amts != self.meta.amts {
             self.bad(META, format!("{amts} AMTs, {} counted", self.meta.amts));
@@ -166,11 +176,35 @@ impl Check<'_> {
         Ok(())
     }
 
-    fn commitment(&mut self, way: &Way, commitment: Point) -> Result<(), StateError> {
+    /// The sub-AMT at `way`, whose row is in `table`.
+    fn amt(
+        &mut self,
+        state: &State,
+        table: Table,
+        way: &Way,
+        amt: Amt,
+        second: &Second,
+    ) -> Result<(), StateError> {
+        if self.view.get(SLOTS, &slot_key(way, *KEY_SLOTS.end()))?.is_none() {
+            self.bad(table, format!("there is an AMT below entry {way}, which is not full"));
+        }
+        if state.amt(self.params, self.view, way)? != amt {
+            self.bad(table, format!("AMT {way} is not what is in memory"));
+        }
+        self.commitment(way, amt.commitment, second)?;
+        let tuple = hash::amt_tuple(way, amt.version, &amt.commitment.to_bytes());
+        self.leaf(amt.position, tuple, way)
+    }
+
+    fn commitment(
+        &mut self,
+        way: &Way,
+        commitment: Point,
+        second: &Second,
+    ) -> Result<(), StateError> {
+        let entries = tree::entries_of(self.params.height(), self.view, second, way, &|| Ok(()));
         // A slot that is wrong has been reported.
-        let Ok(entries) = tree::entries_of(self.params.height(), self.view, way, &|| Ok(())) else {
-            return Ok(());
-        };
+        let Ok(entries) = entries else { return Ok(()) };
         if amt::commit(self.params, &entries) != commitment {
             self.bad(AMTS, format!("the commitment of AMT {way} is not that of its versions"));
         }

@@ -13,6 +13,7 @@ use crate::{
         AMTS, Amt, BLOCKS, BlockRow, KEYS, Meta, Position, RANGE, Record, TREES, corrupt,
         group_key, range_key, read_amt_key,
     },
+    second::{CHUNKS, Level},
     shard::ProofShard,
 };
 use alloy_primitives::hex;
@@ -74,6 +75,7 @@ impl Collection {
     /// The share of the block that is being applied, which has added `added` leaves.
     pub(crate) fn step(
         &self,
+        height: u8,
         context: &ApplyContext<'_>,
         view: &mut dyn NodeWrite,
         meta: &mut Meta,
@@ -84,7 +86,7 @@ impl Collection {
                 let Some(view) = view.detach() else { return Ok(self.clone()) };
                 let id = hash::parts(&[b"lvmt collection", &context.parent_root[..]]);
                 let job = Job::new(id, "lvmt collection", move |context| {
-                    Ok(Arc::new(mark(&*view, &|| context.pause_point())?))
+                    Ok(Arc::new(mark(height, &*view, &|| context.pause_point())?))
                 });
                 return Ok(self.at(Phase::Marking(context.jobs.start(job))));
             }
@@ -165,6 +167,7 @@ struct Stored {
 }
 
 fn mark(
+    height: u8,
     view: &dyn NodeRead,
     pause: &dyn Fn() -> Result<(), StateError>,
 ) -> Result<Marks, StateError> {
@@ -212,6 +215,12 @@ fn mark(
             read_amt_key(&key).ok_or_else(|| corrupt(AMTS, format!("row {key} names no AMT")))?;
         see(Amt::decode(&way, &row)?.position)
             .ok_or_else(|| corrupt(AMTS, format!("the tuple of AMT {way} is in no block")))?;
+    }
+    let second = Level::read(view, height)?.amts;
+    for (entry, amt) in second.iter().enumerate().filter(|(_, amt)| amt.version > 0) {
+        see(amt.position).ok_or_else(|| {
+            corrupt(CHUNKS, format!("the tuple of AMT /{entry:x}/ is in no block"))
+        })?;
     }
     let is_live = |block: u64| {
         let at = (block - meta.first) as usize;

@@ -42,7 +42,8 @@
 //! | `params` | public parameters: the verifier's, tables, files, ceremonies |
 //! | `descriptor` | flags, and what lists of backends have of it |
 //! | `merkle` | trees in groups of 32, pruned groups, multi-proofs, the range |
-//! | `record`, `state`, `tree` | rows; the structure in memory; the root AMT's proof tree |
+//! | `record`, `second` | rows; those of the second level, and its array in memory |
+//! | `state`, `tree` | the structure in memory; the root AMT's proof tree |
 //! | `cache` | what structures in memory are made of |
 //! | `backend`, `apply`, `bulk` | the backend; one block; loading a state |
 //! | `collect`, `shard`, `check` | garbage collection; proof shards; the check of all rows |
@@ -74,6 +75,8 @@ mod check;
 mod collect;
 #[cfg(feature = "std")]
 mod record;
+#[cfg(feature = "std")]
+mod second;
 #[cfg(feature = "std")]
 mod shard;
 #[cfg(feature = "std")]

@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | [`KEYS`] | state key | [`Record`]: where its version is, which one, where its tuple is, value |
 //! | [`SLOTS`] | level, way of the entry, slot | state key that has the slot |
-//! | [`AMTS`] | level, way of the sub-AMT | [`AmtRow`]: version, where its tuple is, commitment |
+//! | [`AMTS`] | level, way of the sub-AMT | [`Amt`]: version, where its tuple is, commitment. Those of the second level have [rows of their own](crate::second) |
 //! | [`TREES`] | block, level, group | a group of a block's Merkle tree |
 //! | [`BLOCKS`] | block | [`BlockRow`]: leaves, top, leaves still provable |
 //! | [`RANGE`] | level, group | a group of the tree over all blocks |
@@ -28,7 +28,7 @@ pub(crate) const NAME: &str = "lvmt";
 pub(crate) const KEYS: Table = Table::new(0x20, "LvmtKeys");
 /// Which key has which slot of an entry. Written once a key, never changed.
 pub(crate) const SLOTS: Table = Table::new(0x21, "LvmtSlots");
-/// The sub-AMTs.
+/// The sub-AMTs below the second level.
 pub(crate) const AMTS: Table = Table::new(0x22, "LvmtAmts");
 /// The Merkle trees of the blocks.
 pub(crate) const TREES: Table = Table::new(0x23, "LvmtTrees");
@@ -139,7 +139,8 @@ pub(crate) fn amt_key(way: &[u16]) -> RowKey {
     way_key(way.len(), way)
 }
 
-/// First bytes of the keys in [`AMTS`] of all sub-AMTs right below the AMT at `way`.
+/// First bytes of the keys in [`AMTS`] of all sub-AMTs right below the AMT at `way`, which is not the root
+/// AMT.
 pub(crate) fn amts_below(way: &[u16]) -> RowKey {
     way_key(way.len() + 1, way)
 }
@@ -291,15 +292,16 @@ impl Amt {
         row.extend_from_slice(&self.commitment.to_bytes());
     }
 
+    /// Reads what [`encode`](Self::encode) writes from the front of `row`.
+    pub(crate) fn read(row: &mut WireReader<'_>) -> Option<Self> {
+        let (version, position, commitment) = (version(row)?, position(row)?, point(row)?);
+        (version > 0).then_some(Self { version, position, commitment })
+    }
+
     pub(crate) fn decode(way: &[u16], row: &[u8]) -> Result<Self, StateError> {
         let parse = || {
             let mut row = WireReader::new(row);
-            let amt = Self {
-                version: version(&mut row)?,
-                position: position(&mut row)?,
-                commitment: point(&mut row)?,
-            };
-            (row.is_empty() && amt.version > 0).then_some(amt)
+            Self::read(&mut row).filter(|_| row.is_empty())
         };
         let bad = || corrupt(AMTS, format!("the row of AMT {} is malformed", Way::new(way)));
         parse().ok_or_else(bad)
@@ -377,6 +379,11 @@ impl Meta {
         }
         row.extend_from_slice(&self.commitment.to_bytes());
         row
+    }
+
+    /// The last block; `None` on the empty state.
+    pub(crate) fn tip(&self) -> Option<u64> {
+        self.first.checked_add(self.blocks.checked_sub(1)?)
     }
 
     pub(crate) fn get(view: &dyn NodeRead) -> Result<Self, StateError> {

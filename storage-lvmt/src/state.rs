@@ -1,20 +1,22 @@
 //! The decoded in-memory structure of one block's state.
 //!
 //! As in section 5 of the paper the commitments of the root AMT and of the second level are in
-//! memory. They belong to one block: a child's are a copy that shares what did not change. Blocks need
-//! them; values and proofs of an old block come from its rows.
+//! memory. Blocks and proofs need them; values, and all else that a proof of an old block shows, come
+//! from its rows.
 
 use crate::{
     amt,
-    cache::{Memo, Shared},
+    cache::Memo,
     collect::Collection,
     merkle::{Group, Range},
+    params::Params,
     point::Point,
-    record::{AMTS, Amt, Meta, RANGE, amts_below, corrupt, range_key, read_amt_key},
+    record::{Amt, Meta, RANGE, corrupt, range_key},
+    second::{Level, Log, Second},
     shard::ProofShard,
     tree::ProofTree,
 };
-use retrie_state::{Direction, KeyRange, NodeRead, StateError, prefix_end};
+use retrie_state::{NodeRead, StateError};
 use std::{fmt, sync::OnceLock};
 
 /// The structure of one block's state.
@@ -34,27 +36,25 @@ pub struct State {
 /// What a block changes of structures that are in memory.
 #[derive(Clone)]
 pub(crate) struct Ground {
-    /// Sub-AMTs right below the root AMT, by their entry there.
-    pub(crate) second: Shared<Amt>,
+    pub(crate) second: Second,
+    /// The rows of the second level.
+    pub(crate) log: Log,
     /// Right edge of the tree over all blocks.
     pub(crate) range: Range,
 }
 
 impl Ground {
-    fn read(view: &dyn NodeRead, meta: &Meta, height: u8) -> Result<Self, StateError> {
-        let (second, range) = if meta.blocks == 0 {
-            (Shared::new(1 << height, Amt::NONE), Range::default())
-        } else {
-            let range = Range::open(meta.blocks, |level, group, size| {
-                let row = view.get(RANGE, &range_key(level, group))?;
-                Ok(row.and_then(|row| Group::decode(&row, size)))
-            })?;
-            let range = range.ok_or_else(|| {
-                corrupt(RANGE, "the last groups are missing or contradict each other")
-            })?;
-            (second_level(view, height)?, range)
-        };
-        Ok(Self { second, range })
+    fn read(params: &Params, view: &dyn NodeRead, meta: &Meta) -> Result<Self, StateError> {
+        let stored = Level::read(view, params.height())?;
+        let log = stored.log;
+        let range = Range::open(meta.blocks, |level, group, size| {
+            let row = view.get(RANGE, &range_key(level, group))?;
+            Ok(row.and_then(|row| Group::decode(&row, size)))
+        })?;
+        let range = range.ok_or_else(|| {
+            corrupt(RANGE, "the last groups are missing or contradict each other")
+        })?;
+        Ok(Self { second: Second::new(stored.into_amts(params)), log, range })
     }
 }
 
@@ -86,36 +86,48 @@ impl State {
         Self { meta, height: self.height, ground: OnceLock::from(ground), tree, collection, memo }
     }
 
-    /// What proofs of an old block need beside its rows; `None` without a proof shard.
-    pub(crate) fn thinned(&self, shard: ProofShard, slack: u64) -> Option<Self> {
+    /// What proofs of an old block need beside its rows, and about how many bytes that takes of its own;
+    /// `None` without a proof shard.
+    pub(crate) fn thinned(&self, shard: ProofShard, slack: u64) -> Option<(Self, u64)> {
         let tree = Some(self.tree.as_ref()?.thinned(self.height));
+        let own = self.ground.get().map_or(0, |ground| ground.second.own_bytes());
+        let (ground, memo) = (self.ground.clone(), Memo::default());
         let collection = Collection::new(slack, shard);
-        let (ground, memo) = Default::default();
-        Some(Self { meta: self.meta, height: self.height, ground, tree, collection, memo })
+        let thinned = Self { meta: self.meta, height: self.height, ground, tree, collection, memo };
+        Some((thinned, own + ProofTree::thinned_bytes(self.height, shard)))
     }
 
     /// What the next block goes on from; `view` shows this state.
-    pub(crate) fn ground(&self, view: &dyn NodeRead) -> Result<&Ground, StateError> {
+    pub(crate) fn ground(
+        &self,
+        params: &Params,
+        view: &dyn NodeRead,
+    ) -> Result<&Ground, StateError> {
         if let Some(ground) = self.ground.get() {
             return Ok(ground);
         }
-        let ground = Ground::read(view, &self.meta, self.height)?;
+        let ground = Ground::read(params, view, &self.meta)?;
         Ok(self.ground.get_or_init(|| ground))
     }
 
     /// The sub-AMT at `way`.
-    pub(crate) fn amt(&self, view: &dyn NodeRead, way: &[u16]) -> Result<Amt, StateError> {
-        match (way, self.ground.get()) {
-            ([entry], Some(ground)) => Ok(*ground.second.get(*entry as usize)),
+    pub(crate) fn amt(
+        &self,
+        params: &Params,
+        view: &dyn NodeRead,
+        way: &[u16],
+    ) -> Result<Amt, StateError> {
+        match way {
+            [entry] => Ok(self.ground(params, view)?.second.get(*entry)),
             _ => Amt::get(view, way),
         }
     }
 
-    /// Bytes that one of them takes at most, what it shares with others included.
-    pub(crate) fn bytes(height: u8, shard: ProofShard) -> u64 {
-        let entries = 1u64 << height;
+    /// Bytes that `count` of them take at most, if they share none but the array of the second level.
+    pub(crate) fn bytes(height: u8, shard: ProofShard, count: u64) -> u64 {
         let nodes = shard.prefix().map_or(0, |(bits, _)| amt::node_count(height, bits) as u64);
-        entries * size_of::<Amt>() as u64 + nodes * size_of::<Point>() as u64
+        let (array, own) = Second::bytes(1 << height);
+        array + count * (own + nodes * size_of::<Point>() as u64)
     }
 }
 
@@ -123,20 +135,4 @@ impl fmt::Debug for State {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("State").field("meta", &self.meta).finish_non_exhaustive()
     }
-}
-
-/// The second level's commitments, from their rows.
-fn second_level(view: &dyn NodeRead, height: u8) -> Result<Shared<Amt>, StateError> {
-    let len = 1 << height;
-    let start = amts_below(&[]);
-    let end = prefix_end(&start);
-    let range = KeyRange { start: &start, end: end.as_deref() };
-    let mut second = vec![Amt::NONE; len];
-    for row in view.scan(AMTS, range, Direction::Forward)? {
-        let (key, row) = row?;
-        let way = read_amt_key(&key).filter(|way| usize::from(way[0]) < len);
-        let way = way.ok_or_else(|| corrupt(AMTS, format!("row {key} names no AMT")))?;
-        second[usize::from(way[0])] = Amt::decode(&way, &row)?;
-    }
-    Ok(Shared::from_slice(&second, Amt::NONE))
 }

@@ -21,6 +21,7 @@ use crate::{
         AMTS, Amt, KEYS, Record, RowKey, SLOTS, amts_below, check_way, corrupt, read_amt_key,
         read_slot_key, slots_of_amt,
     },
+    second::{Level, Second},
     shard::ProofShard,
 };
 use alloy_primitives::B256;
@@ -251,7 +252,8 @@ impl ProofTree {
         let id = hash::parts(&[b"lvmt proof tree", &context.parent_root[..]]);
         Some(context.jobs.start(Job::new(id, "lvmt proof tree", move |context| {
             let pause = || context.pause_point();
-            let nodes = make(&params, tree.bits, tree.prefix, &*view, &pause)?;
+            let second = Second::new(Level::read(&*view, params.height())?.amts);
+            let nodes = make(&params, tree.bits, tree.prefix, &*view, &second, &pause)?;
             if let Some(made) = of_parent.upgrade() {
                 let nodes = Shared::from_slice(&nodes, Point::INFINITY);
                 let _ = made.set(tree.upper(params.height(), &nodes));
@@ -299,15 +301,17 @@ impl ProofTree {
     }
 
     /// The quotients on the ways of some entries, ascending, the root's first; `None` of those outside
-    /// of the shard. Makes the tree of the state that `view` shows if nobody has done so yet.
+    /// of the shard. Makes the tree of the state that `view` shows, with this second level, if nobody has
+    /// done so yet.
     pub(crate) fn quotients(
         &self,
         params: &Params,
         view: &dyn NodeRead,
+        second: &Second,
         entries: &[u16],
     ) -> Result<Vec<Option<Vec<Point>>>, StateError> {
         let height = params.height();
-        let whole = || make(params, self.bits, self.prefix, view, &|| Ok(()));
+        let whole = || make(params, self.bits, self.prefix, view, second, &|| Ok(()));
         let (nodes, depths) = match &self.nodes {
             Nodes::Ready(nodes) => (nodes, height),
             Nodes::Due { made, .. } => {
@@ -348,7 +352,7 @@ impl ProofTree {
                     Some(below) if below.0 == first => below,
                     _ => {
                         let range = first..first + (1 << (height - depths));
-                        (first, entries_in(height, view, &[], range, &|| Ok(()))?)
+                        (first, entries_in(height, view, second, &[], range, &|| Ok(()))?)
                     }
                 };
                 way.extend(amt::open_sparse(params, &entries, entry, depths));
@@ -391,26 +395,29 @@ fn make(
     bits: u32,
     prefix: u32,
     view: &dyn NodeRead,
+    second: &Second,
     pause: &dyn Fn() -> Result<(), StateError>,
 ) -> Result<Vec<Point>, StateError> {
-    let entries = entries_of(params.height(), view, &[], pause)?;
+    let entries = entries_of(params.height(), view, second, &[], pause)?;
     amt::proof_tree(params, &entries, bits, prefix, &mut || pause())
 }
 
-/// The entries of the AMT at `way` that are not zero, in order.
+/// The entries of the AMT at `way` that are not zero, in order, in a state with this second level.
 pub(crate) fn entries_of(
     height: u8,
     view: &dyn NodeRead,
+    second: &Second,
     way: &[u16],
     pause: &dyn Fn() -> Result<(), StateError>,
 ) -> Result<Vec<(u32, Versions)>, StateError> {
-    entries_in(height, view, way, 0..1 << height, pause)
+    entries_in(height, view, second, way, 0..1 << height, pause)
 }
 
 /// The entries of the AMT at `way` that are in `range` and not zero, in order.
 fn entries_in(
     height: u8,
     view: &dyn NodeRead,
+    second: &Second,
     way: &[u16],
     range: Range<u32>,
     pause: &dyn Fn() -> Result<(), StateError>,
@@ -425,8 +432,8 @@ fn entries_in(
         (start.unwrap_or_else(|| of_amt.to_vec()), end.or_else(|| prefix_end(&of_amt)))
     };
     let (start, end) = bounds(slots_of_amt(way));
-    let range = KeyRange { start: &start, end: end.as_deref() };
-    for (n, row) in view.scan(SLOTS, range, Direction::Forward)?.enumerate() {
+    let rows = KeyRange { start: &start, end: end.as_deref() };
+    for (n, row) in view.scan(SLOTS, rows, Direction::Forward)?.enumerate() {
         if n % 1024 == 0 {
             pause()?;
         }
@@ -438,9 +445,19 @@ fn entries_in(
         let record = occupant(view, &row)?.1;
         entries.entry(entry.into()).or_default()[usize::from(slot)] = record.version;
     }
+    if way.is_empty() {
+        for entry in range {
+            // Entries of a height of 16 at most.
+            let version = second.get(entry as u16).version;
+            if version > 0 {
+                entries.entry(entry).or_default()[0] = version;
+            }
+        }
+        return Ok(entries.into_iter().collect());
+    }
     let (start, end) = bounds(amts_below(way));
-    let range = KeyRange { start: &start, end: end.as_deref() };
-    for row in view.scan(AMTS, range, Direction::Forward)? {
+    let rows = KeyRange { start: &start, end: end.as_deref() };
+    for row in view.scan(AMTS, rows, Direction::Forward)? {
         let (key, row) = row?;
         let below =
             read_amt_key(&key).ok_or_else(|| corrupt(AMTS, format!("row {key} names no AMT")))?;

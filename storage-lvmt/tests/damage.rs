@@ -10,7 +10,7 @@ use retrie_state::{
 };
 use retrie_storage_lvmt::ProofShard;
 
-const TABLES: [Table; 7] = [
+const TABLES: [Table; 9] = [
     Table::new(0x20, "LvmtKeys"),
     Table::new(0x21, "LvmtSlots"),
     Table::new(0x22, "LvmtAmts"),
@@ -18,6 +18,8 @@ const TABLES: [Table; 7] = [
     Table::new(0x24, "LvmtBlocks"),
     Table::new(0x25, "LvmtRange"),
     Table::new(0x26, "LvmtMeta"),
+    Table::new(0x27, "LvmtSecondLog"),
+    Table::new(0x28, "LvmtSecond"),
 ];
 
 fn chain() -> Chain {

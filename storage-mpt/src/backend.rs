@@ -296,6 +296,10 @@ impl Backend for Mpt {
         drop(cache.ahead().fetch(&Tries { view, cache }, keys));
     }
 
+    fn heeds_reads(&self) -> bool {
+        true
+    }
+
     fn bulk_load(
         &self,
         _: u64,

@@ -397,6 +397,20 @@ impl<'a> StatesSession<'a> {
         }
     }
 
+    /// Says that `keys` have been read, and will probably be written, to those for whom that is news.
+    pub(crate) fn hint_read(&self, keys: &[StateKey]) {
+        self.all().filter(|session| session.heeds_reads()).for_each(|session| session.hint(keys));
+    }
+
+    /// Whether there are any.
+    pub(crate) fn heeds_reads(&self) -> bool {
+        self.all().any(Session::heeds_reads)
+    }
+
+    fn all(&self) -> impl Iterator<Item = &Session<'a>> {
+        std::iter::once(&self.own).chain(&self.referee)
+    }
+
     /// Applies the block's delta in memory. Also returns how long the own state took.
     ///
     /// # Errors

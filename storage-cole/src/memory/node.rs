@@ -23,17 +23,18 @@ pub(super) struct New {
 }
 
 /// All that is needed to find one's way and to hash is in place, and little is to be counted when a
-/// node is copied: nodes are copied often.
+/// node is copied: nodes are copied often. What it takes to find one's way lies together.
 #[derive(Clone, Debug)]
+#[repr(C)]
 pub(super) struct TreeNode {
     /// Ids of the pairs, or of each child's first pair.
     pub(super) keys: Keys,
-    digests: [B256; PLACES],
-    /// How many children or pairs each child has; zeros in leaves.
-    lens: [u8; PLACES],
+    pub(super) below: Below,
     /// A bit for each child that has changed since its digest and length were taken.
     stale: u16,
-    pub(super) below: Below,
+    /// How many children or pairs each child has; zeros in leaves.
+    lens: [u8; PLACES],
+    digests: [B256; PLACES],
     /// What it is in trees of older blocks.
     pub(super) thin: Thin,
 }
@@ -55,7 +56,7 @@ impl TreeNode {
     }
 
     const fn new(keys: Keys, digests: [B256; PLACES], stale: u16, below: Below) -> Self {
-        Self { keys, digests, lens: [0; PLACES], stale, below, thin: Thin::none() }
+        Self { keys, below, stale, lens: [0; PLACES], digests, thin: Thin::none() }
     }
 
     /// A leaf of these pairs, in order.
@@ -83,6 +84,11 @@ impl TreeNode {
     /// The same with the same children in another form.
     pub(super) fn with_below(&self, below: Below) -> Self {
         Self { lens: self.lens, ..Self::new(self.keys, self.digests, self.stale, below) }
+    }
+
+    /// Reads what a copy of it will read, in no order.
+    pub(super) fn touch(&self) -> u8 {
+        self.digests.iter().step_by(2).fold(self.lens[0], |seen, digest| seen ^ digest[0])
     }
 
     /// Number of its children or pairs.

@@ -3,17 +3,57 @@
 use super::{GROUP, GROUP_BITS, group};
 use crate::hash;
 use alloy_primitives::B256;
+use std::convert::Infallible;
 
-/// Builds the tree over `leaves` and gives the rows of all its groups, by level and number of the
-/// group, to `row`. Returns the top; zero if there are no leaves.
-///
-/// # Errors
-/// Those of `row`.
-pub(crate) fn build<E>(
-    leaves: &[B256],
-    mut row: impl FnMut(u8, u64, Vec<u8>) -> Result<(), E>,
+/// A tree of which the first leaves are known before the others. It gives the rows of all its groups, by
+/// level and number of the group.
+pub(crate) struct Begun {
+    leaves: Vec<B256>,
+    /// Tops of the groups that the first leaves fill.
+    tops: Vec<B256>,
+}
+
+impl Begun {
+    /// The tree that begins with `leaves`.
+    pub(crate) fn new(leaves: Vec<B256>, mut row: impl FnMut(u8, u64, Vec<u8>)) -> Self {
+        let whole = &leaves[..leaves.len() / GROUP * GROUP];
+        give_rows(0, whole, &mut row);
+        let tops = group_tops(whole);
+        Self { leaves, tops }
+    }
+
+    /// The top of the tree that ends with `leaves`; zero if there are none at all.
+    pub(crate) fn finish(mut self, leaves: &[B256], mut row: impl FnMut(u8, u64, Vec<u8>)) -> B256 {
+        self.leaves.extend_from_slice(leaves);
+        let rest = &self.leaves[self.tops.len() * GROUP..];
+        give_rows(self.tops.len(), rest, &mut row);
+        self.tops.extend(group_tops(rest));
+        let mut row = |level, group, bytes| {
+            row(level, group, bytes);
+            Ok::<_, Infallible>(())
+        };
+        let Ok(top) = top_of(&self.tops, &mut row);
+        top
+    }
+}
+
+/// Gives the rows of the groups of level 0 over these leaves, the first of them number `first`.
+fn give_rows(first: usize, leaves: &[B256], row: &mut impl FnMut(u8, u64, Vec<u8>)) {
+    for (group, leaves) in (first as u64..).zip(leaves.chunks(GROUP)) {
+        row(0, group, group::encode(group::all(leaves.len() as u8), leaves));
+    }
+}
+
+/// The top over the tops of the groups of level 0, and the rows above these.
+fn top_of<E>(
+    tops: &[B256],
+    row: &mut impl FnMut(u8, u64, Vec<u8>) -> Result<(), E>,
 ) -> Result<B256, E> {
-    rows_from(0, leaves, &mut row)
+    match tops {
+        [] => Ok(B256::ZERO),
+        [top] => Ok(*top),
+        tops => rows_from(1, tops, row),
+    }
 }
 
 /// Builds a tree of any size from leaves that come one after the other. Holds the tops of the
@@ -51,11 +91,7 @@ impl TreeBuilder {
             let (group, bytes) = self.close();
             row(0, group, bytes)?;
         }
-        match &self.tops[..] {
-            [] => Ok(B256::ZERO),
-            [top] => Ok(*top),
-            tops => rows_from(1, tops, &mut row),
-        }
+        top_of(&self.tops, &mut row)
     }
 
     fn close(&mut self) -> (u64, Vec<u8>) {

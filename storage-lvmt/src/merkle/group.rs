@@ -122,7 +122,7 @@ impl Group {
 pub(super) fn encode(kept: u32, hashes: &[B256]) -> Vec<u8> {
     let mut row = Vec::with_capacity(4 + hashes.len() * 32);
     row.extend_from_slice(&kept.to_be_bytes());
-    row.extend(hashes.iter().flat_map(|hash| hash.0));
+    hashes.iter().for_each(|hash| row.extend_from_slice(&hash[..]));
     row
 }
 

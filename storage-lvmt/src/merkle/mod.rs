@@ -21,7 +21,7 @@ mod range;
 mod tests;
 
 #[cfg(feature = "std")]
-pub(crate) use build::{TreeBuilder, build};
+pub(crate) use build::{Begun, TreeBuilder};
 #[cfg(feature = "std")]
 pub(crate) use group::Group;
 #[cfg(feature = "std")]

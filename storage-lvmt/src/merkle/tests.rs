@@ -41,8 +41,16 @@ fn put(rows: &mut Rows) -> impl FnMut(u8, u64, Vec<u8>) -> Result<(), StateError
 }
 
 fn built(leaves: &[B256]) -> (B256, Rows) {
+    built_in_parts(leaves, leaves.len() / 3)
+}
+
+fn built_in_parts(leaves: &[B256], first: usize) -> (B256, Rows) {
     let mut rows = Rows::new();
-    let top = build(leaves, put(&mut rows)).unwrap();
+    let mut put = |level: u8, group: u64, row: Vec<u8>| {
+        assert!(rows.insert((level, group), row).is_none(), "group {group} of {level} comes twice");
+    };
+    let (first, rest) = leaves.split_at(first);
+    let top = Begun::new(first.to_vec(), &mut put).finish(rest, &mut put);
     (top, rows)
 }
 
@@ -106,6 +114,9 @@ fn every_way_to_build_a_tree_gives_the_one_of_rfc_6962_and_the_same_rows() {
         let groups: usize =
             (0..levels(n as u64)).map(|l| width(n as u64, l).div_ceil(32) as usize).sum();
         assert_eq!(rows.len(), groups, "{n} leaves");
+        for first in [0, n / 2, n / 32 * 32, n] {
+            assert!(built_in_parts(&leaves, first) == (top, rows.clone()), "{first} of {n} leaves");
+        }
 
         let mut streamed = Rows::new();
         let mut builder = TreeBuilder::default();

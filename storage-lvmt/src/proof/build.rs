@@ -128,7 +128,7 @@ pub(crate) fn parts(
             }
         }
         if entry.occupied() == amt::SLOTS - 1 {
-            let below = state.amt(view, &way)?;
+            let below = state.amt(params, view, &way)?;
             entry.versions[0] = below.version;
             if below.version > 0 {
                 down.extend(here.iter().filter(|asked| asked.record.is_none()));
@@ -196,12 +196,14 @@ fn open(
         if way.is_empty() {
             let Some(tree) = &state.tree else { continue };
             let roots: Vec<u16> = asked.iter().map(|(entry, _)| *entry).collect();
-            let opened = tree.quotients(params, view, &roots)?;
+            let second = &state.ground(params, view)?.second;
+            let opened = tree.quotients(params, view, second, &roots)?;
             for ((_, at), quotients) in asked.iter().zip(opened) {
                 entries[*at].quotients = quotients.map(compress);
             }
         } else if params.has_quotients() {
-            let all = entries_of(params.height(), view, &way, &|| Ok(()))?;
+            let second = &state.ground(params, view)?.second;
+            let all = entries_of(params.height(), view, second, &way, &|| Ok(()))?;
             for (entry, at) in asked {
                 let quotients = amt::open_sparse(params, &all, entry.into(), 0);
                 entries[at].quotients = Some(compress(quotients));

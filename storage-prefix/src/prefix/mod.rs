@@ -301,6 +301,10 @@ impl Backend for Prefix {
         drop(state.tries.ahead().fetch(&state.on(view, self.layout), keys));
     }
 
+    fn heeds_reads(&self) -> bool {
+        true
+    }
+
     fn settle(
         &self,
         view: &mut dyn NodeWrite,

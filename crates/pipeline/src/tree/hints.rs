@@ -1,4 +1,5 @@
-//! The execution of a block without an access list, whose reads tell what its root will need.
+//! The execution of a block without an access list, whose reads tell what its root will need, if the
+//! backend fetches more for that than was read.
 //!
 //! | thread | work | bounded by | ends |
 //! |---|---|---|---|
@@ -34,7 +35,7 @@ impl Tree<'_> {
         session: &StatesSession<'_>,
         input: ExecutionInput<'_>,
     ) -> Result<ExecutionOutcome, ExecutionError> {
-        if block.transaction_count() < FEWEST {
+        if block.transaction_count() < FEWEST || !session.heeds_reads() {
             return execute_block(spec, block, input);
         }
         let (read, told) = bounded(WAITING);
@@ -60,7 +61,7 @@ fn tell(session: &StatesSession<'_>, told: &Receiver<StateKey>, is_executed: &At
             return;
         }
         let more = told.try_iter().take(HINTED - 1);
-        session.hint(&std::iter::once(first).chain(more).collect::<Vec<_>>());
+        session.hint_read(&std::iter::once(first).chain(more).collect::<Vec<_>>());
     }
 }
 

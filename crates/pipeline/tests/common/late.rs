@@ -86,6 +86,10 @@ impl AnyBackend for Late {
         self.backend.thinned_bytes()
     }
 
+    fn heeds_reads(&self) -> bool {
+        self.backend.heeds_reads()
+    }
+
     fn open(&self, view: &dyn NodeRead, dir: Option<&Path>) -> Result<AnyCache, StateError> {
         self.backend.open(view, dir)
     }

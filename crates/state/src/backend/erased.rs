@@ -47,6 +47,7 @@ pub trait AnyBackend: Send + Sync + 'static {
         budget: usize,
     ) -> Result<(), StateError>;
     fn hint(&self, view: &dyn NodeRead, cache: &AnyCache, keys: &[StateKey]);
+    fn heeds_reads(&self) -> bool;
     fn read(
         &self,
         view: &dyn NodeRead,
@@ -187,6 +188,10 @@ impl<B: Backend> AnyBackend for B {
         if let Ok(cache) = of(&**cache) {
             Backend::hint(self, view, cache, keys);
         }
+    }
+
+    fn heeds_reads(&self) -> bool {
+        Backend::heeds_reads(self)
     }
 
     fn read(

@@ -216,6 +216,12 @@ pub trait Backend: Send + Sync + 'static {
         let _ = (view, cache, keys);
     }
 
+    /// Whether [`hint`](Self::hint) fetches more than [`read`](Self::read) of the same keys does. Only
+    /// then is it told of keys that have just been read.
+    fn heeds_reads(&self) -> bool {
+        false
+    }
+
     /// Removes rows that no state from block `first_retained` on can see: what older states alone
     /// needed, or what work in the background has put elsewhere. It may also write rows ahead that a later
     /// block will publish, and no state reads before. `view` shows the state of the new

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     AnyBackend, AnyCache, BlockRef, Direction, KeyRange, NodeRead, Row, StateError, StoreError,
-    Table,
+    Table, Thinned,
 };
 use alloy_primitives::B256;
 use parking_lot::{Condvar, Mutex, MutexGuard};
@@ -121,17 +121,24 @@ impl InMemory {
     }
 
     /// Keeps the structure of a durable block below the tip at hand; of older ones what the backend
-    /// says.
+    /// says, which the folder makes out.
     pub(crate) fn remember(&mut self, hash: B256, cache: AnyCache, backend: &dyn AnyBackend) {
-        let Some((hash, cache)) = self.structures.remember(hash, cache, backend.caches_kept())
-        else {
-            return;
-        };
+        let oldest = self.structures.remember(hash, cache, backend.caches_kept());
+        if let Some((hash, cache)) = oldest
+            && backend.thinned_bytes() > 0
+            && let Some(cache) = self.structures.leave(hash, cache)
+        {
+            let thinned = backend.thinned(&cache);
+            self.keep_thinned(hash, thinned, backend.thinned_bytes());
+        }
+    }
+
+    fn keep_thinned(&mut self, hash: B256, thinned: Option<Thinned<AnyCache>>, bytes: u64) {
         // Of a batch of many blocks some are not retained.
         if let Some((block, _)) = self.durable(hash)
-            && let Some(thinned) = backend.thinned(&cache)
+            && let Some(thinned) = thinned
         {
-            self.structures.keep(block, thinned, backend.thinned_bytes());
+            self.structures.keep(block, thinned, bytes);
         }
     }
 
@@ -229,7 +236,8 @@ impl DurableState {
         Ok(())
     }
 
-    /// Thread `state-fold`: folds frozen generations, oldest first, until the store closes.
+    /// Thread `state-fold`: folds frozen generations, oldest first, and thins the structures of blocks that
+    /// are no longer among the latest, until the store closes.
     pub(crate) fn fold_loop(&self) {
         // Folded generations that readers still hold. To free a million rows takes long, so it is
         // done here, whoever lets go of them last, and without the lock.
@@ -246,6 +254,19 @@ impl DurableState {
             }
             if memory.closing {
                 return;
+            }
+            if let Some((hash, cache)) = memory.structures.leaving() {
+                let thin = || catch_unwind(AssertUnwindSafe(|| self.backend.thinned(&cache)));
+                let thinned = MutexGuard::unlocked(&mut memory, thin);
+                if thinned.is_err() {
+                    tracing::error!("thinning the structure of a block panicked; nothing is lost");
+                }
+                memory.keep_thinned(hash, thinned.ok().flatten(), self.backend.thinned_bytes());
+                let left = memory.structures.left();
+                // Of all that is freed now nobody should wait for the lock.
+                MutexGuard::unlocked(&mut memory, || drop((cache, left)));
+                self.folding.notify_all();
+                continue;
             }
             if memory.generations.len() < 2 || memory.fold_error.is_some() {
                 memory.clear_now = false;

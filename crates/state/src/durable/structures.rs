@@ -7,6 +7,8 @@ use std::collections::{BTreeMap, VecDeque};
 
 /// How many that were opened from rows are kept.
 const OPENED: usize = 4;
+/// How many may wait to be thinned.
+const LEAVING: usize = 8;
 
 /// Structures by block.
 #[derive(Default)]
@@ -19,6 +21,8 @@ pub(crate) struct Structures {
     bytes: u64,
     /// Those of older blocks that were opened to read there.
     opened: VecDeque<(B256, AnyCache)>,
+    /// Those that are to be thinned, oldest first.
+    leaving: VecDeque<(B256, AnyCache)>,
 }
 
 impl Structures {
@@ -33,6 +37,25 @@ impl Structures {
         self.recent.retain(|(known, _)| *known != hash);
         self.recent.push_back((hash, cache));
         if self.recent.len() > kept { self.recent.pop_front() } else { None }
+    }
+
+    /// Takes one that is to be thinned; gives it back if too many wait.
+    pub(crate) fn leave(&mut self, hash: B256, cache: AnyCache) -> Option<AnyCache> {
+        if self.leaving.len() >= LEAVING {
+            return Some(cache);
+        }
+        self.leaving.push_back((hash, cache));
+        None
+    }
+
+    /// The one to be thinned next, which stays until [taken off](Self::left).
+    pub(crate) fn leaving(&self) -> Option<(B256, AnyCache)> {
+        self.leaving.front().cloned()
+    }
+
+    /// Takes off the one that was to be thinned next.
+    pub(crate) fn left(&mut self) -> Option<(B256, AnyCache)> {
+        self.leaving.pop_front()
     }
 
     /// Takes one that was opened from rows.
@@ -79,7 +102,7 @@ impl Structures {
 
     /// That of a block, if it is whole: what many reads are to come from, and other blocks.
     pub(crate) fn whole(&self, block: BlockRef) -> Option<AnyCache> {
-        let mut whole = self.recent.iter().chain(&self.opened);
+        let mut whole = self.recent.iter().chain(&self.leaving).chain(&self.opened);
         whole.find(|(hash, _)| *hash == block.hash).map(|(_, cache)| cache.clone())
     }
 }
@@ -130,6 +153,19 @@ mod tests {
         // Of another block with that number there is none.
         assert!(structures.get(BlockRef::new(7, B256::repeat_byte(7))).is_none());
         assert!(structures.whole(block(7)).is_none());
+    }
+
+    #[test]
+    fn those_to_be_thinned_are_whole_until_then_and_few() {
+        let mut structures = Structures::default();
+        let mut leave = |number: u64| structures.leave(block(number).hash, Arc::new(number));
+        assert!((1..=LEAVING as u64).all(|number| leave(number).is_none()));
+        assert!(leave(20).is_some());
+        assert!(structures.whole(block(1)).is_some() && structures.whole(block(20)).is_none());
+        assert_eq!(structures.leaving().map(|(hash, _)| hash), Some(block(1).hash));
+        assert_eq!(structures.left().map(|(hash, _)| hash), Some(block(1).hash));
+        assert_eq!(structures.leaving().map(|(hash, _)| hash), Some(block(2).hash));
+        assert!(structures.get(block(1)).is_none() && structures.get(block(2)).is_some());
     }
 
     #[test]

@@ -290,7 +290,8 @@ impl StateStore {
         })
     }
 
-    /// Waits until no fold and no job of the backend is under way and retired files are gone. Unlike
+    /// Waits until no fold and no job of the backend is under way, retired files are gone, and structures of
+    /// older blocks are thinned. Unlike
     /// [`flush`](Self::flush) it folds nothing before its time. The caller must not hold a write
     /// transaction.
     pub fn settle(&self) -> Result<(), StateError> {
@@ -299,7 +300,8 @@ impl StateStore {
         memory.clear_now = true;
         self.durable.folding.notify_all();
         self.durable.await_fold(memory, |memory| {
-            memory.generations.len() < 2 && memory.doomed.is_empty() && memory.going.is_empty()
+            let is_cleared = memory.doomed.is_empty() && memory.going.is_empty();
+            memory.generations.len() < 2 && is_cleared && memory.structures.leaving().is_none()
         })
     }
 
@@ -579,7 +581,11 @@ impl<'a> AfterCommit<'a> {
         }) {
             durable.freeze(&mut memory);
         }
+        let is_leaving = memory.structures.leaving().is_some();
         drop(memory);
+        if is_leaving {
+            durable.folding.notify_all();
+        }
         match store.unnamed(files) {
             Ok(files) if files.is_empty() => {}
             Ok(files) => {

@@ -174,6 +174,7 @@ impl StoreWatch {
 /// | `begin`, reads, `finish` | any, several at once | returns |
 /// | `commit`, `revert`, `prune`, `bulk_load` | one at a time | the caller's transaction commits, then [`AfterCommit::run`](crate::AfterCommit::run) |
 /// | fold of a frozen generation | `state-fold` | its last slice commits |
+/// | thinning of the structure of a block that leaves the latest | `state-fold` | it is thinned; the whole one serves until then |
 /// | deletion of retired files | `state-fold` | [`settle`](Self::settle), at the latest the next opening |
 /// | reads of keys that a block will need | `state-read-N` | none: whoever needs a key reads it again |
 /// | jobs | `state-job-N` | [`Jobs::wait`] at the block that needs the output |

@@ -64,6 +64,11 @@ impl Session<'_> {
         self.store.readers.hint(&self.parent.state, keys);
     }
 
+    /// Whether it is of use to [hint](Self::hint) at keys that have just been read.
+    pub fn heeds_reads(&self) -> bool {
+        self.parent.state.durable.backend.heeds_reads()
+    }
+
     /// Applies the block's delta in memory.
     pub fn finish(self, delta: &StateDelta) -> Result<Proposal, StateError> {
         let number = self.number();
