@@ -168,6 +168,9 @@ fn states_that_depend_on_history_or_keep_it_come_block_by_block_as_ever() {
 
 type Damage = fn(&mut Block);
 
+/// What the error says, what is wrong in which blocks, and which of them it names.
+type Case<'a> = (&'a str, &'a [(u64, Damage)], u64);
+
 const STATE_ROOT: Damage = |block| block.header.state_root = B256::repeat_byte(1);
 const RECEIPTS: Damage = |block| block.header.receipts_root = B256::repeat_byte(1);
 const GAS: Damage = |block| block.header.gas_used += 1;
@@ -175,7 +178,7 @@ const GAS: Damage = |block| block.header.gas_used += 1;
 #[test]
 fn error_is_about_the_block_that_it_would_be_about_without_runs() {
     let (chain, good) = straight(Rules::Byzantium);
-    let cases: [(&str, &[(u64, Damage)], u64); 11] = [
+    let cases: [Case<'_>; 11] = [
         ("state root", &[(ENDS[0], STATE_ROOT)], ENDS[0]),
         ("state root", &[(ENDS[1], STATE_ROOT)], ENDS[1]),
         ("state root", &[(ENDS[2], STATE_ROOT)], ENDS[2]),
