@@ -32,6 +32,7 @@ impl Run {
                 if page.is_multiple_of(64) {
                     pause()?;
                 }
+                file.walks_to(page);
                 if let Err(error) = file.check(page) {
                     whole = false;
                     report(error);
@@ -167,6 +168,7 @@ impl Run {
     fn check_index(&self, pause: Pause<'_>) -> Result<(), StateError> {
         let mut number = DESCRIPTION + 1;
         while number < self.values.file.pages() {
+            self.values.file.walks_to(number);
             let page = self.values.page(number)?;
             let first = page.first().ok_or_else(|| self.values.unreadable(number))?;
             let key = model::number(first.0, first.1);

@@ -4,6 +4,7 @@
 //! bytes before: a page that was damaged, or is at another place than it was written to, is noticed
 //! at its first read.
 
+use memmap2::Advice;
 use retrie_state::{StateError, StoreError};
 use std::{
     fs::{self, File},
@@ -21,6 +22,10 @@ pub(crate) const PAYLOAD: usize = PAGE - 4;
 pub(crate) const MAX_PAGES: u64 = 1 << 40;
 /// Pages that a writer gathers before it writes them.
 const GATHERED: usize = 64;
+/// A file of so many bytes is not trusted to be in memory. Unit tests have small files of both kinds.
+const LARGE: u64 = if cfg!(test) { 32 * PAGE as u64 } else { 1 << 30 };
+/// Pages that who walks through a large file has fetched at a time.
+const AHEAD: usize = 64;
 
 pub(super) fn io_error(doing: &str, path: &Path, source: io::Error) -> StateError {
     StoreError::new(format!("{doing} {}", path.display()), source).into()
@@ -162,6 +167,9 @@ fn whole_page(number: u64, payload: &[u8]) -> [u8; PAGE] {
 pub(crate) struct PagedFile {
     name: String,
     map: memmap2::Mmap,
+    /// Of a large file a read fetches a page. Of another one the system fetches what lies around it, too,
+    /// and soon has all of it in memory.
+    is_large: bool,
     /// A bit for each page: its checksum was right.
     checked: Vec<AtomicU64>,
 }
@@ -196,8 +204,25 @@ impl PagedFile {
         if (map.len() as u64) < want {
             return Err(StateError::corrupt(name, "the file was cut while it was opened"));
         }
+        let is_large = want >= LARGE;
+        if is_large {
+            // Advice: without it reads take longer.
+            let _ = map.advise(Advice::Random);
+        }
         let checked = (0..pages.div_ceil(64)).map(|_| AtomicU64::new(0)).collect();
-        Ok(Self { name, map, checked })
+        Ok(Self { name, map, is_large, checked })
+    }
+
+    /// Told by who reads page after page that it has come to `number`: the next ones are fetched.
+    pub(crate) fn walks_to(&self, number: u64) {
+        if self.is_large && number.is_multiple_of(AHEAD as u64) {
+            let start = (number as usize + AHEAD).saturating_mul(PAGE);
+            let bytes = self.map.len().saturating_sub(start).min(AHEAD * PAGE);
+            if bytes > 0 {
+                // Advice, too.
+                let _ = self.map.advise_range(Advice::WillNeed, start, bytes);
+            }
+        }
     }
 
     /// The file's name.

@@ -77,9 +77,13 @@ impl Run {
 
     /// Fails unless every page of every file is as it was written.
     pub(crate) fn check_pages(&self) -> Result<(), StateError> {
-        [&self.values.file, &self.index, &self.merkle, &self.filter]
-            .into_iter()
-            .try_for_each(|file| (0..file.pages()).try_for_each(|page| file.check(page)))
+        let check = |file: &PagedFile| {
+            (0..file.pages()).try_for_each(|page| {
+                file.walks_to(page);
+                file.check(page)
+            })
+        };
+        [&self.values.file, &self.index, &self.merkle, &self.filter].into_iter().try_for_each(check)
     }
 
     /// What there is to know of it.

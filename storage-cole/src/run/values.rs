@@ -212,6 +212,7 @@ impl Cursor<'_> {
             if self.number >= self.values.file.pages() {
                 return Ok(false);
             }
+            self.values.file.walks_to(self.number);
             let page = self.values.page(self.number)?;
             self.number = page.number + page.span;
             self.page = Some(page);
