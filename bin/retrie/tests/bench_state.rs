@@ -88,6 +88,7 @@ fn report_has_the_documented_fields() {
                 "keys",
                 "layout",
                 "pairs",
+                "read_threads",
                 "retention",
                 "seed",
                 "slices",
