@@ -21,8 +21,9 @@ use retrie_state::{
 };
 use std::{fmt, path::Path, sync::Arc};
 
-/// Format version of the rows.
-const FORMAT: u32 = 2;
+/// How rows are laid out. Those of the first layout, which has no name, had commitments of the second
+/// level one by one; roots and proofs are the same.
+pub(crate) const LAYOUT: &str = "logged-second-level";
 /// Structures of blocks that are kept whole: those of the last sixteen. One shares with its parent's
 /// what the block did not change, which of a block with thousands of changes is little of the proof tree.
 const KEPT: usize = 16;
@@ -82,8 +83,8 @@ impl Lvmt {
             return Err(LvmtError::NoQuotients(shard));
         }
         let params_digest = params.digest();
-        let identity =
-            Identity { params: params_digest, ..Identity::plain(NAME, FORMAT, HashId::Blake2b256) };
+        let plain = Identity::plain(NAME, 1, HashId::Blake2b256);
+        let identity = Identity { params: params_digest, layout: LAYOUT, ..plain };
         let empty_root = apply::root_of(&Meta::EMPTY, &B256::ZERO);
         Ok(Self { identity, params, shard, slack: collect::SLACK, empty_root })
     }

@@ -72,6 +72,9 @@ impl KvRead for Seen {
                 watch.readers.lock().insert(name.into());
                 let mut is_shut = watch.is_shut.lock();
                 watch.opened.wait_while(&mut is_shut, |is_shut| *is_shut);
+                drop(is_shut);
+                // As long as a disk takes.
+                thread::sleep(Duration::from_micros(50));
             }
             if watch.broken.lock().contains(key) {
                 return Err(StoreError::new("reading a row", "the page is damaged"));
@@ -268,8 +271,8 @@ fn dropping_the_handle_ends_the_reads_and_closing_the_store_the_threads() {
     drop((session, last));
     // With work at hand, and a handle that outlives it.
     let shut = Shut::now(&watch);
-    let outlives = store.begin(At::Tip).unwrap().read_ahead(keys());
     let reads = watch.reads.load(SeqCst);
+    let outlives = store.begin(At::Tip).unwrap().read_ahead(keys());
     eventually("nobody reads", || watch.reads.load(SeqCst) > reads);
     let opener = thread::spawn(move || {
         thread::sleep(Duration::from_millis(20));

@@ -1,7 +1,7 @@
 //! The backend from its flags, and the public parameters that these name.
 
 use super::NAME;
-use crate::{Lvmt, Params, ParamsError, ProofShard, VerifierParams};
+use crate::{Lvmt, Params, ParamsError, ProofShard, VerifierParams, backend::LAYOUT};
 use retrie_state::{
     AnyBackend,
     descriptor::{
@@ -104,6 +104,10 @@ fn advice(error: &MakeError) -> Option<&'static str> {
              forces these"
         }
         MakeError::OtherParams { .. } => "pass --lvmt.params with the file it was made with",
+        MakeError::OtherLayout { .. } => {
+            "another version of retrie made it: export its blocks with that one, and import them into \
+             a fresh datadir"
+        }
         _ => return None,
     })
 }
@@ -121,6 +125,16 @@ fn small() -> Arc<dyn AnyBackend> {
 
 fn make(making: &Making<'_>) -> Result<Arc<dyn AnyBackend>, MakeError> {
     let shard = making.flags.get(PROOF_SHARD)?.unwrap_or_default();
+    if let Purpose::Existing { datadir, layout, .. } = making.purpose
+        && layout != LAYOUT
+    {
+        return Err(MakeError::OtherLayout {
+            backend: NAME,
+            datadir: datadir.to_owned(),
+            found: layout.to_owned(),
+            expected: LAYOUT.to_owned(),
+        });
+    }
     let params = params(making, shard)?;
     if params.is_insecure() {
         tracing::warn!(
@@ -235,6 +249,20 @@ fn pinned(flags: &Flags) -> Result<Vec<Arc<dyn ProofVerifier>>, MakeError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_datadir_with_rows_of_another_layout_is_refused() {
+        let flags = Flags::default();
+        let digest = plain_development().unwrap().digest();
+        let make_for = |layout| {
+            let purpose = Purpose::Existing { datadir: Path::new("old"), params: digest, layout };
+            make(&Making { flags: &flags, purpose, cache: None })
+        };
+        assert_eq!(make_for(LAYOUT).unwrap().identity().layout, LAYOUT);
+        let refused = make_for("").err().unwrap();
+        assert!(matches!(&refused, MakeError::OtherLayout { found, .. } if found.is_empty()));
+        assert!(advice(&refused).unwrap().contains("fresh datadir"));
+    }
 
     #[test]
     fn development_parameters_are_made_once_and_again_when_damaged() {
