@@ -328,7 +328,9 @@ impl Changes {
             let last = u64::from(leaf) + count as u64;
             let is_right = rises.iter().all(is_right)
                 && amts.is_sorted_by(|a, b| a < b)
-                && last <= u32::MAX.into();
+                && last < u32::MAX.into()
+                // More than any chain writes; beyond it the next turns could not be counted.
+                && log.written <= u64::MAX >> 1;
             is_right.then_some(Self { log, leaf, amts, rises })
         };
         read().ok_or_else(|| malformed(block))
@@ -510,7 +512,8 @@ mod tests {
         wrong(|it| it.rises[0].of = 3);
         wrong(|it| it.rises[0].slot = 6);
         wrong(|it| it.amts = vec![7, 0, 9]);
-        wrong(|it| it.leaf = u32::MAX - 1);
+        wrong(|it| it.leaf = u32::MAX - 3);
+        wrong(|it| it.log.written = u64::MAX);
         assert!(Changes::decode(77, 15, &right().encode()).is_err(), "an entry beyond the height");
     }
 }
