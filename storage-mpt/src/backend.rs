@@ -3,7 +3,7 @@
 use crate::{
     TrieHash,
     ethereum::{
-        self, Layout, Touched, Upper, by_account, chunks, decode_account, merge_nodes,
+        self, Layout, Told, Touched, Upper, by_account, chunks, decode_account, merge_nodes,
         refuse_orphan, slot_items,
     },
     leaf,
@@ -16,9 +16,9 @@ use alloy_trie::EMPTY_ROOT_HASH;
 use rayon::prelude::*;
 use retrie_state::{
     AccountNodes, AccountProofs, Applied, ApplyContext, Backend, BackendStats, BulkSink,
-    Capabilities, ChunkId, ChunkServer, Chunks, Direction, HashId, Identity, KeyRange, NodeRead,
-    NodeWrite, Opened, PartialState, PartialTree, ProofError, StateDelta, StateError, StateKey,
-    Table, Value, compare_rows, flat, prefix_end,
+    Capabilities, Change, ChunkId, ChunkServer, Chunks, Direction, HashId, Identity, KeyRange,
+    NodeRead, NodeWrite, Opened, PartialState, PartialTree, ProofError, StateDelta, StateError,
+    StateKey, Table, Value, compare_rows, flat, prefix_end,
 };
 use std::{collections::BTreeMap, path::Path, sync::Arc};
 
@@ -127,6 +127,7 @@ struct Done {
 fn update_storage(
     view: &dyn NodeRead,
     parent: &MptCache,
+    told: &Told,
     touched: &Touched<'_>,
 ) -> Result<Done, StateError> {
     let Touched { address, account, slots, .. } = touched;
@@ -147,7 +148,10 @@ fn update_storage(
         before.clone()
     } else {
         let items = slot_items(TrieHash::Keccak256, slots, true)?;
-        before.update(&parent.ahead().over(storage(view, address)), &items, &mut recorder)?
+        let source = parent.ahead().over(storage(view, address));
+        // What was foretold is of the storage that was there.
+        let early = told.storages.get(address).filter(|_| !reset);
+        before.update_after(early, &source, &items, &mut recorder)?
     };
     recorder.root(&before, &after);
     let mut rows = recorder.into_rows();
@@ -161,6 +165,36 @@ fn update_storage(
         storage: (reset || !slots.is_empty()).then_some(after),
         rows,
     })
+}
+
+/// Updates the parts of tries that what was written so far lies in.
+fn foretell(
+    view: &dyn NodeRead,
+    cache: &MptCache,
+    writes: &StateDelta,
+    told: &mut Told,
+) -> Result<(), StateError> {
+    let mut items = Vec::new();
+    for Touched { address, account, slots, .. } in by_account(writes) {
+        if !slots.is_empty() {
+            let slots = slot_items(TrieHash::Keccak256, slots, false)?;
+            let source = cache.ahead().over(storage(view, &address));
+            let recorder = RowRecorder::new(place(Some(address)), ());
+            let early = told.storages.entry(address).or_default();
+            early.update(&cached_storage(cache, view, &address)?, &source, &slots, &recorder)?;
+        }
+        // The root of a storage that changes comes last, and what goes is rare.
+        if let Some(Change { next: Some(next), .. }) = account
+            && !told.storages.contains_key(&address)
+        {
+            let root = cached_storage(cache, view, &address)?.hash();
+            let leaf = leaf::encode_account(&decode_account(&address, next)?, root);
+            items.push(Item::new(keccak256(address), Some(leaf)));
+        }
+    }
+    items.sort_unstable_by_key(|item| item.key);
+    let source = cache.ahead().over(accounts(view));
+    told.accounts.update(cache.accounts(), &source, &items, &RowRecorder::new(place(None), ()))
 }
 
 /// Makes of the rows of a new trie the changes that put it in the place of `address`'s old one.
@@ -267,18 +301,20 @@ impl Backend for Mpt {
         parent: &MptCache,
         delta: &StateDelta,
     ) -> Result<Applied<MptCache>, StateError> {
+        let told = parent.foretold().take();
         flat::apply(view, delta)?;
         let read = view.as_read();
         let done = by_account(delta)
             .par_iter()
             .with_min_len(4)
-            .map(|touched| update_storage(read, parent, touched))
+            .map(|touched| update_storage(read, parent, &told, touched))
             .collect::<Result<Vec<_>, _>>()?;
         let mut items: Vec<Item> = done.iter().map(|done| done.item.clone()).collect();
         items.sort_unstable_by_key(|item| item.key);
         let mut recorder = RowRecorder::new(place(None), ());
         let source = parent.ahead().over(accounts(read));
-        let accounts = parent.accounts().update(&source, &items, &mut recorder)?;
+        let early = Some(&told.accounts);
+        let accounts = parent.accounts().update_after(early, &source, &items, &mut recorder)?;
         recorder.root(parent.accounts(), &accounts);
 
         recorder.write(view)?;
@@ -297,6 +333,15 @@ impl Backend for Mpt {
     }
 
     fn heeds_reads(&self) -> bool {
+        true
+    }
+
+    fn foretell(&self, view: &dyn NodeRead, cache: &MptCache, writes: &StateDelta) {
+        // As above.
+        drop(cache.foretold().tell(|told| foretell(view, cache, writes, told)));
+    }
+
+    fn heeds_writes(&self) -> bool {
         true
     }
 

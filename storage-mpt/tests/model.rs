@@ -11,8 +11,8 @@ use common::{
 };
 use rand::{Rng, SeedableRng, rngs::StdRng, seq::IndexedRandom};
 use retrie_state::{
-    Account, At, Backend, BlockRef, DeltaBuilder, KvStore, MemoryStore, StateError, StateKey,
-    StateStore, StoreOptions, encode_slot,
+    Account, At, Backend, BlockRef, Change, DeltaBuilder, KvStore, MemoryStore, Session,
+    StateError, StateKey, StateStore, StoreOptions, encode_slot,
 };
 use retrie_storage_mpt::Mpt;
 use std::sync::Arc;
@@ -122,12 +122,12 @@ fn a_block_does_not_read_what_was_hinted_at() {
     let random = &mut StdRng::seed_from_u64(7);
     let (kv, backend) = (MemoryStore::new(), Arc::new(Mpt::new()));
     let store = StateStore::open(backend, Arc::new(kv.clone()), StoreOptions::default()).unwrap();
-    let holders: Vec<Address> = (0..600).map(|_| random_address(random)).collect();
+    let holders: Vec<Address> = (0..20_000).map(|_| random_address(random)).collect();
     let mut before = Model::new();
     for holder in &holders {
         before.insert(StateKey::Account(*holder), account(random).encode());
     }
-    for _ in 0..600 {
+    for _ in 0..20_000 {
         let value = encode_slot(slot_value(random)).unwrap();
         before.insert(StateKey::Slot(holders[0], random_word(random)), value);
     }
@@ -139,7 +139,7 @@ fn a_block_does_not_read_what_was_hinted_at() {
     after.run().unwrap();
 
     let mut after = before.clone();
-    for (key, value) in after.iter_mut().step_by(7) {
+    for (key, value) in after.iter_mut().step_by(97) {
         *value = match key {
             StateKey::Account(_) => Account { nonce: 7, ..account(random) }.encode(),
             StateKey::Slot(..) => encode_slot(U256::from(77)).unwrap(),
@@ -152,21 +152,95 @@ fn a_block_does_not_read_what_was_hinted_at() {
         let of_tries = tables.iter().filter(|(name, _)| name.ends_with("Nodes"));
         of_tries.map(|(_, counts)| counts.reads).sum::<u64>()
     };
-    let read_by_a_block = |is_hinted| {
-        if is_hinted {
-            // What a session has read is counted when it ends.
-            store.begin(At::Tip).unwrap().hint(&keys);
-        }
+    let read_by_a_block = |tell: &dyn Fn(&Session<'_>)| {
+        // What a session has read is counted when it ends.
+        tell(&store.begin(At::Tip).unwrap());
         let read = branches_read();
         let proposal = store.begin(At::Tip).unwrap().finish(&changes).unwrap();
         assert_eq!(proposal.root(), state_root(&after));
         branches_read() - read
     };
     // Builds for tests read each row that is replaced once more, to check it.
-    let hinted = read_by_a_block(true);
+    let hinted = read_by_a_block(&|session| session.hint(&keys));
     // What was fetched is gone, as a block stands on the state.
-    let plain = read_by_a_block(false);
+    let plain = read_by_a_block(&|_| ());
     assert!(hinted * 4 < plain, "{hinted}, {plain}");
+    let foretold = read_by_a_block(&|session| session.foretell(&changes));
+    // Most reads are of branches near the roots, which no block has kept in memory yet. Below them there
+    // is a branch above each key, at least.
+    assert!(foretold + keys.len() as u64 <= plain, "{foretold}, {plain}");
+}
+
+#[test]
+fn what_is_foretold_is_not_done_again_and_changes_nothing() {
+    let random = &mut StdRng::seed_from_u64(8);
+    let mut store = Store::new();
+    let big = Address::repeat_byte(1);
+    let mut model = Model::from([(StateKey::Account(big), account(random).encode())]);
+    // Enough for branches at the slots that are updated early.
+    for _ in 0..20_000 {
+        model.insert(StateKey::Account(random_address(random)), account(random).encode());
+        let value = encode_slot(slot_value(random)).unwrap();
+        model.insert(StateKey::Slot(big, random_word(random)), value);
+    }
+    store.block(model, &[]);
+    for block in 0..12 {
+        let mut after = store.model.clone();
+        let keys: Vec<_> = after.keys().copied().collect();
+        for key in keys.choose_multiple(random, 300) {
+            match key {
+                _ if *key == StateKey::Account(big) => {}
+                StateKey::Slot(..) if random.random_bool(0.2) => drop(after.remove(key)),
+                StateKey::Slot(..) => {
+                    after.insert(*key, encode_slot(slot_value(random)).unwrap());
+                }
+                StateKey::Account(_) => drop(after.insert(*key, account(random).encode())),
+            }
+        }
+        for _ in 0..30 {
+            after.insert(StateKey::Account(random_address(random)), account(random).encode());
+            let value = encode_slot(slot_value(random)).unwrap();
+            after.insert(StateKey::Slot(big, random_word(random)), value);
+        }
+        let delta = delta(&store.model, &after, &[]);
+        let tell = |changes: &mut dyn Iterator<Item = &Change>| {
+            let mut told = DeltaBuilder::new();
+            for Change { key, previous, next } in changes {
+                told.change(*key, previous.clone(), next.clone());
+            }
+            store.mpt.foretell(&store.view, &store.cache, &told.build());
+        };
+        let changes = delta.changes();
+        match block % 4 {
+            0 => tell(&mut changes.iter()),
+            // One after the other, in the way of transactions.
+            1 => changes.chunks(7).for_each(|some| tell(&mut some.iter())),
+            // Not all of it.
+            2 => tell(&mut changes.iter().step_by(3)),
+            // Other writes to the same keys, of which some are made good later.
+            _ => {
+                let mut others = changes.to_vec();
+                let values = others.iter().rev().map(|change| change.next.clone());
+                let values: Vec<_> = values.collect();
+                for (change, next) in others.iter_mut().zip(values) {
+                    let is_account = matches!(change.key, StateKey::Account(_));
+                    let fits = next
+                        .as_ref()
+                        .is_some_and(|next| Account::decode(next).is_some() == is_account);
+                    if fits {
+                        change.next = next;
+                    }
+                }
+                tell(&mut others.iter());
+                tell(&mut changes.iter().step_by(2));
+            }
+        }
+        store.block(after, &[]);
+        assert_eq!(store.root, state_root(&store.model), "block {block}");
+    }
+    let (view, root) = store.bulk_loaded();
+    assert_eq!(root, store.root);
+    assert!(view == store.view, "rows of the last block");
 }
 
 #[test]

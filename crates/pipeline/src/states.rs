@@ -407,6 +407,17 @@ impl<'a> StatesSession<'a> {
         self.all().any(Session::heeds_reads)
     }
 
+    /// Says what the block has written since this was last called, to those that make something of it.
+    pub(crate) fn foretell(&self, writes: &StateDelta) {
+        let heeding = self.all().filter(|session| session.heeds_writes());
+        heeding.for_each(|session| session.foretell(writes));
+    }
+
+    /// Whether there are any.
+    pub(crate) fn heeds_writes(&self) -> bool {
+        self.all().any(Session::heeds_writes)
+    }
+
     fn all(&self) -> impl Iterator<Item = &Session<'a>> {
         std::iter::once(&self.own).chain(&self.referee)
     }

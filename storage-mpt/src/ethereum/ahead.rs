@@ -75,15 +75,27 @@ impl<S: Stamp> Ahead<S> {
             }
             let address = key.address();
             let account = accounts.leaf(&source, &with.hash(address))?;
-            let (StateKey::Slot(_, slot), Some(account)) = (key, account) else { continue };
-            let Some((_, root)) = leaf::decode_account(account.value()) else { continue };
-            let (trie, source) = tries.storage(address, root, account.stamp())?;
-            {
+            let (root, stamp) = match &account {
+                None => (with.empty_root(), S::default()),
+                Some(account) => match leaf::decode_account(account.value()) {
+                    Some((_, root)) => (root, account.stamp()),
+                    None => continue,
+                },
+            };
+            let keep = |trie: Trie<S>| {
                 let mut fetched = self.0.lock();
                 if !fetched.is_closed {
-                    fetched.storages.entry(*address).or_insert_with(|| trie.clone());
+                    fetched.storages.entry(*address).or_insert(trie);
                 }
+            };
+            if root == with.empty_root() {
+                // Then nobody has to look for its rows.
+                keep(Trie::empty(with));
+                continue;
             }
+            let StateKey::Slot(_, slot) = key else { continue };
+            let (trie, source) = tries.storage(address, root, stamp)?;
+            keep(trie.clone());
             trie.leaf(&Over { ahead: self, source, keeps: true }, &with.hash(slot))?;
         }
         Ok(())

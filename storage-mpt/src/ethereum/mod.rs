@@ -11,11 +11,13 @@
 //! | [`chunks`] | a whole state in parts that prove themselves |
 //! | [`Upper`] | what of them stays in memory |
 //! | [`Ahead`] | what of them is fetched while a block executes |
+//! | [`Foretold`] | what of them is made while a block executes |
 //! | [`merge_nodes`] | what a removal needs beyond the proofs of what is removed |
 
 mod ahead;
 mod bulk;
 pub mod chunks;
+mod foretold;
 mod merge;
 mod proof;
 mod touched;
@@ -23,6 +25,7 @@ mod upper;
 
 pub use ahead::{Ahead, Over};
 pub use bulk::{Layout, load};
+pub use foretold::{Foretold, Told};
 pub use merge::merge_nodes;
 pub use proof::{Tries, account_proof, prove};
 pub use touched::{Touched, by_account, decode_account, refuse_orphan, slot_items};

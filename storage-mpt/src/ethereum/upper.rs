@@ -1,6 +1,6 @@
 //! What stays in memory between blocks.
 
-use super::ahead::Ahead;
+use super::{ahead::Ahead, foretold::Foretold};
 use crate::trie::{Stamp, Trie};
 use alloy_primitives::Address;
 use std::{collections::HashMap, sync::Arc};
@@ -11,10 +11,11 @@ pub const MAX_CACHED_BRANCHES: usize = 1 << 17;
 /// The tries of one block in memory: the account trie, and those storage tries of which there are
 /// branches in memory, as many as there is room for. Clones share all nodes.
 #[derive(Clone, Debug)]
-pub struct Upper<S = ()> {
+pub struct Upper<S: Stamp = ()> {
     accounts: Trie<S>,
     storages: Arc<HashMap<Address, Cached<S>>>,
     ahead: Arc<Ahead<S>>,
+    foretold: Arc<Foretold<S>>,
 }
 
 #[derive(Clone, Debug)]
@@ -31,7 +32,11 @@ impl<S: Stamp> Upper<S> {
 
     /// A state of which no storage trie is in memory.
     pub fn new(accounts: Trie<S>) -> Self {
-        Self { accounts, storages: Arc::default(), ahead: Arc::default() }
+        Self::over(accounts, Arc::default())
+    }
+
+    fn over(accounts: Trie<S>, storages: Arc<HashMap<Address, Cached<S>>>) -> Self {
+        Self { accounts, storages, ahead: Arc::default(), foretold: Arc::default() }
     }
 
     /// The account trie.
@@ -52,17 +57,21 @@ impl<S: Stamp> Upper<S> {
         &self.ahead
     }
 
+    /// What was made of the next block's writes.
+    pub fn foretold(&self) -> &Foretold<S> {
+        &self.foretold
+    }
+
     /// The state after block `block`, which left the account trie as `accounts` and these storage
     /// tries `changed`. Where there is no room for all, those unchanged for longest go.
     #[must_use]
     pub fn child(&self, block: u64, accounts: Trie<S>, changed: Vec<(Address, Trie<S>)>) -> Self {
         self.ahead.close();
-        let ahead = Arc::default();
         // A trie without branches in memory is opened as fast by its root row.
         let gone = |trie: &Trie<S>| trie.cached() == 0;
         if changed.iter().all(|(address, trie)| gone(trie) && !self.storages.contains_key(address))
         {
-            return Self { accounts, storages: self.storages.clone(), ahead };
+            return Self::over(accounts, self.storages.clone());
         }
         let mut storages = HashMap::clone(&self.storages);
         for (address, trie) in changed {
@@ -87,6 +96,6 @@ impl<S: Stamp> Upper<S> {
                 cached -= branches;
             }
         }
-        Self { accounts, storages: Arc::new(storages), ahead }
+        Self::over(accounts, Arc::new(storages))
     }
 }

@@ -12,12 +12,14 @@
 //! | keeps all versions of rows, by path and block | [`Rows`] and [`RowRecorder`], stamp `u64`: a parent names the block that wrote its child's row, so that every read is an exact one; of the changed rows it puts those with a `next`, and may prune the others once nobody reads them |
 //! | keeps nodes by hash ([`MptArchive`](crate::MptArchive)) | a source that [resolves](NodeSource::resolve), a recorder that wants [nodes](Recorder::NODES) |
 //! | has a whole trie in memory | [`InMemory`], and `()` for a recorder |
+//! | learns of items before its batch is whole | [`Early`] and [`Trie::update_after`] |
 //! | works in the background | [`Sequential`] around its source: then no thread but the caller's works |
 //! | builds a trie in steps, each of bounded memory | [`Part::build`] for disjoint subtrees in key order, [`Trie::join`] at the end |
 //! | has several tries under one root | [`verify::walk`](crate::verify::walk) for each of them |
 //!
 //! Tables and prefixes are the store's own: a [`Place`] names them. The bytes of rows are in [`row`].
 
+mod early;
 mod node;
 mod packed;
 pub mod row;
@@ -26,6 +28,7 @@ mod stamp;
 mod table;
 mod update;
 
+pub use early::Early;
 pub use node::{Branch, BranchLink, Change, Children, Leaf, Link};
 pub use source::{InMemory, NodeSource, Recorder, Sequential, Unkept};
 pub use stamp::Stamp;
@@ -225,8 +228,19 @@ impl<S: Stamp> Trie<S> {
         items: &[Item<S>],
         recorder: &mut R,
     ) -> Result<Self, StateError> {
+        self.update_after(None, source, items, recorder)
+    }
+
+    /// The same, and takes from `early`, which is of this trie, what is done already.
+    pub fn update_after<R: Recorder<Stamp = S>>(
+        &self,
+        early: Option<&Early<R>>,
+        source: &impl NodeSource<Stamp = S>,
+        items: &[Item<S>],
+        recorder: &mut R,
+    ) -> Result<Self, StateError> {
         debug_assert!(items.is_sorted_by(|a, b| a.key < b.key), "a batch is sorted by key");
-        let mut update = Update::new(source, recorder, self.with);
+        let mut update = Update::new(source, recorder, self.with, early);
         let outcome = update.slot(self.root.as_ref(), &Nibbles::new(), items)?;
         let trie = match outcome {
             Outcome::Same => self.clone(),
@@ -268,7 +282,7 @@ impl<S: Stamp> Trie<S> {
         recorder: &mut R,
     ) -> Self {
         let parts: Vec<_> = parts.iter().map(|part| part.0.clone()).collect();
-        let mut update = Update::new(source, recorder, with);
+        let mut update = Update::new(source, recorder, with, None);
         let root = (!parts.is_empty()).then(|| update.build(&Nibbles::new(), &parts));
         let trie = Self::hung(with, root, &mut update.encoder);
         update.finish_into(recorder);
@@ -296,7 +310,7 @@ impl<S: Stamp> Part<S> {
         if inserts.is_empty() {
             return None;
         }
-        let mut update = Update::new(source, recorder, with);
+        let mut update = Update::new(source, recorder, with, None);
         let part = Placed::taken_from(slot, update.build(slot, &inserts));
         update.finish_into(recorder);
         Some(Self(part))

@@ -1,7 +1,9 @@
 //! The update of a trie: a recursive descent over a sorted batch.
 
 use super::{
-    Item, child_slot, loaded,
+    Item, child_slot,
+    early::Early,
+    loaded,
     node::{Branch, BranchLink, Children, Encoder, Leaf, Link},
     resolved,
     source::{NodeSource, Recorder},
@@ -19,6 +21,7 @@ use std::sync::Arc;
 const PARALLEL_ITEMS: usize = 96;
 
 /// What became of a slot.
+#[derive(Debug)]
 pub(super) enum Outcome<S> {
     /// Nothing changed.
     Same,
@@ -96,16 +99,23 @@ impl<S: Stamp> Entry<S> for Insert<'_, S> {
 }
 
 /// One update under way, or a part of it.
-pub(super) struct Update<'a, N, R> {
+pub(super) struct Update<'a, N, R: Recorder> {
     source: &'a N,
+    /// What is done already.
+    early: Option<&'a Early<R>>,
     recorder: R,
     pub(super) encoder: Encoder,
 }
 
 impl<'a, N: NodeSource, R: Recorder<Stamp = N::Stamp>> Update<'a, N, R> {
-    pub(super) fn new(source: &'a N, recorder: &R, with: TrieHash) -> Self {
+    pub(super) fn new(
+        source: &'a N,
+        recorder: &R,
+        with: TrieHash,
+        early: Option<&'a Early<R>>,
+    ) -> Self {
         let encoder = if R::NODES { Encoder::noting(with) } else { Encoder::new(with) };
-        Self { source, recorder: recorder.fork(), encoder }
+        Self { source, early, recorder: recorder.fork(), encoder }
     }
 
     /// Whether a batch of `len` is worked on by this thread alone.
@@ -114,13 +124,19 @@ impl<'a, N: NodeSource, R: Recorder<Stamp = N::Stamp>> Update<'a, N, R> {
     }
 
     fn fork(&self) -> Self {
-        Self { source: self.source, recorder: self.recorder.fork(), encoder: self.encoder.fork() }
+        let Self { source, early, .. } = *self;
+        Self { source, early, recorder: self.recorder.fork(), encoder: self.encoder.fork() }
     }
 
     /// Takes over what a part of the work that ran in parallel has left.
     fn absorb(&mut self, (recorder, encoder): (R, Encoder)) {
         self.recorder.absorb(recorder);
         self.encoder.absorb(encoder);
+    }
+
+    /// What was recorded, and the nodes that were noted, for another update to take over.
+    pub(super) fn into_parts(self) -> (R, Encoder) {
+        (self.recorder, self.encoder)
     }
 
     pub(super) fn finish_into(self, recorder: &mut R) {
@@ -139,6 +155,10 @@ impl<'a, N: NodeSource, R: Recorder<Stamp = N::Stamp>> Update<'a, N, R> {
     ) -> Result<Outcome<N::Stamp>, StateError> {
         if items.is_empty() {
             return Ok(Outcome::Same);
+        }
+        if let Some((outcome, part)) = self.early.and_then(|early| early.take(slot, items)) {
+            self.absorb(part);
+            return Ok(outcome);
         }
         match link {
             None => {

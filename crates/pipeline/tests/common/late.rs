@@ -134,6 +134,14 @@ impl AnyBackend for Late {
         self.backend.hint(view, cache, keys);
     }
 
+    fn foretell(&self, view: &dyn NodeRead, cache: &AnyCache, writes: &StateDelta) {
+        self.backend.foretell(view, cache, writes);
+    }
+
+    fn heeds_writes(&self) -> bool {
+        self.backend.heeds_writes()
+    }
+
     fn read(
         &self,
         view: &dyn NodeRead,

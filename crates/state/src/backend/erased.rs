@@ -48,6 +48,8 @@ pub trait AnyBackend: Send + Sync + 'static {
     ) -> Result<(), StateError>;
     fn hint(&self, view: &dyn NodeRead, cache: &AnyCache, keys: &[StateKey]);
     fn heeds_reads(&self) -> bool;
+    fn foretell(&self, view: &dyn NodeRead, cache: &AnyCache, writes: &StateDelta);
+    fn heeds_writes(&self) -> bool;
     fn read(
         &self,
         view: &dyn NodeRead,
@@ -192,6 +194,16 @@ impl<B: Backend> AnyBackend for B {
 
     fn heeds_reads(&self) -> bool {
         Backend::heeds_reads(self)
+    }
+
+    fn foretell(&self, view: &dyn NodeRead, cache: &AnyCache, writes: &StateDelta) {
+        if let Ok(cache) = of(&**cache) {
+            Backend::foretell(self, view, cache, writes);
+        }
+    }
+
+    fn heeds_writes(&self) -> bool {
+        Backend::heeds_writes(self)
     }
 
     fn read(

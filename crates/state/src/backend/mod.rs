@@ -222,6 +222,20 @@ pub trait Backend: Send + Sync + 'static {
         false
     }
 
+    /// Told what the block that is executed on this state has written since it was last told, by one
+    /// thread at a time for each block: what [`apply`](Self::apply) would make of it may be made now.
+    /// It may not be all that the block writes, later writes may replace it, and there may be no such
+    /// block in the end, or another one: [`apply`](Self::apply) does the same with or without. Must not
+    /// change anything.
+    fn foretell(&self, view: &dyn NodeRead, cache: &Self::Cache, writes: &StateDelta) {
+        let _ = (view, cache, writes);
+    }
+
+    /// Whether [`foretell`](Self::foretell) does anything. Only then is it called.
+    fn heeds_writes(&self) -> bool {
+        false
+    }
+
     /// Removes rows that no state from block `first_retained` on can see: what older states alone
     /// needed, or what work in the background has put elsewhere. It may also write rows ahead that a later
     /// block will publish, and no state reads before. `view` shows the state of the new

@@ -69,6 +69,18 @@ impl Session<'_> {
         self.parent.state.durable.backend.heeds_reads()
     }
 
+    /// Says what the block has written since this was last called: parts of what its root needs are made
+    /// of it now, on this thread. Whatever is said, the block's own delta decides.
+    pub fn foretell(&self, writes: &StateDelta) {
+        let StateAt { durable, view, cache, .. } = &self.parent.state;
+        durable.backend.foretell(view, cache, writes);
+    }
+
+    /// Whether it is of use to [foretell](Self::foretell).
+    pub fn heeds_writes(&self) -> bool {
+        self.parent.state.durable.backend.heeds_writes()
+    }
+
     /// Applies the block's delta in memory.
     pub fn finish(self, delta: &StateDelta) -> Result<Proposal, StateError> {
         let number = self.number();

@@ -6,7 +6,8 @@ use super::{
 };
 use crate::durable::state::{Retained, named_files};
 use crate::{
-    At, KvStore, Proposal, RunBuilder, StateError, StateKey, StateReader, StateStore, StoreOptions,
+    At, Change, DeltaBuilder, KvStore, Proposal, RunBuilder, Session, StateError, StateKey,
+    StateReader, StateStore, StoreOptions,
 };
 use alloy_primitives::{Address, B256};
 use parking_lot::Mutex;
@@ -163,6 +164,7 @@ impl<'k> Node<'k> {
         for change in block.delta.changes() {
             assert_eq!(reader.get(&change.key)?, change.previous, "{} before", change.key);
         }
+        foretell(&session, block);
         let proposal = session.finish_as(block.number, &block.delta)?;
         self.roots.note(block, proposal.root());
         assert_eq!(proposal.number(), block.number);
@@ -337,5 +339,28 @@ fn neighbours(key: &StateKey) -> [StateKey; 2] {
             elsewhere.0[0] ^= 0x80;
             [StateKey::Slot(*address, other), StateKey::Slot(elsewhere, *slot)]
         }
+    }
+}
+
+/// Tells of what `block` writes: in two of four blocks nothing, in one its changes piece by piece, in
+/// one some of them, and others with values that they will not have.
+fn foretell(session: &Session<'_>, block: &Block) {
+    let changes = block.delta.changes();
+    let tell = |some: &[Change]| {
+        let mut told = DeltaBuilder::new();
+        for Change { key, previous, next } in some {
+            told.change(*key, previous.clone(), next.clone());
+        }
+        session.foretell(&told.build());
+    };
+    match block.number % 4 {
+        1 => changes.chunks(3).for_each(tell),
+        3 => {
+            let mut others = changes.to_vec();
+            others.iter_mut().step_by(2).for_each(|change| change.next = change.previous.clone());
+            tell(&others);
+            changes.iter().skip(1).step_by(5).for_each(|change| tell(std::slice::from_ref(change)));
+        }
+        _ => {}
     }
 }
