@@ -26,6 +26,12 @@ pub trait BlockFetcher: fmt::Debug + Send + Sync {
     /// The node, for messages; nothing secret is in it.
     fn name(&self) -> &str;
 
+    /// Whether there is anybody to ask. While there is not, a follower that nobody has told whom to
+    /// follow waits, and finds nothing wrong with it.
+    fn is_there(&self) -> bool {
+        true
+    }
+
     /// Fails unless the node is on this chain. With `patience` it is asked once, and for no longer.
     ///
     /// # Errors

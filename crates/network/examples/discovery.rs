@@ -1,0 +1,47 @@
+//! Discovery alone, for testers such as geth's `devp2p discv4 test`: prints the node's `enode://` URL
+//! and its record, and every candidate it finds.
+//!
+//! `discovery [PORT [KEYFILE [BOOTNODE..]]]`, by default on a free port, with a new key, and alone.
+//! Ends when its input does.
+
+use retrie_chainspec::ChainSpec;
+use retrie_network::discovery::{Bootnode, Config, Discovery, Forks, Nat, NodeKey, Pace};
+use std::{error::Error, io::Read, path::Path, sync::Arc};
+use tokio::{runtime::Runtime, sync::watch};
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let mut args = std::env::args().skip(1);
+    let port = args.next().map_or(Ok(0), |port| port.parse())?;
+    let key = args
+        .next()
+        .map_or_else(|| Ok(NodeKey::random()), |path| NodeKey::load_or_create(Path::new(&path)))?;
+    let bootnodes = args.map(|node| node.parse()).collect::<Result<Vec<Bootnode>, _>>()?;
+    // Who is alone looks for nobody: a tester sees his own questions answered and nothing else.
+    let (_want, want) = watch::channel(!bootnodes.is_empty());
+    let config = Config {
+        key,
+        listen: ([127, 0, 0, 1], port).into(),
+        tcp_port: port,
+        nat: Nat::None,
+        bootnodes,
+        forks: Arc::new(Forks::new(&ChainSpec::mainnet(), 0, 0)),
+        nodes_file: None,
+        v4: true,
+        v5: true,
+        dns: vec![],
+        dns_server: None,
+        want,
+        pace: Pace::default(),
+    };
+    let runtime = Runtime::new()?;
+    let (discovery, mut candidates) = Discovery::start(config, runtime.handle())?;
+    println!("{}\n{}", discovery.local_enode(), discovery.local_record().to_base64());
+    runtime.spawn(async move {
+        while let Some(candidate) = candidates.recv().await {
+            println!("{candidate:?}");
+        }
+    });
+    std::io::stdin().read_to_end(&mut Vec::new())?;
+    runtime.block_on(discovery.shutdown());
+    Ok(())
+}

@@ -1,0 +1,557 @@
+//! Messages as bytes, with limits.
+//!
+//! A list is counted before it is decoded: what a peer sends in a byte must not become a hundred in
+//! memory.
+
+use super::message::{
+    BlockRange, BlockReceipt, Gossip, HeadersFrom, Message, NewPooledTransactionHashes,
+    PooledTransaction, Request, Response, Status, Version,
+};
+use alloy_consensus::{Eip658Value, Receipt};
+use alloy_eip2124::ForkId;
+use alloy_eips::{BlockHashOrNumber, Typed2718};
+use alloy_primitives::{B256, Bytes, Log};
+use alloy_rlp::{Decodable, EMPTY_STRING_CODE, Encodable, Header as RlpHeader};
+use retrie_chainspec::primitives::{BlockBody, TxType};
+
+/// Message ids, from the first one of the protocol.
+pub mod id {
+    #![allow(missing_docs)]
+
+    pub const STATUS: u8 = 0x00;
+    pub const TRANSACTIONS: u8 = 0x02;
+    pub const GET_HEADERS: u8 = 0x03;
+    pub const HEADERS: u8 = 0x04;
+    pub const GET_BODIES: u8 = 0x05;
+    pub const BODIES: u8 = 0x06;
+    pub const NEW_POOLED_TRANSACTION_HASHES: u8 = 0x08;
+    pub const GET_POOLED_TRANSACTIONS: u8 = 0x09;
+    pub const POOLED_TRANSACTIONS: u8 = 0x0a;
+    pub const GET_RECEIPTS: u8 = 0x0f;
+    pub const RECEIPTS: u8 = 0x10;
+    pub const BLOCK_RANGE_UPDATE: u8 = 0x11;
+    pub const GET_ACCESS_LISTS: u8 = 0x12;
+    pub const ACCESS_LISTS: u8 = 0x13;
+}
+
+/// Headers, bodies, lists of receipts or access lists in one answer, at most.
+pub const MAX_ITEMS: usize = 1024;
+
+/// Transactions in one message, at most.
+pub const MAX_TRANSACTIONS: usize = 5000;
+
+/// Receipts in one answer, at most.
+const MAX_RECEIPTS: usize = 400_000;
+
+/// Bytes of a transaction, on the average of a list, at least: a signature alone has 64.
+const MIN_TRANSACTION_BYTES: usize = 64;
+
+/// Bytes of an answer that is longer than others, at most: what fits into a frame.
+const MAX_ANSWER_BYTES: usize = 16 << 20;
+
+/// Bytes of a list of hashes that is asked for, at most.
+const MAX_HASHES_BYTES: usize = 256 << 10;
+
+/// How long the payload of a message may be, in bytes; none if the version has no such message.
+pub const fn limit(version: Version, id: u8) -> Option<usize> {
+    Some(match id {
+        id::STATUS | id::BLOCK_RANGE_UPDATE | id::GET_HEADERS => 256,
+        id::GET_BODIES | id::GET_POOLED_TRANSACTIONS | id::GET_RECEIPTS => MAX_HASHES_BYTES,
+        id::NEW_POOLED_TRANSACTION_HASHES => 512 << 10,
+        id::HEADERS => 2 << 20,
+        id::TRANSACTIONS => 10 << 20,
+        id::BODIES | id::POOLED_TRANSACTIONS | id::RECEIPTS => MAX_ANSWER_BYTES,
+        id::GET_ACCESS_LISTS if matches!(version, Version::Eth71) => MAX_HASHES_BYTES,
+        id::ACCESS_LISTS if matches!(version, Version::Eth71) => MAX_ANSWER_BYTES,
+        _ => return None,
+    })
+}
+
+/// Whether messages of this id are answers.
+pub const fn is_response(id: u8) -> bool {
+    matches!(
+        id,
+        id::HEADERS | id::BODIES | id::POOLED_TRANSACTIONS | id::RECEIPTS | id::ACCESS_LISTS
+    )
+}
+
+/// Why a message cannot be read.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DecodeError {
+    /// It is not RLP of the right form.
+    #[error("message {id:#04x} of {version}: {cause}")]
+    Rlp {
+        /// Its id.
+        id: u8,
+        /// The version that is spoken.
+        version: Version,
+        /// What is wrong.
+        cause: alloy_rlp::Error,
+    },
+    /// A list is longer than allowed.
+    #[error("message {id:#04x} of {version} has {count} items; {max} are allowed")]
+    TooMany {
+        /// Its id.
+        id: u8,
+        /// The version that is spoken.
+        version: Version,
+        /// How many there are.
+        count: usize,
+        /// The limit.
+        max: usize,
+    },
+    /// A field has a value that nobody may send.
+    #[error("message {id:#04x} of {version}: {what}")]
+    Value {
+        /// Its id.
+        id: u8,
+        /// The version that is spoken.
+        version: Version,
+        /// What is wrong.
+        what: &'static str,
+    },
+    /// The version has no such message.
+    #[error("{version} has no message {id:#04x}")]
+    Unknown {
+        /// Its id.
+        id: u8,
+        /// The version that is spoken.
+        version: Version,
+    },
+}
+
+/// What is wrong, before it is known in which message.
+enum Fault {
+    Rlp(alloy_rlp::Error),
+    TooMany(usize, usize),
+    Value(&'static str),
+    Unknown,
+}
+
+impl From<alloy_rlp::Error> for Fault {
+    fn from(error: alloy_rlp::Error) -> Self {
+        Self::Rlp(error)
+    }
+}
+
+type Decoded<T> = Result<T, Fault>;
+
+/// The id of the request that an answer is for.
+pub fn request_id(payload: &[u8]) -> Option<u64> {
+    let mut rest = payload;
+    let mut fields = RlpHeader::decode_bytes(&mut rest, true).ok()?;
+    u64::decode(&mut fields).ok()
+}
+
+impl Message {
+    /// From its id and payload, whose length has been held against [`limit`].
+    ///
+    /// # Errors
+    /// If it is of another form, or a list is too long.
+    pub fn decode(version: Version, id: u8, payload: &[u8]) -> Result<Self, DecodeError> {
+        decode(version, id, payload).map_err(|fault| match fault {
+            Fault::Rlp(cause) => DecodeError::Rlp { id, version, cause },
+            Fault::TooMany(count, max) => DecodeError::TooMany { id, version, count, max },
+            Fault::Value(what) => DecodeError::Value { id, version, what },
+            Fault::Unknown => DecodeError::Unknown { id, version },
+        })
+    }
+
+    /// Its id and payload. None if the version cannot say it.
+    pub fn encode(&self, version: Version) -> Option<(u8, Vec<u8>)> {
+        let mut out = Vec::new();
+        let id = match self {
+            Self::Status(status) => {
+                list(&mut out, |out| {
+                    status.version.number().encode(out);
+                    status.network.encode(out);
+                    status.genesis.encode(out);
+                    status.fork_id.encode(out);
+                    encode_range(&status.range, out);
+                });
+                id::STATUS
+            }
+            Self::BlockRangeUpdate(range) => {
+                list(&mut out, |out| encode_range(range, out));
+                id::BLOCK_RANGE_UPDATE
+            }
+            Self::Gossip(Gossip::Transactions(transactions)) => {
+                items(&mut out, transactions);
+                id::TRANSACTIONS
+            }
+            Self::Gossip(Gossip::Hashes(known)) => {
+                list(&mut out, |out| {
+                    known.types.as_slice().encode(out);
+                    items(out, &known.sizes);
+                    items(out, &known.hashes);
+                });
+                id::NEW_POOLED_TRANSACTION_HASHES
+            }
+            Self::Request(request, what) => {
+                let mut fields = Vec::new();
+                request.encode(&mut fields);
+                let id = encode_request(version, what, &mut fields)?;
+                list(&mut out, |out| out.extend(fields));
+                id
+            }
+            Self::Response(request, what) => {
+                let mut fields = Vec::new();
+                request.encode(&mut fields);
+                let id = encode_response(version, what, &mut fields)?;
+                list(&mut out, |out| out.extend(fields));
+                id
+            }
+        };
+        Some((id, out))
+    }
+}
+
+/// Writes a list whose items `write` writes.
+fn list(out: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) {
+    let mut payload = Vec::new();
+    write(&mut payload);
+    RlpHeader { list: true, payload_length: payload.len() }.encode(out);
+    out.extend(payload);
+}
+
+fn items<T: Encodable>(out: &mut Vec<u8>, items: &[T]) {
+    list(out, |out| items.iter().for_each(|item| item.encode(out)));
+}
+
+fn encode_range(range: &BlockRange, out: &mut Vec<u8>) {
+    range.earliest.encode(out);
+    range.latest.encode(out);
+    range.latest_hash.encode(out);
+}
+
+fn encode_request(version: Version, request: &Request, out: &mut Vec<u8>) -> Option<u8> {
+    Some(match request {
+        Request::Headers(from) => {
+            list(out, |out| {
+                match from.start {
+                    BlockHashOrNumber::Hash(hash) => hash.encode(out),
+                    BlockHashOrNumber::Number(number) => number.encode(out),
+                }
+                from.limit.encode(out);
+                from.skip.encode(out);
+                from.reverse.encode(out);
+            });
+            id::GET_HEADERS
+        }
+        Request::Bodies(hashes) => {
+            items(out, hashes);
+            id::GET_BODIES
+        }
+        Request::PooledTransactions(hashes) => {
+            items(out, hashes);
+            id::GET_POOLED_TRANSACTIONS
+        }
+        Request::Receipts { first_index, hashes } => {
+            if version >= Version::Eth70 {
+                first_index.encode(out);
+            } else if *first_index != 0 {
+                return None;
+            }
+            items(out, hashes);
+            id::GET_RECEIPTS
+        }
+        Request::AccessLists(hashes) => {
+            if version < Version::Eth71 {
+                return None;
+            }
+            items(out, hashes);
+            id::GET_ACCESS_LISTS
+        }
+    })
+}
+
+fn encode_response(version: Version, response: &Response, out: &mut Vec<u8>) -> Option<u8> {
+    Some(match response {
+        Response::Headers(headers) => {
+            items(out, headers);
+            id::HEADERS
+        }
+        Response::Bodies(bodies) => {
+            items(out, bodies);
+            id::BODIES
+        }
+        Response::PooledTransactions(transactions) => {
+            items(out, transactions);
+            id::POOLED_TRANSACTIONS
+        }
+        Response::Receipts { last_incomplete, lists } => {
+            if version >= Version::Eth70 {
+                last_incomplete.encode(out);
+            } else if *last_incomplete {
+                return None;
+            }
+            list(out, |out| {
+                for block in lists {
+                    list(out, |out| block.iter().for_each(|receipt| encode_receipt(receipt, out)));
+                }
+            });
+            id::RECEIPTS
+        }
+        Response::AccessLists(lists) => {
+            if version < Version::Eth71 {
+                return None;
+            }
+            list(out, |out| {
+                for item in lists {
+                    match item {
+                        Some(rlp) => out.extend(rlp),
+                        None => out.push(EMPTY_STRING_CODE),
+                    }
+                }
+            });
+            id::ACCESS_LISTS
+        }
+    })
+}
+
+fn encode_receipt(receipt: &BlockReceipt, out: &mut Vec<u8>) {
+    list(out, |out| {
+        receipt.tx_type.ty().encode(out);
+        receipt.receipt.status.encode(out);
+        receipt.receipt.cumulative_gas_used.encode(out);
+        items(out, &receipt.receipt.logs);
+    });
+}
+
+fn decode(version: Version, id: u8, payload: &[u8]) -> Decoded<Message> {
+    if limit(version, id).is_none() {
+        return Err(Fault::Unknown);
+    }
+    let mut rest = payload;
+    let mut fields = RlpHeader::decode_bytes(&mut rest, true)?;
+    end(rest)?;
+    let fields = &mut fields;
+    if id == id::TRANSACTIONS {
+        let transactions = transactions(fields)?;
+        if transactions.iter().any(PooledTransaction::is_eip4844) {
+            return Err(Fault::Value("blob transactions are announced, and not sent unasked"));
+        }
+        return Ok(Message::Gossip(Gossip::Transactions(transactions)));
+    }
+    let message = match id {
+        id::STATUS => Message::Status(decode_status(fields)?),
+        id::BLOCK_RANGE_UPDATE => Message::BlockRangeUpdate(decode_range(fields)?),
+        id::NEW_POOLED_TRANSACTION_HASHES => Message::Gossip(Gossip::Hashes(decode_known(fields)?)),
+        _ if is_response(id) => {
+            let request = u64::decode(fields)?;
+            Message::Response(request, decode_response(version, id, fields)?)
+        }
+        _ => {
+            let request = u64::decode(fields)?;
+            Message::Request(request, decode_request(version, id, fields)?)
+        }
+    };
+    end(fields)?;
+    Ok(message)
+}
+
+/// Fails unless nothing is left.
+const fn end(rest: &[u8]) -> Decoded<()> {
+    if rest.is_empty() { Ok(()) } else { Err(Fault::Rlp(alloy_rlp::Error::UnexpectedLength)) }
+}
+
+fn decode_status(fields: &mut &[u8]) -> Decoded<Status> {
+    let version =
+        Version::from_number(u64::decode(fields)?).ok_or(Fault::Value("version is not ours"))?;
+    Ok(Status {
+        version,
+        network: u64::decode(fields)?,
+        genesis: B256::decode(fields)?,
+        fork_id: ForkId::decode(fields)?,
+        range: decode_range(fields)?,
+    })
+}
+
+fn decode_range(fields: &mut &[u8]) -> Decoded<BlockRange> {
+    let range = BlockRange {
+        earliest: u64::decode(fields)?,
+        latest: u64::decode(fields)?,
+        latest_hash: B256::decode(fields)?,
+    };
+    if range.earliest > range.latest {
+        return Err(Fault::Value("the earliest block is above the latest"));
+    }
+    if range.latest_hash.is_zero() {
+        return Err(Fault::Value("the hash of the latest block is zero"));
+    }
+    Ok(range)
+}
+
+fn decode_known(fields: &mut &[u8]) -> Decoded<NewPooledTransactionHashes> {
+    let types = RlpHeader::decode_bytes(fields, false)?.to_vec();
+    let mut list = RlpHeader::decode_bytes(fields, true)?;
+    let mut sizes = Vec::with_capacity(types.len());
+    while !list.is_empty() {
+        if sizes.len() == types.len() {
+            return Err(Fault::Value("more sizes than types"));
+        }
+        sizes.push(u64::decode(&mut list)?);
+    }
+    let hashes = hashes(fields)?;
+    if hashes.len() != types.len() || sizes.len() != types.len() {
+        return Err(Fault::Value("types, sizes and hashes differ in number"));
+    }
+    Ok(NewPooledTransactionHashes { types, sizes, hashes })
+}
+
+fn hashes(fields: &mut &[u8]) -> Decoded<Vec<B256>> {
+    let mut list = RlpHeader::decode_bytes(fields, true)?;
+    let mut hashes = Vec::with_capacity(list.len() / 33);
+    while !list.is_empty() {
+        hashes.push(B256::decode(&mut list)?);
+    }
+    Ok(hashes)
+}
+
+fn decode_request(version: Version, id: u8, fields: &mut &[u8]) -> Decoded<Request> {
+    Ok(match id {
+        id::GET_HEADERS => {
+            let mut query = RlpHeader::decode_bytes(fields, true)?;
+            let query = &mut query;
+            let start = match query.first() {
+                Some(0xa0) => BlockHashOrNumber::Hash(B256::decode(query)?),
+                _ => BlockHashOrNumber::Number(u64::decode(query)?),
+            };
+            let limit = u64::decode(query)?;
+            let skip = u64::decode(query)?;
+            let reverse = bool::decode(query)?;
+            end(query)?;
+            Request::Headers(HeadersFrom { start, limit, skip, reverse })
+        }
+        id::GET_BODIES => Request::Bodies(hashes(fields)?),
+        id::GET_POOLED_TRANSACTIONS => Request::PooledTransactions(hashes(fields)?),
+        id::GET_RECEIPTS => {
+            let first_index = if version >= Version::Eth70 { u64::decode(fields)? } else { 0 };
+            Request::Receipts { first_index, hashes: hashes(fields)? }
+        }
+        id::GET_ACCESS_LISTS => Request::AccessLists(hashes(fields)?),
+        _ => return Err(Fault::Unknown),
+    })
+}
+
+fn decode_response(version: Version, id: u8, fields: &mut &[u8]) -> Decoded<Response> {
+    if id == id::RECEIPTS {
+        let last_incomplete = version >= Version::Eth70 && bool::decode(fields)?;
+        return Ok(Response::Receipts { last_incomplete, lists: decode_receipts(fields)? });
+    }
+    let mut list = RlpHeader::decode_bytes(fields, true)?;
+    if id == id::POOLED_TRANSACTIONS {
+        return Ok(Response::PooledTransactions(transactions(&mut list)?));
+    }
+    let count = count(list, MAX_ITEMS)?;
+    Ok(match id {
+        id::HEADERS => Response::Headers(decode_items(list, count, Decodable::decode)?),
+        id::BODIES => {
+            let mut bodies = Vec::with_capacity(count);
+            while !list.is_empty() {
+                bodies.push(decode_body(&mut list)?);
+            }
+            Response::Bodies(bodies)
+        }
+        id::ACCESS_LISTS => Response::AccessLists(decode_items(list, count, access_list)?),
+        _ => return Err(Fault::Unknown),
+    })
+}
+
+fn decode_items<T>(
+    mut list: &[u8],
+    count: usize,
+    decode: fn(&mut &[u8]) -> alloy_rlp::Result<T>,
+) -> Decoded<Vec<T>> {
+    let mut items = Vec::with_capacity(count);
+    while !list.is_empty() {
+        items.push(decode(&mut list)?);
+    }
+    Ok(items)
+}
+
+/// How many items a list has.
+fn count(mut list: &[u8], max: usize) -> Decoded<usize> {
+    let mut count = 0;
+    while !list.is_empty() {
+        skip(&mut list)?;
+        count += 1;
+        if count > max {
+            return Err(Fault::TooMany(count, max));
+        }
+    }
+    Ok(count)
+}
+
+/// Steps over an item.
+fn skip<'a>(list: &mut &'a [u8]) -> alloy_rlp::Result<&'a [u8]> {
+    let whole = *list;
+    let header = RlpHeader::decode(list)?;
+    let (_, rest) =
+        list.split_at_checked(header.payload_length).ok_or(alloy_rlp::Error::InputTooShort)?;
+    *list = rest;
+    Ok(&whole[..whole.len() - rest.len()])
+}
+
+/// All transactions of a list.
+fn transactions(list: &mut &[u8]) -> Decoded<Vec<PooledTransaction>> {
+    let count = count_transactions(list, MAX_TRANSACTIONS)?;
+    let transactions = decode_items(list, count, PooledTransaction::decode)?;
+    *list = &[];
+    Ok(transactions)
+}
+
+fn count_transactions(list: &[u8], max: usize) -> Decoded<usize> {
+    count(list, max.min(list.len() / MIN_TRANSACTION_BYTES + 1))
+}
+
+fn decode_body(list: &mut &[u8]) -> Decoded<BlockBody> {
+    let mut body = skip(list)?;
+    let mut whole = body;
+    let mut fields = RlpHeader::decode_bytes(&mut body, true)?;
+    let transactions = RlpHeader::decode_bytes(&mut fields, true)?;
+    count_transactions(transactions, usize::MAX)?;
+    Ok(BlockBody::decode(&mut whole)?)
+}
+
+fn access_list(list: &mut &[u8]) -> alloy_rlp::Result<Option<Bytes>> {
+    let item = skip(list)?;
+    match item {
+        // The first is what EIP-8159 says, the second what it said once; no block that has a list
+        // has an empty one, as system contracts are called in each.
+        [EMPTY_STRING_CODE] | [0xc0] => Ok(None),
+        [0xc1..=0xff, ..] => Ok(Some(Bytes::copy_from_slice(item))),
+        _ => Err(alloy_rlp::Error::UnexpectedString),
+    }
+}
+
+fn decode_receipts(fields: &mut &[u8]) -> Decoded<Vec<Vec<BlockReceipt>>> {
+    let mut list = RlpHeader::decode_bytes(fields, true)?;
+    let mut lists = Vec::with_capacity(count(list, MAX_ITEMS)?);
+    let mut left = MAX_RECEIPTS;
+    while !list.is_empty() {
+        let block = RlpHeader::decode_bytes(&mut list, true)?;
+        let count = count(block, left)?;
+        left -= count;
+        lists.push(decode_items(block, count, decode_receipt)?);
+    }
+    Ok(lists)
+}
+
+fn decode_receipt(list: &mut &[u8]) -> alloy_rlp::Result<BlockReceipt> {
+    let mut fields = RlpHeader::decode_bytes(list, true)?;
+    let fields = &mut fields;
+    let tx_type = TxType::try_from(u8::decode(fields)?)
+        .map_err(|_| alloy_rlp::Error::Custom("unknown type of transaction"))?;
+    let status = Eip658Value::decode(fields)?;
+    let cumulative_gas_used = u64::decode(fields)?;
+    let mut logs = Vec::new();
+    let mut list = RlpHeader::decode_bytes(fields, true)?;
+    while !list.is_empty() {
+        logs.push(Log::decode(&mut list)?);
+    }
+    if !fields.is_empty() {
+        return Err(alloy_rlp::Error::UnexpectedLength);
+    }
+    Ok(BlockReceipt { tx_type, receipt: Receipt { status, cumulative_gas_used, logs } })
+}

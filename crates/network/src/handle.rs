@@ -1,0 +1,202 @@
+//! Peers as the rest of a node sees them.
+
+use crate::{
+    eth::{BlockRange, Gossip, PeerId, Request, Response, Version},
+    rlpx::DisconnectReason,
+};
+use alloy_eip2124::ForkId;
+use std::{fmt, future::Future, net::IpAddr, net::SocketAddr, pin::Pin, sync::Arc, time::Duration};
+use tokio::sync::{OwnedSemaphorePermit, broadcast};
+
+/// A future that does not borrow.
+pub type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+
+/// A peer with which status messages have been exchanged.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PeerInfo {
+    /// Its public key.
+    pub id: PeerId,
+    /// The other end of the connection.
+    pub address: SocketAddr,
+    /// Our end of it.
+    pub local_address: SocketAddr,
+    /// The version of `eth` that is spoken.
+    pub version: Version,
+    /// Whether it has dialled us.
+    pub inbound: bool,
+    /// Whether it is one of the trusted peers, for whom limits of slots do not hold.
+    pub trusted: bool,
+    /// Whether it is one that is dialled again and again.
+    pub is_static: bool,
+    /// What it calls itself; at most 256 bytes of what it has sent, without control characters.
+    pub name: String,
+    /// What it says it can speak, as `eth/69`.
+    pub capabilities: Vec<String>,
+    /// What it serves, by its last word.
+    pub range: BlockRange,
+}
+
+/// Why a request has no answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RequestError {
+    /// It is not, or no longer, connected.
+    #[error("the peer is not connected")]
+    Gone,
+    /// It has not answered in time, and has been reported for it.
+    #[error("the peer has not answered within {} s", .0.as_secs())]
+    Timeout(Duration),
+    /// It has too many requests of ours already.
+    #[error("the peer has {0} requests of ours to answer already")]
+    Busy(usize),
+    /// The version that is spoken with it has no such request.
+    #[error("{0} has no such request")]
+    Unspoken(Version),
+    /// It has answered something else, and is disconnected for it.
+    #[error("the peer has answered what was not asked")]
+    WrongAnswer,
+}
+
+/// What a peer has done wrong. How much each costs is in `reputation`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Offence {
+    /// It did not answer in time.
+    Timeout,
+    /// It has not what it said it has. A few are forgiven.
+    Empty,
+    /// Data that no honest peer can send: headers that do not link, bodies that do not match, a
+    /// block whose execution fails. Disconnected and banned at once.
+    WrongData,
+    /// A transaction that cannot be valid under any state: disconnected, not banned, as forks
+    /// differ in their rules.
+    BadTransaction,
+    /// It announced transactions of one kind or size and sent others, or none of them.
+    BadAnnouncement,
+    /// It breaks the protocol. Disconnected with this reason, and banned.
+    Breach(DisconnectReason),
+}
+
+/// What happens to peers.
+#[derive(Clone, Debug)]
+pub enum Event {
+    /// A peer is there.
+    Connected(Arc<PeerInfo>),
+    /// It is gone. Requests under way have failed.
+    Disconnected(PeerId),
+    /// It serves other blocks than before.
+    RangeUpdate(PeerId, BlockRange),
+}
+
+/// Transactions that a peer has told of. While one is kept, its bytes count against what all peers
+/// together may tell before they are made to wait.
+#[derive(Debug)]
+pub struct Heard {
+    /// Who has told.
+    pub peer: PeerId,
+    /// What.
+    pub gossip: Gossip,
+    /// Room for it.
+    pub permit: Option<OwnedSemaphorePermit>,
+}
+
+/// Answers requests from what this node has.
+pub trait Serve: fmt::Debug + Send + Sync {
+    /// The answer. Called on a thread that may block; one call at a time for each peer.
+    fn answer(&self, peer: &PeerInfo, request: Request) -> Response;
+}
+
+/// What carries [`Peers`]: the manager, or something made up in a test.
+pub trait Network: fmt::Debug + Send + Sync {
+    /// See [`Peers::connected`].
+    fn connected(&self) -> Vec<Arc<PeerInfo>>;
+    /// See [`Peers::request`].
+    fn request(&self, peer: PeerId, request: Request) -> BoxFuture<Result<Response, RequestError>>;
+    /// See [`Peers::send`].
+    fn send(&self, peer: PeerId, gossip: Gossip) -> bool;
+    /// See [`Peers::report`].
+    fn report(&self, peer: PeerId, offence: Offence);
+    /// See [`Peers::events`].
+    fn events(&self) -> broadcast::Receiver<Event>;
+}
+
+/// The peers of a node. Clones are the same.
+#[derive(Clone, Debug)]
+pub struct Peers(Arc<dyn Network>);
+
+impl Peers {
+    /// Over something that carries them.
+    pub fn new(network: impl Network + 'static) -> Self {
+        Self(Arc::new(network))
+    }
+
+    /// Those who are connected, in no order.
+    pub fn connected(&self) -> Vec<Arc<PeerInfo>> {
+        self.0.connected()
+    }
+
+    /// Asks a peer. The future needs no particular runtime.
+    ///
+    /// That the answer is of the request's kind and no longer than it has been checked, and nothing
+    /// else.
+    ///
+    /// # Errors
+    /// If the peer is gone, busy, or does not answer in time, which is some 15 s.
+    pub async fn request(&self, peer: PeerId, request: Request) -> Result<Response, RequestError> {
+        self.0.request(peer, request).await
+    }
+
+    /// Tells a peer. False if it is gone, or does not read as fast as it is told: then it is not told
+    /// this.
+    pub fn send(&self, peer: PeerId, gossip: Gossip) -> bool {
+        self.0.send(peer, gossip)
+    }
+
+    /// Tells each peer what `what` has for it.
+    pub fn broadcast(&self, mut what: impl FnMut(&PeerInfo) -> Option<Gossip>) {
+        for peer in self.connected() {
+            if let Some(gossip) = what(&peer) {
+                self.send(peer.id, gossip);
+            }
+        }
+    }
+
+    /// Says that a peer has done wrong. Nothing happens if it is gone.
+    pub fn report(&self, peer: PeerId, offence: Offence) {
+        self.0.report(peer, offence);
+    }
+
+    /// What happens from now on. Who reads too slowly misses the oldest
+    /// ([`Lagged`](broadcast::error::RecvError::Lagged)) and should ask [`connected`](Self::connected).
+    pub fn events(&self) -> broadcast::Receiver<Event> {
+        self.0.events()
+    }
+}
+
+/// Who has told of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum CandidateSource {
+    /// Discovery, version 4.
+    Discv4,
+    /// Discovery, version 5.
+    Discv5,
+    /// A list in DNS (EIP-1459).
+    Dns,
+    /// A boot node.
+    Boot,
+}
+
+/// A node that may be dialled.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Candidate {
+    /// Its public key.
+    pub id: PeerId,
+    /// Where it is.
+    pub ip: IpAddr,
+    /// Its port for connections.
+    pub tcp_port: u16,
+    /// Its port for discovery.
+    pub udp_port: u16,
+    /// What its record says of forks, if it does: one that does not fit is not dialled.
+    pub fork_id: Option<ForkId>,
+    /// Who has told of it.
+    pub source: CandidateSource,
+}

@@ -1,0 +1,173 @@
+//! Who dials us.
+
+use super::manager::{Shared, is_near, subnet};
+use crate::session::add;
+use parking_lot::Mutex;
+use std::{
+    collections::HashMap,
+    net::IpAddr,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+use tokio::{net::TcpListener, sync::Semaphore};
+
+/// Connections that have not become peers yet, at most.
+const MAX_HALF_OPEN: usize = 64;
+
+/// The same, of one /24 (IPv4) or /64 (IPv6) that is public.
+const MAX_HALF_OPEN_SUBNET: usize = 8;
+
+/// Connections from one public address within [`WINDOW`], at most.
+const MAX_ATTEMPTS: u32 = 3;
+
+/// How far back attempts are counted.
+const WINDOW: Duration = Duration::from_secs(30);
+
+/// Addresses whose attempts are counted, at most.
+const MAX_ADDRESSES: usize = 4096;
+
+/// Takes connections until the runtime ends.
+pub(super) async fn run(shared: Arc<Shared>, listener: TcpListener) {
+    let half_open = Arc::new(Semaphore::new(MAX_HALF_OPEN));
+    let throttle = Arc::new(Mutex::new(Throttle::default()));
+    loop {
+        let (stream, address) = match listener.accept().await {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                // Out of descriptors, as a rule: others must end first.
+                tracing::debug!(%error, "a connection of a peer could not be taken");
+                tokio::time::sleep(Duration::from_millis(50)).await;
+                continue;
+            }
+        };
+        add(&shared.context.stats.accepted, 1);
+        let place = half_open.clone().try_acquire_owned();
+        let (Ok(place), false) = (place, shared.quitting()) else {
+            add(&shared.context.stats.throttled, 1);
+            continue;
+        };
+        if !throttle.lock().enter(address.ip(), Instant::now()) {
+            add(&shared.context.stats.throttled, 1);
+            continue;
+        }
+        let (shared, throttle) = (shared.clone(), throttle.clone());
+        tokio::spawn(async move {
+            let leave = Leave { throttle, ip: address.ip(), _place: place };
+            let peer = shared.connect(stream, None).await;
+            drop(leave);
+            if let Ok(peer) = peer {
+                shared.stay(peer).await;
+            }
+        });
+    }
+}
+
+/// Gives a place among the half-open connections back.
+struct Leave {
+    throttle: Arc<Mutex<Throttle>>,
+    ip: IpAddr,
+    _place: tokio::sync::OwnedSemaphorePermit,
+}
+
+impl Drop for Leave {
+    fn drop(&mut self) {
+        self.throttle.lock().leave(self.ip);
+    }
+}
+
+/// How often public addresses have come.
+#[derive(Debug, Default)]
+struct Throttle {
+    half_open: HashMap<u64, usize>,
+    attempts: HashMap<IpAddr, (Instant, u32)>,
+}
+
+impl Throttle {
+    /// Whether a connection may go on; if so, [`leave`](Self::leave) must follow.
+    fn enter(&mut self, ip: IpAddr, now: Instant) -> bool {
+        if is_near(ip) {
+            return true;
+        }
+        if self.attempts.len() >= MAX_ADDRESSES {
+            self.attempts.retain(|_, (first, _)| now < *first + WINDOW);
+            if self.attempts.len() >= MAX_ADDRESSES {
+                return false;
+            }
+        }
+        let (first, count) = self.attempts.entry(ip).or_insert((now, 0));
+        if now >= *first + WINDOW {
+            (*first, *count) = (now, 0);
+        }
+        *count += 1;
+        if *count > MAX_ATTEMPTS {
+            return false;
+        }
+        let half_open = self.half_open.entry(subnet(ip)).or_default();
+        if *half_open >= MAX_HALF_OPEN_SUBNET {
+            return false;
+        }
+        *half_open += 1;
+        true
+    }
+
+    fn leave(&mut self, ip: IpAddr) {
+        if is_near(ip) {
+            return;
+        }
+        if let Some(half_open) = self.half_open.get_mut(&subnet(ip)) {
+            *half_open -= 1;
+            if *half_open == 0 {
+                self.half_open.remove(&subnet(ip));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::Ipv4Addr;
+
+    fn public(last: u8) -> IpAddr {
+        Ipv4Addr::new(8, 8, 8, last).into()
+    }
+
+    #[test]
+    fn an_address_may_come_three_times_in_half_a_minute() {
+        let mut throttle = Throttle::default();
+        let now = Instant::now();
+        for _ in 0..3 {
+            assert!(throttle.enter(public(1), now));
+            throttle.leave(public(1));
+        }
+        assert!(!throttle.enter(public(1), now));
+        assert!(throttle.enter(public(2), now), "others may");
+        assert!(throttle.enter(public(1), now + WINDOW));
+    }
+
+    #[test]
+    fn a_subnet_has_eight_half_open_connections_and_private_ones_have_no_limit() {
+        let mut throttle = Throttle::default();
+        let now = Instant::now();
+        assert!((0..8).all(|last| throttle.enter(public(last), now)));
+        assert!(!throttle.enter(public(100), now));
+        throttle.leave(public(0));
+        assert!(throttle.enter(public(101), now));
+        assert!((0..100).all(|_| throttle.enter(Ipv4Addr::LOCALHOST.into(), now)));
+    }
+
+    #[test]
+    fn memory_is_bounded() {
+        let mut throttle = Throttle::default();
+        let now = Instant::now();
+        for number in 0..5000_u32 {
+            let ip = IpAddr::from(Ipv4Addr::from(0x0808_0000 + (number << 8)));
+            if throttle.enter(ip, now) {
+                throttle.leave(ip);
+            }
+        }
+        assert_eq!(throttle.attempts.len(), MAX_ADDRESSES);
+        assert!(throttle.half_open.is_empty());
+        assert!(throttle.enter(Ipv4Addr::new(9, 9, 9, 9).into(), now + WINDOW));
+    }
+}

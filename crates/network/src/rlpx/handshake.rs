@@ -1,0 +1,225 @@
+//! The handshake (EIP-8): `auth` from who dials, `ack` from who is dialled.
+//!
+//! ```text
+//!  packet = length (2 bytes), ECIES(RLP list and 100 to 300 random bytes); the length is under the MAC
+//!  auth   = [signature (65), public key (64), nonce (32), version]
+//!  ack    = [public key of the moment (64), nonce (32), version]
+//! ```
+//!
+//! More elements, other versions and whatever follows the list are let pass. The form of before EIP-8,
+//! without a length, is not: no node sends it any more.
+
+use super::{
+    RlpxError,
+    ecies::{self, agree, node_id, public_key},
+};
+use alloy_primitives::{B256, B512, Keccak256, keccak256};
+use alloy_rlp::{Decodable, Encodable, Header};
+use rand::{Rng, RngCore};
+use secp256k1::{
+    Message, PublicKey, SECP256K1, SecretKey,
+    ecdsa::{RecoverableSignature, RecoveryId},
+};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+
+/// Bytes of a packet without its length, at most. Real ones have fewer than 700.
+const MAX_PACKET_BYTES: usize = 2048;
+
+/// What both sides know after a handshake, seen from one of them.
+#[derive(Clone, Debug)]
+pub struct Secrets {
+    /// Key of the ciphers.
+    pub(super) aes: B256,
+    /// Key of the MACs.
+    pub(super) mac: B256,
+    /// Hash that runs along what is sent.
+    pub(super) egress: Keccak256,
+    /// Hash that runs along what comes.
+    pub(super) ingress: Keccak256,
+}
+
+/// What one side makes up for one handshake.
+#[derive(Debug)]
+pub(super) struct Ephemeral {
+    pub(super) key: SecretKey,
+    pub(super) nonce: B256,
+}
+
+impl Ephemeral {
+    pub(super) fn random() -> Self {
+        Self { key: ecies::random_key(), nonce: random_nonce() }
+    }
+}
+
+fn random_nonce() -> B256 {
+    let mut nonce = B256::ZERO;
+    rand::rng().fill_bytes(nonce.as_mut_slice());
+    nonce
+}
+
+/// Shakes hands with the node of this id, which was dialled.
+///
+/// # Errors
+/// If the connection fails, or the node is not the one of this id. Nothing limits the time: wrap it.
+pub async fn initiate<S: AsyncRead + AsyncWrite + Unpin>(
+    stream: &mut S,
+    key: &SecretKey,
+    remote: &B512,
+) -> Result<Secrets, RlpxError> {
+    let remote =
+        public_key(remote).ok_or(RlpxError::HandshakeField("the node's id is no public key"))?;
+    let ours = Ephemeral::random();
+    let auth = seal(&remote, &auth(key, &remote, &ours));
+    stream.write_all(&auth).await?;
+    let ack = read_packet(stream).await?;
+    let theirs = read_ack(&open(key, &ack)?)?;
+    Ok(secrets(true, &ours, &theirs, &auth, &ack))
+}
+
+/// Shakes hands with whoever has connected; also gives his id.
+///
+/// # Errors
+/// If the connection fails, or what comes is no handshake. Nothing limits the time: wrap it.
+pub async fn accept<S: AsyncRead + AsyncWrite + Unpin>(
+    stream: &mut S,
+    key: &SecretKey,
+) -> Result<(Secrets, B512), RlpxError> {
+    let auth = read_packet(stream).await?;
+    let (remote, theirs) = read_auth(key, &open(key, &auth)?)?;
+    let ours = Ephemeral::random();
+    let ack = seal(&remote, &ack(&ours));
+    stream.write_all(&ack).await?;
+    Ok((secrets(false, &ours, &theirs, &auth, &ack), node_id(&remote)))
+}
+
+/// The public side of an [`Ephemeral`].
+#[derive(Debug)]
+pub(super) struct Theirs {
+    pub(super) key: PublicKey,
+    pub(super) nonce: B256,
+}
+
+pub(super) fn auth(key: &SecretKey, remote: &PublicKey, ours: &Ephemeral) -> Vec<u8> {
+    let message = B256::from(agree(key, remote)) ^ ours.nonce;
+    let signature = SECP256K1.sign_ecdsa_recoverable(Message::from_digest(message.0), &ours.key);
+    let (recovery, compact) = signature.serialize_compact();
+    let mut signed = [0; 65];
+    signed[..64].copy_from_slice(&compact);
+    signed[64] = i32::from(recovery) as u8;
+    let mut fields = Vec::new();
+    signed.as_slice().encode(&mut fields);
+    node_id(&PublicKey::from_secret_key_global(key)).encode(&mut fields);
+    ours.nonce.encode(&mut fields);
+    4_u8.encode(&mut fields);
+    fields
+}
+
+pub(super) fn ack(ours: &Ephemeral) -> Vec<u8> {
+    let mut fields = Vec::new();
+    node_id(&PublicKey::from_secret_key_global(&ours.key)).encode(&mut fields);
+    ours.nonce.encode(&mut fields);
+    4_u8.encode(&mut fields);
+    fields
+}
+
+/// The fields as a list, padded so that its length says nothing, encrypted, with the length before.
+fn seal(to: &PublicKey, fields: &[u8]) -> Vec<u8> {
+    let mut text = Vec::with_capacity(fields.len() + 303);
+    Header { list: true, payload_length: fields.len() }.encode(&mut text);
+    text.extend(fields);
+    let mut random = rand::rng();
+    let filled = text.len();
+    text.resize(filled + random.random_range(100..=300), 0);
+    random.fill_bytes(&mut text[filled..]);
+    let length = (text.len() + ecies::OVERHEAD) as u16;
+    let mut packet = length.to_be_bytes().to_vec();
+    packet.extend(ecies::encrypt(to, &text, &length.to_be_bytes()));
+    packet
+}
+
+/// The text of a packet with its length.
+pub(super) fn open(key: &SecretKey, packet: &[u8]) -> Result<Vec<u8>, RlpxError> {
+    let (length, message) = packet.split_at_checked(2).ok_or(RlpxError::HandshakeCipher)?;
+    ecies::decrypt(key, message, length)
+}
+
+/// A packet with its length.
+async fn read_packet<S: AsyncRead + Unpin>(stream: &mut S) -> Result<Vec<u8>, RlpxError> {
+    let mut prefix = [0; 2];
+    stream.read_exact(&mut prefix).await?;
+    let length = usize::from(u16::from_be_bytes(prefix));
+    if !(ecies::OVERHEAD..=MAX_PACKET_BYTES).contains(&length) {
+        return Err(RlpxError::HandshakeLength {
+            length,
+            min: ecies::OVERHEAD,
+            max: MAX_PACKET_BYTES,
+        });
+    }
+    let mut packet = vec![0; 2 + length];
+    packet[..2].copy_from_slice(&prefix);
+    stream.read_exact(&mut packet[2..]).await?;
+    Ok(packet)
+}
+
+/// The fields of the list at the start of a text.
+fn fields(text: &[u8]) -> Result<&[u8], RlpxError> {
+    let mut rest = text;
+    Header::decode_bytes(&mut rest, true).map_err(|_| RlpxError::HandshakeField("no list"))
+}
+
+/// Who dials, and what he has made up for it.
+pub(super) fn read_auth(key: &SecretKey, text: &[u8]) -> Result<(PublicKey, Theirs), RlpxError> {
+    let mut fields = fields(text)?;
+    let signature = <[u8; 65]>::decode(&mut fields)
+        .map_err(|_| RlpxError::HandshakeField("no signature of 65 bytes"))?;
+    let id = B512::decode(&mut fields)
+        .map_err(|_| RlpxError::HandshakeField("no public key of 64 bytes"))?;
+    let nonce =
+        B256::decode(&mut fields).map_err(|_| RlpxError::HandshakeField("no nonce of 32 bytes"))?;
+    let remote = public_key(&id).ok_or(RlpxError::HandshakeField("the public key is none"))?;
+    let message = B256::from(agree(key, &remote)) ^ nonce;
+    let ephemeral = RecoveryId::try_from(i32::from(signature[64]))
+        .and_then(|recovery| RecoverableSignature::from_compact(&signature[..64], recovery))
+        .and_then(|signature| SECP256K1.recover_ecdsa(Message::from_digest(message.0), &signature))
+        .map_err(|_| RlpxError::HandshakeField("the signature is none"))?;
+    Ok((remote, Theirs { key: ephemeral, nonce }))
+}
+
+/// What the other has made up.
+pub(super) fn read_ack(text: &[u8]) -> Result<Theirs, RlpxError> {
+    let mut fields = fields(text)?;
+    let id = B512::decode(&mut fields)
+        .map_err(|_| RlpxError::HandshakeField("no public key of 64 bytes"))?;
+    let nonce =
+        B256::decode(&mut fields).map_err(|_| RlpxError::HandshakeField("no nonce of 32 bytes"))?;
+    let key = public_key(&id).ok_or(RlpxError::HandshakeField("the public key is none"))?;
+    Ok(Theirs { key, nonce })
+}
+
+/// Keys of the connection. The packets are whole, with their lengths.
+pub(super) fn secrets(
+    initiator: bool,
+    ours: &Ephemeral,
+    theirs: &Theirs,
+    auth: &[u8],
+    ack: &[u8],
+) -> Secrets {
+    let agreed = agree(&ours.key, &theirs.key);
+    let both = |first: &[u8], second: &[u8]| keccak256([first, second].concat());
+    let (of_initiator, of_recipient) =
+        if initiator { (ours.nonce, theirs.nonce) } else { (theirs.nonce, ours.nonce) };
+    let shared = both(&agreed, both(of_recipient.as_slice(), of_initiator.as_slice()).as_slice());
+    let aes = both(&agreed, shared.as_slice());
+    let mac = both(&agreed, aes.as_slice());
+    let running = |nonce: B256, packet: &[u8]| {
+        let mut hash = Keccak256::new();
+        hash.update(mac ^ nonce);
+        hash.update(packet);
+        hash
+    };
+    let from_initiator = running(of_recipient, auth);
+    let from_recipient = running(of_initiator, ack);
+    let (egress, ingress) =
+        if initiator { (from_initiator, from_recipient) } else { (from_recipient, from_initiator) };
+    Secrets { aes, mac, egress, ingress }
+}

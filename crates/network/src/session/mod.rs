@@ -1,0 +1,56 @@
+//! The connection with one peer.
+//!
+//! ```text
+//!             establish: ECIES, hello, status            run, until somebody ends it
+//!  TcpStream ------------------------------> Established ----------------------------> Ended
+//!                                                 |
+//!                                                Link: what others hold of it
+//! ```
+//!
+//! | of a session | does | bounded by |
+//! |---|---|---|
+//! | reading | one message at a time: limit, decode, hand over | its kind's bytes; messages a second; waits while what it has read has nowhere to go |
+//! | serving | one request at a time, on a thread that may block | 32 requests wait; answers' bytes a second |
+//! | writing | what is told and asked before what is answered | 256 messages and 2 answers wait; 20 s a message |
+//! | timers | pings each 15 s; requests whose time is over | 16 requests under way |
+//!
+//! All of it is one task and one more that writes; both end with the session.
+
+mod establish;
+mod link;
+mod rate;
+mod run;
+
+pub use establish::{Chain, Established, Gate, Local, Place, RefusedError, establish};
+pub use link::Link;
+pub(crate) use run::add;
+pub use run::{Context, Ended, Host, Stats, run};
+
+use std::time::Duration;
+
+/// How long things may take.
+#[derive(Clone, Copy, Debug)]
+pub struct Timing {
+    /// Connecting, and each of the three steps of a handshake.
+    pub handshake: Duration,
+    /// From a request to its answer.
+    pub request: Duration,
+    /// From one ping to the next.
+    pub ping: Duration,
+    /// From one message of a peer to the end of the next.
+    pub idle: Duration,
+    /// Writing a message.
+    pub write: Duration,
+}
+
+impl Default for Timing {
+    fn default() -> Self {
+        Self {
+            handshake: Duration::from_secs(5),
+            request: Duration::from_secs(15),
+            ping: Duration::from_secs(15),
+            idle: Duration::from_secs(40),
+            write: Duration::from_secs(20),
+        }
+    }
+}

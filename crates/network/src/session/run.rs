@@ -1,0 +1,373 @@
+//! A session while it lasts.
+
+use super::{
+    Timing,
+    establish::{EMPTY_LIST, Established, MAX_BASE_BYTES, farewell},
+    link::{Link, Outgoing},
+    rate::Bucket,
+};
+use crate::{
+    eth::{self, Message, PeerId, Request, Version},
+    handle::{Event, Heard, Offence, PeerInfo, Serve},
+    rlpx::{BASE_MESSAGES, DisconnectReason, Raw, Reader, RlpxError, Writer, id},
+};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadHalf, WriteHalf},
+    sync::{Semaphore, broadcast, mpsc, oneshot},
+    time::timeout,
+};
+
+/// Messages that a peer may send in a second, and at once.
+const MESSAGES: (u32, u32) = (500, 2000);
+
+/// KiB of answers that a peer may have in a second, and at once.
+const SERVED_KIB: (u32, u32) = (64 << 10, 128 << 10);
+
+/// KiB of gossip that a peer may send in a second, and at once.
+const HEARD_KIB: (u32, u32) = (2 << 10, 32 << 10);
+
+/// Requests of a peer that wait to be served.
+const MAX_REQUESTS: usize = 32;
+
+/// Answers that wait to be written.
+const MAX_ANSWERS: usize = 2;
+
+/// Bytes of a message that are decoded on a thread of the runtime.
+const DECODED_HERE: usize = 64 << 10;
+
+/// What all peers together have sent and got.
+#[derive(Debug, Default)]
+pub struct Stats {
+    /// Messages that have come.
+    pub messages_in: AtomicU64,
+    /// Messages that were sent.
+    pub messages_out: AtomicU64,
+    /// Bytes of messages that have come, decompressed.
+    pub bytes_in: AtomicU64,
+    /// Bytes that were sent, compressed.
+    pub bytes_out: AtomicU64,
+    /// Requests of ours that were not answered in time.
+    pub timeouts: AtomicU64,
+    /// Requests that were answered.
+    pub served: AtomicU64,
+    /// Connections that were dialled.
+    pub dialled: AtomicU64,
+    /// Connections that came.
+    pub accepted: AtomicU64,
+    /// Connections that came and were closed at once, as too many were under way.
+    pub throttled: AtomicU64,
+    /// Connections that have led to no peer.
+    pub refused: AtomicU64,
+    /// Peers that were banned.
+    pub banned: AtomicU64,
+}
+
+pub(crate) fn add(counter: &AtomicU64, count: u64) {
+    counter.fetch_add(count, Ordering::Relaxed);
+}
+
+/// What a session needs of the node.
+#[derive(Debug)]
+pub struct Context {
+    /// Who answers requests.
+    pub serve: Arc<dyn Serve>,
+    /// Where transactions go that are told.
+    pub heard: mpsc::Sender<Heard>,
+    /// KiB of transactions told that may be in memory.
+    pub room: Arc<Semaphore>,
+    /// Where events go.
+    pub events: broadcast::Sender<Event>,
+    /// Counters.
+    pub stats: Arc<Stats>,
+}
+
+/// Who is told of sessions.
+pub trait Host: Send + Sync {
+    /// One begins; nothing of it has been heard yet.
+    fn begin(&self, link: &Arc<Link>);
+    /// Its peer has done wrong.
+    fn offence(&self, peer: PeerId, offence: Offence);
+    /// It has ended; the peer may not have been told yet.
+    fn end(&self, peer: PeerId, ended: &Ended);
+}
+
+/// How a session has ended.
+#[derive(Debug)]
+pub struct Ended {
+    /// The reason that we gave, if it was we who ended it.
+    pub told: Option<DisconnectReason>,
+    /// What the peer did wrong, if that was the reason.
+    pub offence: Option<Offence>,
+    /// The same in words.
+    pub why: String,
+}
+
+impl Ended {
+    fn rlpx(error: &RlpxError) -> Self {
+        let told = error.reason();
+        let breach = told.filter(|reason| *reason != DisconnectReason::Timeout);
+        Self { told, offence: breach.map(Offence::Breach), why: error.to_string() }
+    }
+
+    fn breach(why: impl ToString) -> Self {
+        let reason = DisconnectReason::SubprotocolError;
+        Self { told: Some(reason), offence: Some(Offence::Breach(reason)), why: why.to_string() }
+    }
+}
+
+/// Runs a session to its end.
+pub async fn run<S: AsyncRead + AsyncWrite + Send + 'static>(
+    established: Established<S>,
+    timing: Timing,
+    context: &Context,
+    host: &dyn Host,
+) {
+    // The place is given back at the end.
+    let Established { info, place: _place, mut reader, writer } = established;
+    let peer = info.id;
+    let (link, outgoing) = Link::new(info, timing);
+    let (answers, answers_out) = mpsc::channel(MAX_ANSWERS);
+    let (requests, requests_out) = mpsc::channel(MAX_REQUESTS);
+    let (stop, stopped) = oneshot::channel();
+    let stats = context.stats.clone();
+    let mut writing =
+        tokio::spawn(write_all(writer, outgoing, answers_out, stopped, timing, stats));
+    host.begin(&link);
+    let mut session = Session { link: &link, context, timing };
+    let ended = tokio::select! {
+        ended = session.read_all(&mut reader, &requests) => ended,
+        ended = serve_all(&link, context, requests_out, &answers) => ended,
+        ended = keep_time(&link, context, host, timing) => ended,
+        reason = link.ended() => {
+            Ended { told: Some(reason), offence: None, why: format!("we disconnect: {reason}") }
+        }
+        result = &mut writing => match result {
+            Ok(Err(error)) => Ended { told: None, offence: None, why: error.to_string() },
+            _ => Ended { told: None, offence: None, why: "nothing more to write".to_owned() },
+        },
+    };
+    link.close();
+    if let Some(offence) = ended.offence {
+        host.offence(peer, offence);
+    }
+    host.end(peer, &ended);
+    if !writing.is_finished() {
+        // The writer has ended by itself if nobody listens.
+        let _ = stop.send(());
+        match timeout(timing.write, &mut writing).await {
+            Ok(Ok(Ok(mut writer))) => {
+                if let Some(reason) = ended.told {
+                    let farewell = farewell(&mut reader, &mut writer, reason);
+                    // Who does not take it in time will find out anyway.
+                    let _ = timeout(Duration::from_secs(2), farewell).await;
+                }
+            }
+            Ok(_) => {}
+            Err(_) => writing.abort(),
+        }
+    }
+}
+
+/// Writes what comes until told to stop; gives the writer back.
+async fn write_all<S: AsyncRead + AsyncWrite>(
+    mut writer: Writer<WriteHalf<S>>,
+    mut outgoing: mpsc::Receiver<Outgoing>,
+    mut answers: mpsc::Receiver<Outgoing>,
+    mut stop: oneshot::Receiver<()>,
+    timing: Timing,
+    stats: Arc<Stats>,
+) -> Result<Writer<WriteHalf<S>>, RlpxError> {
+    loop {
+        let next = tokio::select! {
+            biased;
+            _ = &mut stop => return Ok(writer),
+            Some(next) = outgoing.recv() => next,
+            Some(next) = answers.recv() => next,
+        };
+        let bytes = timeout(timing.write, writer.write(next.id, &next.payload))
+            .await
+            .map_err(|_| RlpxError::Timeout("it to take a message"))??;
+        add(&stats.messages_out, 1);
+        add(&stats.bytes_out, bytes as u64);
+    }
+}
+
+/// Pings, and looks for requests whose time is over.
+async fn keep_time(link: &Link, context: &Context, host: &dyn Host, timing: Timing) -> Ended {
+    let mut ping = tokio::time::interval(timing.ping);
+    ping.reset();
+    let mut sweep = tokio::time::interval((timing.request / 8).max(Duration::from_millis(10)));
+    loop {
+        tokio::select! {
+            // If the queue is full, writing takes too long, and that ends the session.
+            _ = ping.tick() => { link.send_base(id::PING, EMPTY_LIST.to_vec()); }
+            _ = sweep.tick() => {
+                for _ in 0..link.expire() {
+                    add(&context.stats.timeouts, 1);
+                    host.offence(link.info().id, Offence::Timeout);
+                }
+            }
+        }
+    }
+}
+
+/// Answers requests, one after the other.
+async fn serve_all(
+    link: &Link,
+    context: &Context,
+    mut requests: mpsc::Receiver<(u64, Request)>,
+    answers: &mpsc::Sender<Outgoing>,
+) -> Ended {
+    let mut rate = Bucket::new(SERVED_KIB.0, SERVED_KIB.1);
+    while let Some((number, request)) = requests.recv().await {
+        let (serve, info) = (context.serve.clone(), link.info());
+        let answer =
+            tokio::task::spawn_blocking(move || answer(&*serve, &info, number, request)).await;
+        let Ok(Some(outgoing)) = answer else { continue };
+        let wait = rate.spend(kib(outgoing.payload.len()));
+        tokio::time::sleep(wait).await;
+        if answers.send(outgoing).await.is_err() {
+            break;
+        }
+        add(&context.stats.served, 1);
+    }
+    // Whoever has closed the channel says why; so wait for it.
+    std::future::pending().await
+}
+
+/// KiB of so many bytes, and one.
+fn kib(bytes: usize) -> u32 {
+    u32::try_from(bytes >> 10).unwrap_or(u32::MAX - 1) + 1
+}
+
+fn answer(serve: &dyn Serve, info: &PeerInfo, number: u64, request: Request) -> Option<Outgoing> {
+    let response = Message::Response(number, serve.answer(info, request));
+    let (id, payload) = response.encode(info.version)?;
+    Some(Outgoing { id: BASE_MESSAGES + id, payload })
+}
+
+/// The reading side.
+struct Session<'a> {
+    link: &'a Arc<Link>,
+    context: &'a Context,
+    timing: Timing,
+}
+
+impl Session<'_> {
+    async fn read_all<S: AsyncRead + AsyncWrite>(
+        &mut self,
+        reader: &mut Reader<ReadHalf<S>>,
+        requests: &mpsc::Sender<(u64, Request)>,
+    ) -> Ended {
+        let version = self.link.info().version;
+        let mut messages = Bucket::new(MESSAGES.0, MESSAGES.1);
+        let mut heard = Bucket::new(HEARD_KIB.0, HEARD_KIB.1);
+        loop {
+            let read = reader.read(|id| limit(self.link, version, id));
+            let raw = match timeout(self.timing.idle, read).await {
+                Ok(Ok(raw)) => raw,
+                Ok(Err(error)) => return Ended::rlpx(&error),
+                Err(_) => return Ended::rlpx(&RlpxError::Timeout("its next message")),
+            };
+            add(&self.context.stats.messages_in, 1);
+            add(&self.context.stats.bytes_in, raw.payload.len() as u64);
+            tokio::time::sleep(messages.spend(1)).await;
+            let handled = match raw.id {
+                id::DISCONNECT => {
+                    let reason = DisconnectReason::decode(&raw.payload);
+                    let why = format!("the peer disconnects: {reason}");
+                    return Ended { told: None, offence: None, why };
+                }
+                id::PING => {
+                    self.link.send_base(id::PONG, EMPTY_LIST.to_vec());
+                    Ok(())
+                }
+                id::PONG => Ok(()),
+                id if id >= BASE_MESSAGES => self.handle(version, raw, requests, &mut heard).await,
+                id => Err(Ended::rlpx(&RlpxError::Unexpected {
+                    id,
+                    expected: "a ping, a pong, a disconnect or a message of eth",
+                })),
+            };
+            if let Err(ended) = handled {
+                return ended;
+            }
+        }
+    }
+
+    /// A message of `eth`.
+    async fn handle(
+        &self,
+        version: Version,
+        raw: Raw,
+        requests: &mpsc::Sender<(u64, Request)>,
+        heard: &mut Bucket,
+    ) -> Result<(), Ended> {
+        let id = raw.id - BASE_MESSAGES;
+        let length = raw.payload.len();
+        if eth::is_response(id) {
+            let awaited = eth::request_id(&raw.payload)
+                .ok_or(())
+                .and_then(|number| self.link.is_awaited(number, id));
+            match awaited {
+                Ok(true) => {}
+                // Too late, and reported already.
+                Ok(false) => return Ok(()),
+                Err(()) => return Err(Ended::breach("it answers what was not asked")),
+            }
+        }
+        let message = if length <= DECODED_HERE {
+            Message::decode(version, id, &raw.payload)
+        } else {
+            let decode = move || Message::decode(version, id, &raw.payload);
+            match tokio::task::spawn_blocking(decode).await {
+                Ok(message) => message,
+                Err(error) => return Err(Ended::breach(error)),
+            }
+        };
+        match message.map_err(Ended::breach)? {
+            Message::Status(_) => return Err(Ended::breach("a second status")),
+            Message::BlockRangeUpdate(range) => {
+                self.link.set_range(range);
+                self.event(Event::RangeUpdate(self.link.info().id, range));
+            }
+            Message::Request(number, request) => {
+                // Closed only at the end of the session.
+                let _ = requests.send((number, request)).await;
+            }
+            Message::Response(number, response) => {
+                let answered = self.link.answer(number, response);
+                answered.map_err(|()| Ended::breach("its answer has more than was asked for"))?;
+            }
+            Message::Gossip(gossip) => {
+                tokio::time::sleep(heard.spend(kib(length))).await;
+                let room = self.context.room.clone().acquire_many_owned(kib(length)).await;
+                let peer = self.link.info().id;
+                // Closed only when the node is stopped.
+                let _ = self.context.heard.send(Heard { peer, gossip, permit: room.ok() }).await;
+            }
+        }
+        Ok(())
+    }
+
+    fn event(&self, event: Event) {
+        // Nobody may be listening.
+        let _ = self.context.events.send(event);
+    }
+}
+
+/// How long a message may be now.
+fn limit(link: &Link, version: Version, id: u8) -> Option<usize> {
+    match id.checked_sub(BASE_MESSAGES) {
+        None => (id::DISCONNECT..=id::PONG).contains(&id).then_some(MAX_BASE_BYTES),
+        Some(id) if eth::is_response(id) && !link.expects(id) => Some(0),
+        Some(id) => eth::limit(version, id),
+    }
+}

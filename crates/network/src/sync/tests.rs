@@ -1,0 +1,207 @@
+use super::*;
+use crate::{
+    serve::Blocks,
+    testkit::{Manner, ScriptedPeers},
+};
+use alloy_consensus::{SignableTransaction, TxLegacy, proofs};
+use alloy_primitives::{Signature, U256};
+use retrie_chainspec::primitives::{BlockBody, Transaction};
+use tokio::runtime::Runtime;
+
+/// A chain of so many blocks above genesis; every third has nothing in it.
+fn chain(count: u64) -> Vec<Block> {
+    let mut parent_hash = B256::ZERO;
+    let mut blocks = Vec::new();
+    for number in 0..=count {
+        let mut body = BlockBody::default();
+        if number % 3 != 0 {
+            let tx = TxLegacy { nonce: number, ..TxLegacy::default() };
+            let signature = Signature::new(U256::from(1), U256::from(1), false);
+            body.transactions.push(Transaction::Legacy(tx.into_signed(signature)));
+        }
+        if number % 7 == 1 {
+            body.ommers.push(Header { number, ..Header::default() });
+        }
+        let header = Header {
+            number,
+            parent_hash,
+            transactions_root: proofs::calculate_transaction_root(&body.transactions),
+            ommers_hash: proofs::calculate_ommers_root(&body.ommers),
+            ..Header::default()
+        };
+        parent_hash = header.hash_slow();
+        blocks.push(Block { header, body });
+    }
+    blocks
+}
+
+struct World {
+    peers: ScriptedPeers,
+    blocks: Vec<Block>,
+    from_peers: PeerBlocks,
+    stop: Arc<AtomicBool>,
+    _runtime: Runtime,
+}
+
+impl World {
+    fn new(count: u64, manners: &[Manner]) -> Self {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .enable_all()
+            .build()
+            .unwrap();
+        let peers = ScriptedPeers::default();
+        let blocks = chain(count);
+        let served = Arc::new(Blocks::new(blocks.clone()));
+        for (name, manner) in manners.iter().enumerate() {
+            peers.connect(name as u8 + 1, *manner, served.clone());
+        }
+        let options = SyncOptions {
+            patience: Duration::from_millis(20),
+            stalled: Duration::from_millis(500),
+            ..SyncOptions::default()
+        };
+        let stop = Arc::<AtomicBool>::default();
+        let handle = runtime.handle().clone();
+        let from_peers = PeerBlocks::new(Peers::new(peers.clone()), options, handle, stop.clone());
+        Self { peers, blocks, from_peers, stop, _runtime: runtime }
+    }
+
+    fn hash(&self, number: usize) -> B256 {
+        self.blocks[number].header.hash_slow()
+    }
+
+    /// As the follower does: the head's header, blocks by number, and the last ones by hash.
+    fn sync(&self, from: usize, to: usize, by_hash: usize) -> Result<(), FetchError> {
+        assert_eq!(self.from_peers.header_by_hash(self.hash(to))?, self.blocks[to].header);
+        for number in from..=to - by_hash {
+            assert_eq!(self.from_peers.block_by_number(number as u64)?, self.blocks[number]);
+        }
+        for number in (to - by_hash..to).rev() {
+            let header = self.from_peers.header_by_hash(self.hash(number))?;
+            assert_eq!(header, self.blocks[number].header);
+        }
+        for number in to - by_hash + 1..=to {
+            assert_eq!(self.from_peers.block_by_hash(self.hash(number))?, self.blocks[number]);
+        }
+        Ok(())
+    }
+}
+
+fn id(name: u8) -> PeerId {
+    PeerId::repeat_byte(name)
+}
+
+#[test]
+fn blocks_of_one_honest_peer_come_whole_and_in_order() {
+    for (count, by_hash) in [(1, 0), (5, 4), (64, 63), (65, 64), (3_000, 64)] {
+        let world = World::new(count, &[Manner::Honest]);
+        world.sync(1, count as usize, by_hash).unwrap();
+        assert!(world.peers.reports().is_empty());
+    }
+}
+
+#[test]
+fn bodies_come_from_many_peers_at_once() {
+    let world = World::new(3_000, &[Manner::Slow(Duration::from_millis(2)); 4]);
+    world.sync(1, 3_000, 64).unwrap();
+    for name in 1..=4 {
+        let bodies = |request: &Request| matches!(request, Request::Bodies(_));
+        let asked = world.peers.asked(id(name)).into_iter().filter(bodies).count();
+        assert!(asked >= 2, "peer {name} was asked {asked} times");
+    }
+    let bodies = world.from_peers.figures().bodies.load(Ordering::Relaxed);
+    let not_empty = world.blocks.iter().filter(|block| !block.body.transactions.is_empty());
+    let ommers = world
+        .blocks
+        .iter()
+        .filter(|block| block.body.transactions.is_empty() && !block.body.ommers.is_empty());
+    assert_eq!(bodies as usize, not_empty.count() + ommers.count(), "each once");
+}
+
+#[test]
+fn whoever_lies_is_reported_and_does_no_harm() {
+    for liar in [Manner::WrongHeaders, Manner::WrongBodies, Manner::OtherAnswers] {
+        let world = World::new(1_500, &[liar, Manner::Honest, Manner::Honest]);
+        world.sync(1, 1_500, 64).unwrap();
+        assert_eq!(world.peers.reports(), [(id(1), Offence::WrongData)], "{liar:?}");
+        assert_eq!(world.from_peers.figures().wrong.load(Ordering::Relaxed), 1);
+    }
+    // Nobody else is there.
+    for liar in [Manner::WrongHeaders, Manner::WrongBodies] {
+        let world = World::new(1_500, &[liar]);
+        let error = world.sync(1, 1_500, 64).unwrap_err();
+        assert_eq!(world.peers.reports(), [(id(1), Offence::WrongData)]);
+        assert!(error.to_string().contains("peer"), "{error}");
+    }
+}
+
+#[test]
+fn whoever_is_silent_or_has_nothing_is_passed_over() {
+    for useless in [Manner::Silent, Manner::Empty, Manner::Busy] {
+        let world = World::new(1_500, &[useless, useless, Manner::Honest]);
+        world.sync(1, 1_500, 64).unwrap();
+        assert!(world.peers.reports().is_empty(), "{useless:?}");
+    }
+}
+
+#[test]
+fn a_peer_that_goes_is_no_loss() {
+    let world = World::new(2_000, &[Manner::Slow(Duration::from_millis(1)), Manner::Honest]);
+    world.sync(1, 700, 64).unwrap();
+    world.peers.disconnect(id(1));
+    world.sync(701, 1_400, 64).unwrap();
+    world.peers.connect(3, Manner::Honest, Arc::new(Blocks::new(world.blocks.clone())));
+    world.peers.disconnect(id(2));
+    world.sync(1_401, 2_000, 64).unwrap();
+}
+
+#[test]
+fn what_nobody_has_is_said() {
+    let message = |result: Result<(), FetchError>| result.unwrap_err().to_string();
+    let world = World::new(100, &[]);
+    assert!(!world.from_peers.is_there());
+    assert_eq!(message(world.sync(1, 100, 64)), "no peer is connected");
+    for useless in [Manner::Silent, Manner::Empty] {
+        let world = World::new(100, &[useless, useless]);
+        let said = message(world.sync(1, 100, 64));
+        assert!(said.starts_with("none of 2 peers has given block 0x"), "{said}");
+    }
+    // Bodies that nobody has.
+    let world = World::new(100, &[Manner::Honest]);
+    world.from_peers.header_by_hash(world.hash(100)).unwrap();
+    world.peers.behave(id(1), Manner::Empty);
+    // The headers of the last 64 are here.
+    let said = world.from_peers.block_by_number(50).unwrap_err().to_string();
+    assert_eq!(said, "nothing has come of block 50 and those above it for 0 s");
+    // A number above the head, and one without a head.
+    let said = world.from_peers.block_by_number(101).unwrap_err().to_string();
+    assert_eq!(said, "block 101 was asked for before a head at or above it");
+    let world = World::new(100, &[Manner::Honest]);
+    assert!(world.from_peers.block_by_number(1).is_err());
+    assert!(world.from_peers.tagged(BlockTag::Head).is_err());
+}
+
+#[test]
+fn whoever_waits_is_let_go_when_the_node_stops() {
+    let world = World::new(100, &[Manner::Silent]);
+    world.stop.store(true, Ordering::Relaxed);
+    let error = world.from_peers.header_by_hash(world.hash(100)).unwrap_err();
+    assert_eq!(error.to_string(), "stopped");
+}
+
+/// A consensus client names a new head every 12 s: the way down is not gone twice.
+#[test]
+fn a_later_head_goes_on_with_what_is_known() {
+    let world = World::new(3_000, &[Manner::Honest]);
+    world.from_peers.header_by_hash(world.hash(2_900)).unwrap();
+    world.from_peers.block_by_number(1).unwrap();
+    let headers = || world.from_peers.figures().headers.load(Ordering::Relaxed);
+    assert_eq!(headers(), 2_900);
+    for head in [2_910, 2_990] {
+        world.from_peers.header_by_hash(world.hash(head)).unwrap();
+        assert_eq!(world.from_peers.block_by_number(2).unwrap(), world.blocks[2]);
+    }
+    assert!(headers() <= 2_900 + 64 + 64 + 1024, "{}", headers());
+    world.sync(2, 3_000, 64).unwrap();
+}

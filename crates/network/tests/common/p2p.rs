@@ -1,0 +1,197 @@
+//! Nodes of a made-up chain on this machine, and a peer that says whatever a test wants.
+
+use alloy_primitives::B256;
+use retrie_chainspec::{ChainSpec, MAINNET_GENESIS_HASH, primitives::Header};
+use retrie_network::{
+    discovery::{Enode, Forks},
+    eth::{self, BlockRange, Message, PeerId, Request, Response, Status, Version},
+    handle::{PeerInfo, Serve},
+    peers::{Config, Manager, Started, start},
+    rlpx::{
+        self, BASE_MESSAGES, Capability, DisconnectReason, Hello, Raw, Reader, RlpxError, Writer,
+        id,
+    },
+    session::{Chain, Timing},
+};
+use secp256k1::{PublicKey, SecretKey};
+use std::{
+    net::{Ipv4Addr, SocketAddr},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+use tokio::{
+    io::{ReadHalf, WriteHalf},
+    net::TcpStream,
+};
+
+pub(crate) const GENESIS: B256 = MAINNET_GENESIS_HASH;
+pub(crate) const NETWORK: u64 = 1337;
+
+pub(crate) fn forks() -> Forks {
+    Forks::new(&ChainSpec::mainnet(), 10, 0)
+}
+
+pub(crate) fn range(latest: u64) -> BlockRange {
+    BlockRange { earliest: 0, latest, latest_hash: B256::with_last_byte(1) }
+}
+
+/// Times short enough for a test.
+pub(crate) fn timing() -> Timing {
+    Timing {
+        handshake: Duration::from_millis(500),
+        request: Duration::from_millis(200),
+        ping: Duration::from_millis(100),
+        idle: Duration::from_millis(1500),
+        write: Duration::from_millis(1000),
+    }
+}
+
+/// Answers requests for headers with as many as are asked for, numbered from 0, and knows nothing else.
+#[derive(Debug)]
+pub(crate) struct Headers;
+
+impl Serve for Headers {
+    fn answer(&self, _: &PeerInfo, request: Request) -> Response {
+        match request {
+            Request::Headers(from) => {
+                let header = |number| Header { number, ..Header::default() };
+                Response::Headers((0..from.limit).map(header).collect())
+            }
+            other => other.nothing(),
+        }
+    }
+}
+
+pub(crate) fn config() -> Config {
+    Config {
+        key: rlpx::random_key(),
+        client: "test/v1".to_owned(),
+        listen: Some((Ipv4Addr::LOCALHOST, 0).into()),
+        any_port: false,
+        max_inbound: 10,
+        max_outbound: 10,
+        trusted: Vec::new(),
+        fixed: Vec::new(),
+        chain: Chain::new(NETWORK, GENESIS, Arc::new(forks()), range(10)),
+        timing: timing(),
+    }
+}
+
+pub(crate) fn node(config: Config) -> Started {
+    start(config, Arc::new(Headers)).unwrap()
+}
+
+pub(crate) fn enode(manager: &Manager) -> Enode {
+    let address = manager.local_address().unwrap();
+    let (ip, port) = (address.ip(), address.port());
+    Enode { id: manager.id(), ip, tcp: port, udp: 0 }
+}
+
+pub(crate) fn id_of(key: &SecretKey) -> PeerId {
+    rlpx::node_id(&PublicKey::from_secret_key_global(key))
+}
+
+/// Waits until something holds, for a few seconds.
+pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let end = Instant::now() + Duration::from_secs(10);
+    while !holds() {
+        assert!(Instant::now() < end, "{what} has not come");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// A peer by hand.
+pub(crate) struct Mouth {
+    pub(crate) key: SecretKey,
+    pub(crate) reader: Reader<ReadHalf<TcpStream>>,
+    pub(crate) writer: Writer<WriteHalf<TcpStream>>,
+}
+
+impl Mouth {
+    /// Dials a node and shakes hands.
+    pub(crate) async fn dial(manager: &Manager, key: SecretKey) -> Self {
+        let address: SocketAddr = manager.local_address().unwrap();
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        let secrets = rlpx::initiate(&mut stream, &key, &manager.id()).await.unwrap();
+        let (reader, writer) = tokio::io::split(stream);
+        let (reader, writer) = rlpx::connect(reader, writer, &secrets);
+        Self { key, reader, writer }
+    }
+
+    /// Becomes a peer.
+    pub(crate) async fn peer(manager: &Manager, key: SecretKey) -> Self {
+        let mut mouth = Self::dial(manager, key).await;
+        mouth.hello(&[71]).await;
+        mouth.status(|_| {}).await;
+        mouth
+    }
+
+    pub(crate) async fn hello(&mut self, versions: &[u64]) {
+        let capability = |version: &u64| Capability { name: "eth".to_owned(), version: *version };
+        let hello = Hello {
+            version: 5,
+            client: "mouth".to_owned(),
+            capabilities: versions.iter().map(capability).collect(),
+            port: 0,
+            id: id_of(&self.key),
+        };
+        self.writer.write(id::HELLO, &hello.encode()).await.unwrap();
+        let raw = self.reader.read(|_| Some(4096)).await.unwrap();
+        assert_eq!(raw.id, id::HELLO, "{raw:?}");
+        self.reader.set_snappy();
+        self.writer.set_snappy();
+    }
+
+    /// Exchanges statuses; ours is changed by `change`.
+    pub(crate) async fn status(&mut self, change: impl FnOnce(&mut Status)) {
+        let mut status = Status {
+            version: Version::Eth71,
+            network: NETWORK,
+            genesis: GENESIS,
+            fork_id: forks().current(),
+            range: range(5),
+        };
+        change(&mut status);
+        self.say(Message::Status(status)).await;
+        let raw = self.read().await.unwrap();
+        assert_eq!(raw.id, BASE_MESSAGES + eth::id::STATUS, "{raw:?}");
+    }
+
+    pub(crate) async fn say(&mut self, message: Message) {
+        let (id, payload) = message.encode(Version::Eth71).unwrap();
+        self.writer.write(BASE_MESSAGES + id, &payload).await.unwrap();
+    }
+
+    pub(crate) async fn read(&mut self) -> Result<Raw, RlpxError> {
+        tokio::time::timeout(Duration::from_secs(10), self.reader.read(|_| Some(16 << 20)))
+            .await
+            .expect("nothing has come")
+    }
+
+    /// The next message of `eth`; pings are answered.
+    pub(crate) async fn hear(&mut self) -> Message {
+        loop {
+            let raw = self.read().await.unwrap();
+            match raw.id {
+                id::PING => {
+                    self.writer.write(id::PONG, &[0xc0]).await.unwrap();
+                }
+                id::PONG => {}
+                id => {
+                    let id = id.checked_sub(BASE_MESSAGES).unwrap_or_else(|| panic!("{raw:?}"));
+                    return Message::decode(Version::Eth71, id, &raw.payload).unwrap();
+                }
+            }
+        }
+    }
+
+    /// Reads until it is told why the connection ends.
+    pub(crate) async fn end(&mut self) -> DisconnectReason {
+        loop {
+            let raw = self.read().await.expect("an end without a word");
+            if raw.id == id::DISCONNECT {
+                return DisconnectReason::decode(&raw.payload);
+            }
+        }
+    }
+}
