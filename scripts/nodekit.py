@@ -348,7 +348,9 @@ class Retrie(Node):
             "--ws", "--ws.port", self.ws_port, "--ws.api", self.APIS, "--ipcdisable",
             "--authrpc.port", self.auth_port, "--authrpc.jwtsecret", self.secret_file,
         ]  # fmt: skip
-        command += ["--dev"] if self.is_dev() else ["--chain", self.genesis]
+        # A dev chain has no peers anyway.
+        alone = ["--addr", "127.0.0.1", "--port", 0, "--disable-discovery"]
+        command += ["--dev"] if self.is_dev() else ["--chain", self.genesis, *alone]
         if referee:
             command += ["--referee", referee]
         if self.native:

@@ -25,6 +25,9 @@ use tempfile::TempDir;
 /// Long enough for the slowest machine; nothing waits for it to pass.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// Of many nodes on one machine none shall look for others.
+const ALONE: &str = "--addr 127.0.0.1 --port 0 --disable-discovery";
+
 /// A running node, killed at the end of a test.
 struct Node {
     child: Child,
@@ -43,9 +46,11 @@ impl Drop for Node {
 impl Node {
     /// Starts a node with HTTP on a free port.
     fn start(datadir: &Path, flags: &str) -> Self {
+        // A dev chain has no peers, unless it is told to.
+        let alone = if flags.contains("--dev") || flags.contains("--port") { "" } else { ALONE };
         let line = format!(
-            "node --datadir {} --http --http.port 0 --http.api eth,net,web3,state,txpool,debug,sync \
-             --authrpc.port 0 {flags}",
+            "node --datadir {} --http --http.port 0 \
+             --http.api eth,net,web3,state,txpool,debug,sync,admin --authrpc.port 0 {alone} {flags}",
             datadir.display()
         );
         let mut command = retrie(words(&line));
@@ -319,7 +324,7 @@ fn a_dead_address_to_follow_is_told_at_once_and_tried_on() {
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let url = format!("http://127.0.0.1:{port}");
     let line = format!(
-        "node --datadir {} --chain dev --authrpc.port 0 --ipcdisable --follow {url}",
+        "node --datadir {} --chain dev --authrpc.port 0 --ipcdisable {ALONE} --follow {url}",
         folder.path().display()
     );
     let mut child = retrie(words(&line)).stderr(Stdio::piped()).spawn().unwrap();

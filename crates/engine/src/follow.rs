@@ -6,7 +6,9 @@
 //! | one per catching up by number | fetches blocks ahead of their verification | with that |
 //!
 //! Beside a consensus client it follows nobody: it then fills the gap below the head that the
-//! consensus client has named and this node does not know.
+//! consensus client has named and this node does not know. The same for a head that was named at the
+//! start ([`Leader::Named`]), which it then makes its own. While there is nobody to fetch from, it
+//! waits, and nothing is wrong with that.
 //!
 //! **The other node may lie.** It is asked for headers first, from the head downwards by hash, until
 //! one stands on a block that is known here; then for the blocks, upwards, one by one. A header must
@@ -54,6 +56,8 @@ const AHEAD: usize = 4;
 const DEEP: usize = 64;
 /// How long the node may take for its first answer before that is told.
 const FIRST_ANSWER: Duration = Duration::from_secs(1);
+/// How often the log tells how far the way to a head is.
+const TELL: Duration = Duration::from_secs(8);
 /// How long nothing may succeed before the follower says that it does not work.
 const UNWELL: Duration = Duration::from_secs(30);
 
@@ -64,6 +68,8 @@ pub enum Leader {
     Remote,
     /// A consensus client on the Engine API.
     ConsensusClient,
+    /// Nobody, once the block of this hash is the head; a consensus client may lead on from there.
+    Named(B256),
 }
 
 /// How the follower behaves.
@@ -149,6 +155,8 @@ pub struct Follower {
     runtime: Handle,
     stop: Arc<AtomicBool>,
     troubles: Troubles,
+    /// Whether the head that was named at the start has been reached.
+    has_arrived: AtomicBool,
 }
 
 /// A follower at work. It ends with the flag that it was made with.
@@ -175,6 +183,29 @@ impl Following {
     /// [`EngineError::Panicked`].
     pub fn join(self) -> Result<(), EngineError> {
         self.thread.join().map_err(|_| EngineError::Panicked)
+    }
+}
+
+/// What was told of how far the way to a head is.
+struct Told {
+    at: Instant,
+    number: u64,
+}
+
+impl Told {
+    fn new(number: u64) -> Self {
+        Self { at: Instant::now(), number }
+    }
+
+    /// Tells it, every few seconds.
+    fn tell(&mut self, number: u64, to: u64, from: &str) {
+        let seconds = self.at.elapsed().as_secs_f64();
+        if seconds < TELL.as_secs_f64() {
+            return;
+        }
+        let rate = number.saturating_sub(self.number) as f64 / seconds;
+        tracing::info!("block {number} of {to} from {from}, {rate:.0} blocks/s");
+        *self = Self::new(number);
     }
 }
 
@@ -212,7 +243,8 @@ impl Follower {
         stop: Arc<AtomicBool>,
     ) -> Self {
         let troubles = Troubles::default();
-        Self { engine, remote: Box::new(remote), config, runtime, stop, troubles }
+        let (remote, has_arrived) = (Box::new(remote), AtomicBool::new(false));
+        Self { engine, remote, config, runtime, stop, troubles, has_arrived }
     }
 
     /// Starts the thread.
@@ -276,16 +308,56 @@ impl Follower {
     pub fn step(&self) -> Result<(), FollowError> {
         match self.config.leader {
             Leader::Remote => self.follow_remote(),
-            Leader::ConsensusClient => {
-                let Some(hash) = self.engine.wanted() else {
-                    self.aim_at(0);
+            Leader::ConsensusClient => self.fill_gap(),
+            Leader::Named(hash) => self.go_to(hash),
+        }
+    }
+
+    /// Makes a block the head, once. Then a consensus client may lead.
+    fn go_to(&self, hash: B256) -> Result<(), FollowError> {
+        if self.has_arrived.load(Ordering::Relaxed) {
+            return self.fill_gap();
+        }
+        let known = self
+            .engine
+            .live()
+            .view()
+            .and_then(|view| Ok((view.is_canonical(&hash)?, view.header(&hash)?.is_some())));
+        let (is_canonical, is_known) = known.map_err(EngineError::from)?;
+        if !is_canonical {
+            if !is_known {
+                if !self.remote.is_there() {
                     return Ok(());
-                };
+                }
                 let header = self.header(hash)?;
                 self.aim_at(header.number);
-                self.fetch(hash, header)
+                self.fetch(hash, header)?;
             }
+            self.lead(hash, None, None)?;
         }
+        self.has_arrived.store(true, Ordering::Relaxed);
+        tracing::info!(number = self.engine.live().head().number, %hash, "at the head that was named");
+        self.aim_at(0);
+        Ok(())
+    }
+
+    /// Fetches what is missing below the head that the consensus client wants, if it wants one.
+    fn fill_gap(&self) -> Result<(), FollowError> {
+        let Some(hash) = self.engine.wanted() else {
+            self.aim_at(0);
+            return Ok(());
+        };
+        if !self.remote.is_there() {
+            return Ok(());
+        }
+        let header = self.header(hash)?;
+        self.aim_at(header.number);
+        let fetched = self.fetch(hash, header);
+        if matches!(fetched, Err(FollowError::Fetch(_))) && self.engine.wanted().is_none() {
+            // The blocks on the way became heads, with which the engine was content.
+            self.engine.targets().want(hash, self.engine.live().head().number);
+        }
+        fetched
     }
 
     fn follow_remote(&self) -> Result<(), FollowError> {
@@ -350,7 +422,9 @@ impl Follower {
                     }
                 }
             });
+            let mut told = Told::new(from.saturating_sub(1));
             while let Ok(first) = blocks.recv() {
+                told.tell(self.engine.live().head().number, to, self.remote.name());
                 if first.as_ref().is_ok_and(|first| is_deep(first.number())) {
                     self.take_in(std::iter::once(first).chain(blocks.iter().take(DEEP - 1)), deep)?;
                 } else {

@@ -42,6 +42,8 @@ pub use payload::{BuilderConfig, BuiltPayload, PayloadBuilder};
 pub use reexecute::{ReExecuted, re_execute};
 pub use service::{Engine, EngineConfig, EngineHandle, ForkchoiceOutcome, RejectedBlock};
 pub use state::{Need, StateAfter};
-pub use status::{HeapStats, NodeStatus, SizeClass, SyncProgress};
+pub use status::{
+    HeapStats, NodeAddress, NodeNetwork, NodeStatus, PeerStatus, SizeClass, SyncProgress,
+};
 pub use testing::{TestBlock, TestPayload};
 pub use view::View;

@@ -4,10 +4,14 @@
 //! the Engine API, or the node that it follows. How high that head is, nobody has to say; it is told by
 //! blocks that came and wait for their parents, and by headers that the follower has fetched.
 
-use alloy_primitives::B256;
+use alloy_primitives::{B256, B512};
 use parking_lot::Mutex;
 use retrie_chainspec::primitives::RecoveredBlock;
-use std::{path::PathBuf, sync::Arc};
+use std::{
+    net::{IpAddr, SocketAddr},
+    path::PathBuf,
+    sync::Arc,
+};
 
 /// Blocks that a follower may be behind and count as in sync: it asks for the head now and then, and
 /// each new one takes it a moment.
@@ -25,6 +29,77 @@ pub struct SyncProgress {
     pub highest: u64,
 }
 
+/// A node's place among others: what is told of it and of its peers, and how these are changed.
+pub trait NodeNetwork: Send + Sync {
+    /// How it is found.
+    fn address(&self) -> NodeAddress;
+
+    /// The newest version of `eth` that it speaks.
+    fn protocol_version(&self) -> u64;
+
+    /// Number of connected peers.
+    fn peer_count(&self) -> usize;
+
+    /// Connected peers, in no order.
+    fn peers(&self) -> Vec<PeerStatus>;
+
+    /// Dials the node of this URL until it is there. If `trusted`, limits of peers do not hold for it.
+    ///
+    /// # Errors
+    /// What is wrong with the URL.
+    fn add(&self, url: &str, trusted: bool) -> Result<(), String>;
+
+    /// Dials the node of this URL no longer and disconnects it, or only no longer trusts it.
+    ///
+    /// # Errors
+    /// What is wrong with the URL.
+    fn remove(&self, url: &str, only_trust: bool) -> Result<(), String>;
+}
+
+/// How a node is found by others.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeAddress {
+    /// Its public key.
+    pub id: B512,
+    /// Its URL.
+    pub enode: String,
+    /// Its record (EIP-778) as a text, if it takes part in discovery.
+    pub enr: Option<String>,
+    /// Where others find it, as far as is known.
+    pub ip: IpAddr,
+    /// Where it takes connections, if it does.
+    pub listens: Option<SocketAddr>,
+    /// Its port of discovery, or 0.
+    pub discovery_port: u16,
+}
+
+/// A connected peer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PeerStatus {
+    /// Its public key.
+    pub id: B512,
+    /// What it calls itself.
+    pub name: String,
+    /// What it says it speaks, such as `eth/69`.
+    pub capabilities: Vec<String>,
+    /// Its end of the connection.
+    pub remote: SocketAddr,
+    /// Our end.
+    pub local: SocketAddr,
+    /// Whether it has dialled us.
+    pub inbound: bool,
+    /// Whether limits do not hold for it.
+    pub trusted: bool,
+    /// Whether it is dialled again and again.
+    pub is_static: bool,
+    /// The version of `eth` that is spoken with it.
+    pub version: u64,
+    /// Lowest and highest block that it serves.
+    pub blocks: [u64; 2],
+    /// Hash of the highest.
+    pub head: B256,
+}
+
 /// What a node can tell beyond its chain. The defaults are those of a node that is in sync, works, and
 /// has no peers.
 pub trait NodeStatus: Send + Sync {
@@ -38,14 +113,9 @@ pub trait NodeStatus: Send + Sync {
         Vec::new()
     }
 
-    /// Number of connected peers.
-    fn peers(&self) -> usize {
-        0
-    }
-
-    /// Whether it takes connections of peers.
-    fn is_listening(&self) -> bool {
-        false
+    /// Its place among other nodes, if it has one.
+    fn network(&self) -> Option<&dyn NodeNetwork> {
+        None
     }
 
     /// The datadir.

@@ -3,7 +3,9 @@
 use crate::live::{LiveChain, Moment};
 use alloy_consensus::transaction::Recovered;
 use alloy_primitives::{B256, Bytes, U256, map::HashSet};
-use retrie_chainspec::primitives::{Header, Receipt, RecoveredBlock, SealedHeader, Transaction};
+use retrie_chainspec::primitives::{
+    BlockBody, Header, Receipt, RecoveredBlock, SealedHeader, Transaction,
+};
 use retrie_db::{ChainRead, LogQuery, ReadTxn, StoredTransaction};
 use retrie_pipeline::{BlockWithReceipts, ExecutedBlock, PipelineError, StatePatch};
 use retrie_state::BlockRef;
@@ -134,6 +136,20 @@ impl View {
             return Ok(Some(block.data.block.clone()));
         }
         Ok(self.read.recovered_block(hash)?.map(Arc::new))
+    }
+
+    /// Body of a known block, canonical or not.
+    pub fn body(&self, hash: &B256) -> Result<Option<BlockBody>, PipelineError> {
+        if let Some(block) = self.moment.blocks.get(hash) {
+            return Ok(Some(block.block().body().clone()));
+        }
+        Ok(self.read.body(hash)?)
+    }
+
+    /// RLP of the access list (EIP-7928) of a block that is in memory: of others none is kept.
+    pub fn access_list(&self, hash: &B256) -> Option<Bytes> {
+        let list = self.moment.blocks.get(hash)?.access_list.as_ref()?;
+        Some(alloy_rlp::encode(list).into())
     }
 
     /// Receipts of a known block; `None` also if they are not kept.

@@ -1,15 +1,44 @@
-//! The namespace `admin`: the node itself.
+//! The namespace `admin`: the node itself, and its peers.
 
-use crate::{RpcContext, RpcError, args::quick, debug::chain_config, web3::client_version};
-use alloy_primitives::B256;
+use crate::{
+    RpcContext, RpcError, RpcResult,
+    args::{Args, quick},
+    debug::chain_config,
+    web3::client_version,
+};
+use alloy_primitives::{B256, hex, keccak256};
 use jsonrpsee::{Methods, RpcModule};
+use retrie_engine::{NodeAddress, NodeNetwork, PeerStatus};
 use serde::Serialize;
+use serde_json::{Value, json};
+use std::net::SocketAddr;
 
-/// The answer of `admin_nodeInfo`, as far as a node without peers has one.
+/// The answer of `admin_nodeInfo`. A node that takes no part in the network has nothing but its name
+/// and its chain.
 #[derive(Clone, Debug, Serialize)]
 struct NodeInfo {
     name: String,
     protocols: Protocols,
+    #[serde(flatten)]
+    address: Option<Address>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Address {
+    id: String,
+    enode: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    enr: Option<String>,
+    ip: String,
+    ports: Ports,
+    listen_addr: String,
+}
+
+#[derive(Clone, Debug, Serialize)]
+struct Ports {
+    discovery: u16,
+    listener: u16,
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -22,7 +51,66 @@ struct EthInfo {
     network: u64,
     genesis: B256,
     head: B256,
-    config: serde_json::Value,
+    config: Value,
+}
+
+impl From<NodeAddress> for Address {
+    fn from(address: NodeAddress) -> Self {
+        let listener = address.listens.map_or(0, |listens| listens.port());
+        Self {
+            id: hex::encode(keccak256(address.id)),
+            enode: address.enode,
+            enr: address.enr,
+            ip: address.ip.to_string(),
+            ports: Ports { discovery: address.discovery_port, listener },
+            listen_addr: address.listens.as_ref().map(SocketAddr::to_string).unwrap_or_default(),
+        }
+    }
+}
+
+/// A peer, in the form of geth.
+fn peer(peer: PeerStatus) -> Value {
+    json!({
+        "enode": format!("enode://{}@{}", hex::encode(peer.id), peer.remote),
+        "id": hex::encode(keccak256(peer.id)),
+        "name": peer.name,
+        "caps": peer.capabilities,
+        "network": {
+            "localAddress": peer.local.to_string(),
+            "remoteAddress": peer.remote.to_string(),
+            "inbound": peer.inbound,
+            "trusted": peer.trusted,
+            "static": peer.is_static,
+        },
+        "protocols": {
+            "eth": {
+                "version": peer.version,
+                "earliestBlock": peer.blocks[0],
+                "latestBlock": peer.blocks[1],
+                "latestBlockHash": peer.head,
+            },
+        },
+    })
+}
+
+/// The network, or what is said without one.
+pub(crate) fn network(rpc: &RpcContext) -> RpcResult<&dyn NodeNetwork> {
+    let none = || RpcError::Rejected("this node takes no part in the network of nodes".into());
+    rpc.node.network().ok_or_else(none)
+}
+
+/// A method that changes the peers, by a URL.
+fn change(
+    module: &mut RpcModule<RpcContext>,
+    name: &'static str,
+    change: fn(&dyn NodeNetwork, &str) -> Result<(), String>,
+) {
+    quick(module, name, move |rpc, args: &mut Args<'_>| {
+        let url: String = args.required()?;
+        change(network(rpc)?, &url)
+            .map_err(|error| RpcError::InvalidParams(format!("invalid enode: {error}")))?;
+        Ok(true)
+    });
 }
 
 /// The methods of this namespace.
@@ -36,9 +124,17 @@ pub(crate) fn methods(context: &RpcContext) -> Methods {
             head: rpc.live.head().hash(),
             config: chain_config(rpc)?,
         };
-        Ok(NodeInfo { name: client_version(), protocols: Protocols { eth } })
+        let address = rpc.node.network().map(|network| network.address().into());
+        Ok(NodeInfo { name: client_version(), protocols: Protocols { eth }, address })
     });
-    quick(&mut module, "admin_peers", |_, _| Ok(Vec::<()>::new()));
+    quick(&mut module, "admin_peers", |rpc, _| {
+        let peers = rpc.node.network().map(NodeNetwork::peers).unwrap_or_default();
+        Ok(peers.into_iter().map(peer).collect::<Vec<_>>())
+    });
+    change(&mut module, "admin_addPeer", |network, url| network.add(url, false));
+    change(&mut module, "admin_removePeer", |network, url| network.remove(url, false));
+    change(&mut module, "admin_addTrustedPeer", |network, url| network.add(url, true));
+    change(&mut module, "admin_removeTrustedPeer", |network, url| network.remove(url, true));
     quick(&mut module, "admin_datadir", |rpc, _| {
         let unknown = || RpcError::Rejected("the datadir is not known".into());
         Ok(rpc.node.datadir().ok_or_else(unknown)?.display().to_string())

@@ -1,13 +1,15 @@
 //! Logs and metrics: the tracing subscriber, one Prometheus registry, and the endpoint that serves it.
 //!
-//! All metrics are declared in [`metrics`], those of state stores in [`state`] and those of JSON-RPC in
-//! [`rpc`], so that these pages list them. Names are `retrie_<part>_<what>_<unit>`, counters end in `_total`. A dashboard and
-//! alert rules for them are in `etc/`.
+//! All metrics are declared in [`metrics`], those of state stores in [`state`], those of JSON-RPC in
+//! [`rpc`] and those of what comes from peers in [`traffic`], so that these pages list them. Names are
+//! `retrie_<part>_<what>_<unit>`, counters end in `_total`. A dashboard and alert rules for them are in
+//! `etc/`.
 
 pub mod metrics;
 pub mod rpc;
 mod server;
 pub mod state;
+pub mod traffic;
 
 pub use metrics::Metrics;
 pub use prometheus::IntCounter;
@@ -57,7 +59,10 @@ pub fn init_logs(verbosity: u8, files: Option<LogFiles>) -> Result<(), LogError>
         4 => "debug",
         _ => "trace",
     };
-    let filter = || EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(level));
+    // What this crate says at `info` is of use to those who develop it.
+    let level =
+        if matches!(verbosity, 2 | 3) { format!("{level},discv5=error") } else { level.to_owned() };
+    let filter = || EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(&level));
     let to_stderr = fmt::layer()
         .with_writer(io::stderr)
         .with_ansi(io::stderr().is_terminal())

@@ -1,9 +1,11 @@
 //! Every metric of the client but those of state stores, which [`state`](crate::state) lists, and of
-//! the JSON-RPC servers, which [`rpc`](crate::rpc) does.
+//! the JSON-RPC servers, which [`rpc`](crate::rpc) does, and of what comes from peers
+//! ([`traffic`](crate::traffic)).
 
 use crate::{
     rpc::RpcMetrics,
     state::{StateFigures, States},
+    traffic::TrafficMetrics,
 };
 use prometheus::{
     Counter, Encoder, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge,
@@ -61,6 +63,8 @@ pub struct Metrics {
     pub pool_bytes: IntGaugeVec,
     /// The JSON-RPC servers.
     pub rpc: RpcMetrics,
+    /// What peers send and are sent.
+    pub traffic: TrafficMetrics,
     /// Operations of `retrie bench`, by backend and workload.
     pub bench_operations: IntCounterVec,
     /// Seconds of a commit or block of `retrie bench`, by backend and workload.
@@ -180,6 +184,7 @@ impl Metrics {
             pool_transactions: pool("retrie_pool_transactions", "Transactions in the pool")?,
             pool_bytes: pool("retrie_pool_bytes", "Bytes of transactions in the pool")?,
             rpc: RpcMetrics::new(&registry)?,
+            traffic: TrafficMetrics::new(&registry)?,
             bench_operations,
             bench_commit_seconds,
             bench_disk_bytes,

@@ -35,6 +35,10 @@ fn dashboard_and_alerts_name_only_metrics_that_exist() {
     let http = metrics.rpc.server("http", []);
     http.answered("eth_chainId", Duration::ZERO, true);
     drop(http.connected());
+    metrics.traffic.show_peers(1, 1);
+    metrics.traffic.show_connections(&[("messages_in", 1)]);
+    metrics.traffic.show_blocks(&[("headers", 1)]);
+    metrics.traffic.show_transactions(&[("sent", 1)], 0);
     let encoded = String::from_utf8(metrics.encode().unwrap()).unwrap();
     let known = names(&encoded);
     for file in ["prometheus/rules.yml", "grafana/retrie.json"] {

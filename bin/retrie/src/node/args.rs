@@ -6,7 +6,12 @@ use retrie_engine::{
     BuilderConfig, EngineConfig,
     pool::{PoolConfig, SubPoolLimit},
 };
-use std::{path::PathBuf, time::Duration};
+use retrie_network::discovery::{Bootnode, Enode, Nat, TreeUrl};
+use std::{
+    net::{IpAddr, SocketAddr},
+    path::PathBuf,
+    time::Duration,
+};
 
 /// `2s`, `250ms`, `1m`, `3h`, or a number of seconds.
 pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
@@ -248,6 +253,60 @@ impl DevArgs {
     }
 }
 
+/// Peers.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Networking")]
+pub(crate) struct NetworkArgs {
+    /// Look for no nodes: only static and trusted peers are dialled.
+    #[arg(long = "disable-discovery", short = 'd')]
+    pub(crate) disable_discovery: bool,
+    /// Do not ask lists of nodes in DNS (EIP-1459).
+    #[arg(long = "disable-dns-discovery")]
+    pub(crate) disable_dns: bool,
+    /// Run without version 4 of discovery.
+    #[arg(long = "disable-discv4-discovery")]
+    pub(crate) disable_v4: bool,
+    /// Run without version 5 of discovery.
+    #[arg(long = "disable-discv5-discovery")]
+    pub(crate) disable_v5: bool,
+    /// UDP port of discovery, both versions; as `--port` if absent.
+    #[arg(id = "discovery_port", long = "discovery.port", value_name = "PORT")]
+    pub(crate) discovery_port: Option<u16>,
+    /// Nodes by which to enter the network, as enode:// or enr: URLs; those of the network if absent.
+    #[arg(long = "bootnodes", value_name = "URL,..", value_delimiter = ',')]
+    pub(crate) bootnodes: Option<Vec<Bootnode>>,
+    /// Lists of nodes in DNS, as enrtree:// URLs; that of the network if absent.
+    #[arg(id = "dns_lists", long = "discovery.dns", value_name = "URL,..", value_delimiter = ',')]
+    pub(crate) dns: Option<Vec<TreeUrl>>,
+    /// Name server for these lists; the system's if absent.
+    #[arg(id = "dns_server", long = "discovery.dns-server", value_name = "ADDR:PORT")]
+    pub(crate) dns_server: Option<SocketAddr>,
+    /// Nodes that are dialled again and again, and for which limits of peers do not hold, as enode://
+    /// URLs.
+    #[arg(long = "trusted-peers", value_name = "URL,..", value_delimiter = ',')]
+    pub(crate) trusted_peers: Vec<Enode>,
+    /// How the node learns its address: `any` (from other nodes), `none`, or `extip:IP`.
+    #[arg(long = "nat", value_name = "WAY", default_value = "any")]
+    pub(crate) nat: Nat,
+    /// Address on which peers are listened to, and discovery.
+    #[arg(id = "network_addr", long = "addr", value_name = "ADDR", default_value = "0.0.0.0")]
+    pub(crate) addr: IpAddr,
+    /// Port on which peers are listened to; 0 takes a free one [default: 30303, or a free one if that
+    /// is taken].
+    #[arg(id = "network_port", long = "port", value_name = "PORT")]
+    pub(crate) port: Option<u16>,
+    /// Peers that have dialled this node, at most.
+    #[arg(long = "max-inbound-peers", value_name = "N", default_value_t = 30)]
+    pub(crate) max_inbound: usize,
+    /// Peers that this node has dialled, at most.
+    #[arg(long = "max-outbound-peers", value_name = "N", default_value_t = 100)]
+    pub(crate) max_outbound: usize,
+    /// File with the node's key, 32 bytes in hex. Without it one is made in the datadir:
+    /// `discovery-secret`.
+    #[arg(long = "p2p-secret-key", value_name = "FILE")]
+    pub(crate) secret_key: Option<PathBuf>,
+}
+
 /// Blocks from another node.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Following")]
@@ -301,6 +360,11 @@ pub(crate) struct SyncArgs {
         value_parser = parse_interval
     )]
     pub(crate) patience: Duration,
+    /// Hash of a block whose chain is fetched from peers and which becomes the head, without a consensus
+    /// client or before it has named one. It is trusted to be on the right chain, and verified like any
+    /// other block.
+    #[arg(id = "sync_head", long = "sync.head", value_name = "HASH")]
+    pub(crate) head: Option<B256>,
 }
 
 /// Log files.

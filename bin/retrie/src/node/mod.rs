@@ -11,6 +11,7 @@
 mod args;
 pub(crate) mod config;
 mod heap;
+mod network;
 mod servers;
 mod services;
 mod sync;
@@ -18,8 +19,12 @@ mod sync;
 use crate::args::{ChainArgs, DEFAULT_CHAIN, DbArgs, StateArgs};
 use alloy_primitives::{Address, hex};
 use alloy_rpc_types_engine::JwtSecret;
-use args::{AuthArgs, BuilderArgs, DevArgs, EngineArgs, FollowArgs, LogArgs, SyncArgs, TxPoolArgs};
+use args::{
+    AuthArgs, BuilderArgs, DevArgs, EngineArgs, FollowArgs, LogArgs, NetworkArgs, SyncArgs,
+    TxPoolArgs,
+};
 use eyre::{Context, bail, eyre};
+use network::{NodePeers, Traffic, follow_peers, gossip};
 use retrie_chainspec::{
     ChainSpec, DEV_ACCOUNTS, DEV_KEYS, DEV_MNEMONIC, EthereumHardfork, EthereumHardforks,
     ForkCondition,
@@ -76,6 +81,8 @@ pub(crate) struct Command {
     dev: DevArgs,
     #[command(flatten)]
     sync: SyncArgs,
+    #[command(flatten)]
+    network: NetworkArgs,
     #[command(flatten)]
     follow: FollowArgs,
     #[command(flatten)]
@@ -140,7 +147,7 @@ impl Command {
         }
         let metrics = Metrics::new().wrap_err("registering the metrics")?;
         let services = Services::default();
-        let ended = self.start(spec, &datadir, &metrics, &services, stop).and_then(|pool| {
+        let ended = self.start(spec, &datadir, &metrics, &services, stop).and_then(|(pool, peers)| {
             while !stop.load(Ordering::Relaxed) {
                 if let Some(service) = services.ended() {
                     bail!(
@@ -148,6 +155,9 @@ impl Command {
                     );
                 }
                 show_pool(&metrics, &pool);
+                if let Some((peers, traffic)) = &peers {
+                    peers.show_in(&metrics, traffic);
+                }
                 std::thread::sleep(POLL);
             }
             Ok(())
@@ -166,7 +176,7 @@ impl Command {
         metrics: &Metrics,
         services: &Services,
         stop: &Arc<AtomicBool>,
-    ) -> eyre::Result<Pool> {
+    ) -> eyre::Result<(Pool, Option<(NodePeers, Traffic)>)> {
         if let Some(address) = self.metrics {
             let server = MetricsServer::start(address, metrics.clone())?;
             tracing::info!("metrics on http://{}/metrics", server.address());
@@ -182,6 +192,11 @@ impl Command {
         let maintainer = PoolMaintainer::start(live, pool.clone())?;
         services.add(maintainer.clone());
         self.restore_pool(datadir, &pool, live)?;
+
+        let peers = NodePeers::start(&self.network, self.dev.dev, datadir, &engine, &pool)?;
+        if let Some((peers, _)) = &peers {
+            services.add(peers.clone());
+        }
 
         let payloads = PayloadBuilder::new(live.clone(), pool.clone(), self.builder.config());
         let api = EngineApi::new(engine.clone(), payloads.clone(), pool.clone());
@@ -199,7 +214,9 @@ impl Command {
 
         let secret = (!self.auth.disable).then(|| jwt_secret(&self.auth, datadir)).transpose()?;
         let auth = secret.map(|secret| (&self.auth, secret, api));
-        let behind = Behind { engine: &engine, pool: &pool, dev, datadir, metrics, services };
+        let network = peers.as_ref().map(|(peers, _)| peers.clone());
+        let behind =
+            Behind { engine: &engine, pool: &pool, dev, datadir, metrics, services, network };
         let servers = runtime.block_on(servers::start(&self.rpc, auth, behind))?;
         services.add(RpcServers { servers, threads: runtime.clone() });
 
@@ -209,10 +226,19 @@ impl Command {
             let config = FollowConfig { leader, interval: self.follow.interval };
             let client = RpcClient::new(url, Http::new(HttpOptions::default(), stop.clone()));
             tracing::info!("following {}", client.endpoint());
+            let engine = engine.clone();
             let follower = Follower::new(engine, client, config, runtime, stop.clone());
             services.add(FollowService { following: follower.start()?, stop: stop.clone() });
         }
-        Ok(pool)
+        let Some((peers, heard)) = peers else { return Ok((pool, None)) };
+        let mut traffic = Traffic::default();
+        let threads = peers.runtime();
+        services.add(gossip(&engine, &pool, peers.peers(), heard, threads, &mut traffic));
+        if self.follow.follow.is_none() {
+            let head = self.sync.head;
+            services.add(follow_peers(&engine, peers.peers(), head, threads, &mut traffic)?);
+        }
+        Ok((pool, Some((peers, traffic))))
     }
 
     fn start_engine(

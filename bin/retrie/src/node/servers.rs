@@ -1,11 +1,13 @@
 //! JSON-RPC of a node: flags, and the servers they ask for.
 
-use super::{args::AuthArgs, heap, services::Services};
+use super::{args::AuthArgs, heap, network::NodePeers, services::Services};
 use alloy_rpc_types_engine::JwtSecret;
 use clap::{ArgAction, Args};
 use eyre::Context;
 use retrie_chainspec::primitives::RecoveredBlock;
-use retrie_engine::{EngineApi, EngineHandle, HeapStats, NodeStatus, SyncProgress, pool::Pool};
+use retrie_engine::{
+    EngineApi, EngineHandle, HeapStats, NodeNetwork, NodeStatus, SyncProgress, pool::Pool,
+};
 use retrie_rpc::{
     DevNode, Limits, Namespace, RpcContext, engine_methods,
     server::{
@@ -197,9 +199,14 @@ struct Status {
     datadir: PathBuf,
     engine: EngineHandle,
     services: Services,
+    network: Option<NodePeers>,
 }
 
 impl NodeStatus for Status {
+    fn network(&self) -> Option<&dyn NodeNetwork> {
+        self.network.as_ref().map(|network| network as &dyn NodeNetwork)
+    }
+
     fn syncing(&self) -> Option<SyncProgress> {
         self.engine.syncing()
     }
@@ -229,6 +236,7 @@ pub(super) struct Behind<'a> {
     pub(super) datadir: &'a Path,
     pub(super) metrics: &'a Metrics,
     pub(super) services: &'a Services,
+    pub(super) network: Option<NodePeers>,
 }
 
 /// Starts the servers; `auth` are the flags, the secret and the methods of the Engine API.
@@ -237,10 +245,14 @@ pub(super) async fn start(
     auth: Option<(&AuthArgs, JwtSecret, EngineApi)>,
     behind: Behind<'_>,
 ) -> eyre::Result<Servers> {
-    let Behind { engine, pool, dev, datadir, metrics, services } = behind;
+    let Behind { engine, pool, dev, datadir, metrics, services, network } = behind;
     let cores = std::thread::available_parallelism().map_or(2, usize::from);
-    let status =
-        Status { datadir: datadir.to_owned(), engine: engine.clone(), services: services.clone() };
+    let status = Status {
+        datadir: datadir.to_owned(),
+        engine: engine.clone(),
+        services: services.clone(),
+        network,
+    };
     let context = RpcContext::new(engine.live().clone(), args.threads.unwrap_or(cores))
         .with_pool(pool.clone())
         .with_engine(engine.clone())

@@ -9,6 +9,7 @@
 //! | pool | engine | with the engine |
 //! | dev miner | engine, pool, threads | at once |
 //! | JSON-RPC | all of these | takes no more requests, lets those under way end |
+//! | gossip | pool, threads | at once |
 //! | follower | engine, threads | after the block at hand |
 //!
 //! Whichever ends by itself ends the node. `GET /health` asks them all.
@@ -46,7 +47,7 @@ pub(super) enum Health {
 }
 
 impl Health {
-    const fn of(is_running: bool) -> Self {
+    pub(super) const fn of(is_running: bool) -> Self {
         if is_running { Self::Works } else { Self::Ended }
     }
 }

@@ -514,6 +514,14 @@ impl Pool {
         self.shared.contents.read().best(base_fee, blob_base_fee)
     }
 
+    /// All transactions that the next block can take, in no order.
+    pub fn executable(&self) -> Vec<Arc<PoolTransaction>> {
+        let contents = self.shared.contents.read();
+        let slots = contents.senders.values().flat_map(|sender| sender.slots.values());
+        let executable = slots.filter(|slot| slot.readiness == Some(Readiness::Executable));
+        executable.map(|slot| Arc::clone(&slot.tx)).collect()
+    }
+
     /// The nonce after the pooled transactions of `sender` that follow its account's without a gap.
     /// `None` if none of its transactions are here.
     pub fn nonce(&self, sender: &Address) -> Option<u64> {

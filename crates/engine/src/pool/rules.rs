@@ -3,10 +3,12 @@
 use crate::pool::{Origin, PoolConfig, PoolError, PoolTransaction, Sidecar};
 use alloy_consensus::{Transaction as _, TxType, Typed2718};
 use alloy_eips::{
-    eip4844::{BLOB_TX_MIN_BLOB_GASPRICE, env_settings::EnvKzgSettings},
+    eip4844::{
+        BLOB_TX_MIN_BLOB_GASPRICE, BlobTransactionValidationError, env_settings::EnvKzgSettings,
+    },
     eip7840::BlobParams,
 };
-use alloy_primitives::U256;
+use alloy_primitives::{B256, U256};
 use retrie_chainspec::{
     ChainSpec, EthereumHardfork,
     primitives::{Header, SealedHeader, Transaction},
@@ -121,7 +123,7 @@ impl Rules {
         self.check_gas(tx, config)?;
         self.check_fees(tx, config)?;
         if let Some(hashes) = inner.blob_versioned_hashes() {
-            self.check_blobs(tx.sidecar.as_deref(), hashes.len())?;
+            self.check_blobs(tx.sidecar.as_deref(), hashes)?;
         }
         if inner.authorization_list().is_some_and(<[_]>::is_empty) {
             return Err(PoolError::EmptyAuthorizations);
@@ -234,7 +236,8 @@ impl Rules {
         Ok(())
     }
 
-    fn check_blobs(&self, sidecar: Option<&Sidecar>, hashes: usize) -> Result<(), PoolError> {
+    fn check_blobs(&self, sidecar: Option<&Sidecar>, named: &[B256]) -> Result<(), PoolError> {
+        let hashes = named.len();
         let sidecar = sidecar.ok_or(PoolError::MissingSidecar)?;
         if hashes == 0 {
             return Err(PoolError::NoBlobs);
@@ -246,6 +249,15 @@ impl Rules {
         let blobs = sidecar.blobs().len();
         if blobs != hashes {
             return Err(PoolError::BlobCount { blobs, hashes });
+        }
+        // Before the form: a sidecar of another transaction is wrong at any time, one of another form
+        // at this one.
+        for (have, expected) in named.iter().zip(sidecar.versioned_hashes()) {
+            if *have != expected {
+                let have = *have;
+                let wrong = BlobTransactionValidationError::WrongVersionedHash { have, expected };
+                return Err(PoolError::Sidecar(wrong));
+            }
         }
         let (got, expected) = (sidecar.is_eip7594(), self.is_active(SpecId::OSAKA));
         if got != expected {

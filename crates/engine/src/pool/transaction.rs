@@ -3,7 +3,10 @@
 use alloy_consensus::{
     EthereumTxEnvelope, Transaction as _, TxEip4844WithSidecar, transaction::Recovered,
 };
-use alloy_eips::{eip2718::Encodable2718, eip7594::BlobTransactionSidecarVariant};
+use alloy_eips::{
+    eip2718::Encodable2718,
+    eip7594::{BlobTransactionSidecarVariant, Encodable7594},
+};
 use alloy_primitives::{Address, B256, U256};
 use retrie_chainspec::primitives::Transaction;
 use std::{
@@ -128,6 +131,15 @@ impl PoolTransaction {
     /// Length in bytes of its EIP-2718 encoding, without sidecar.
     pub const fn encoded_length(&self) -> usize {
         self.encoded_length
+    }
+
+    /// Length in bytes of its EIP-2718 encoding as it is sent around, with its sidecar (EIP-4844,
+    /// EIP-7594).
+    pub fn pooled_length(&self) -> usize {
+        let Some(sidecar) = &self.sidecar else { return self.encoded_length };
+        // One byte for the type, the transaction without it, the fields of the sidecar.
+        let payload_length = self.encoded_length - 1 + sidecar.encode_7594_len();
+        1 + alloy_rlp::Header { list: true, payload_length }.length_with_payload()
     }
 
     /// About the bytes it takes in memory, sidecar included.

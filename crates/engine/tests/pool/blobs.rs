@@ -2,6 +2,7 @@
 
 use crate::world::*;
 use alloy_consensus::TxEip4844WithSidecar;
+use alloy_eips::eip2718::Encodable2718;
 use alloy_primitives::B256;
 use retrie_engine::pool::{Origin, PoolConfig, PooledTransaction, Sidecar};
 
@@ -58,6 +59,7 @@ fn blobs_are_served_while_pooled_and_after() {
     assert_eq!(status(&pool), (1, 0));
     assert_eq!(pool.stats().blob.txs, 1);
     assert_eq!(pool.get(&hash).unwrap().to_pooled(), Some(tx.clone()));
+    assert_eq!(pool.get(&hash).unwrap().pooled_length(), tx.encode_2718_len());
     let served = pool.blobs(&[versioned[1], B256::ZERO]);
     let blob = served[0].as_ref().unwrap();
     assert!(served[1].is_none() && blob.v2().is_none());
@@ -87,6 +89,7 @@ fn blobs_are_served_while_pooled_and_after() {
     assert!(pool.stats().mined_blobs_size > 2 * 131_072);
     before.go(&pool, &[], vec![mined(&tx)]);
     assert_eq!(status(&pool), (1, 0));
+    assert_eq!(pool.get(&hash).unwrap().pooled_length(), tx.encode_2718_len());
     assert_eq!(pool.get(&hash).unwrap().to_pooled(), Some(tx));
     assert_eq!(pool.stats().mined_blobs_size, 0);
     pool.remove(&hash).unwrap();

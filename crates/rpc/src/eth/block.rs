@@ -2,6 +2,7 @@
 
 use crate::{
     Args, RpcContext, RpcError, RpcResult,
+    admin::network,
     args::{at_block, quick, read},
     context::ResolveBlock,
     convert::{self, RpcBlock},
@@ -18,6 +19,7 @@ pub(super) fn register(module: &mut RpcModule<RpcContext>) {
     quick(module, "eth_chainId", |rpc, _| Ok(U64::from(rpc.live.spec().chain_id())));
     quick(module, "eth_blockNumber", |rpc, _| Ok(U64::from(rpc.live.head().number)));
     quick(module, "eth_syncing", |rpc, _| Ok(syncing(rpc)));
+    quick(module, "eth_protocolVersion", |rpc, _| Ok(U64::from(network(rpc)?.protocol_version())));
 
     read(module, "eth_getBlockByHash", |rpc, view, args| block(rpc, &view, by_hash(args)?, args));
     read(module, "eth_getBlockByNumber", |rpc, view, args| {

@@ -1,0 +1,290 @@
+//! The node among other nodes: the manager of peers, discovery, and what is told of both.
+
+use super::{NodeChain, Traffic};
+use crate::node::{args::NetworkArgs, services::Service};
+use eyre::{Context, eyre};
+use parking_lot::Mutex;
+use retrie_engine::{EngineHandle, LiveChain, NodeAddress, NodeNetwork, PeerStatus, pool::Pool};
+use retrie_network::{
+    discovery::{self, Discovery, DiscoveryError, Enode, Forks, KEY_FILE, NODES_FILE, NodeKey},
+    eth::{BlockRange, Version},
+    handle::{Heard, Peers},
+    networks,
+    peers::{Config, Manager, Started, start},
+    serve::{Answers, Chain as _},
+    session::{Chain, Timing},
+};
+use retrie_telemetry::Metrics;
+use std::{
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    path::Path,
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+use tokio::{
+    runtime::Handle,
+    sync::{broadcast::error::RecvError, mpsc},
+};
+
+/// Where nodes listen, if nothing else is said.
+const DEFAULT_PORT: u16 = 30303;
+/// Heads that follow each other faster are not told one by one.
+const HEAD_PAUSE: Duration = Duration::from_millis(100);
+
+/// A node's peers. Cheap to clone; clones are the same.
+#[derive(Clone)]
+pub(crate) struct NodePeers(Arc<Parts>);
+
+struct Parts {
+    manager: Manager,
+    discovery: Mutex<Option<Discovery>>,
+    discovery_port: u16,
+}
+
+impl NodePeers {
+    /// Starts to listen, to dial and to look for nodes. `None` on a dev chain, unless a port is given.
+    pub(crate) fn start(
+        args: &NetworkArgs,
+        is_dev: bool,
+        datadir: &Path,
+        engine: &EngineHandle,
+        pool: &Pool,
+    ) -> eyre::Result<Option<(Self, mpsc::Receiver<Heard>)>> {
+        if is_dev && args.port.is_none() {
+            return Ok(None);
+        }
+        let live = engine.live();
+        let spec = live.spec();
+        let key_file = args.secret_key.clone().unwrap_or_else(|| datadir.join(KEY_FILE));
+        let key = NodeKey::load_or_create(&key_file)?;
+        let chain = Arc::new(NodeChain::new(live.clone(), pool.clone()));
+        let head = live.head();
+        let forks = Arc::new(Forks::new(spec, head.number, head.timestamp));
+        let (range, _) = served(&chain, live).map_err(|error| eyre!(error))?;
+        let config = Config {
+            key: *key.secret(),
+            client: client_name(),
+            listen: Some(SocketAddr::new(args.addr, args.port.unwrap_or(DEFAULT_PORT))),
+            any_port: args.port.is_none(),
+            max_inbound: args.max_inbound,
+            max_outbound: args.max_outbound,
+            trusted: args.trusted_peers.clone(),
+            fixed: Vec::new(),
+            chain: Chain::new(spec.chain_id(), spec.genesis_hash(), forks.clone(), range),
+            timing: Timing::default(),
+        };
+        let Started { manager, heard } = start(config, Arc::new(Answers::new(chain.clone())))
+            .wrap_err("starting to listen for peers")?;
+        let discovers = !args.disable_discovery && !is_dev;
+        let discovery = if discovers {
+            Some(discover(args, key, &manager, forks, spec.chain_id(), datadir)?)
+        } else {
+            None
+        };
+        let discovery_port = discovery.as_ref().map_or(0, |discovery| discovery.local_enode().udp);
+        let parts = Parts { manager, discovery: Mutex::new(discovery), discovery_port };
+        let peers = Self(Arc::new(parts));
+        tracing::info!(
+            listens = %peers.address().listens.map(|on| on.to_string()).unwrap_or_default(),
+            discovery = discovers,
+            forks = ?peers.0.manager.chain().fork_id(),
+            "peers: {}",
+            peers.address().enode
+        );
+        peers.0.manager.runtime().spawn(tell_heads(peers.clone(), live.clone(), chain));
+        Ok(Some((peers, heard)))
+    }
+
+    /// For whoever talks to them.
+    pub(crate) fn peers(&self) -> Peers {
+        self.0.manager.peers()
+    }
+
+    /// Where what talks to peers should run.
+    pub(crate) fn runtime(&self) -> &Handle {
+        self.0.manager.runtime()
+    }
+
+    /// Shows how many there are, and what goes over the connections.
+    pub(crate) fn show_in(&self, metrics: &Metrics, traffic: &Traffic) {
+        traffic.show_in(metrics);
+        let all = self.peers().connected();
+        let inbound = all.iter().filter(|peer| peer.inbound).count();
+        metrics.traffic.show_peers(inbound, all.len() - inbound);
+        let stats = self.0.manager.stats();
+        metrics.traffic.show_connections(&[
+            ("messages_in", stats.messages_in.load(Ordering::Relaxed)),
+            ("messages_out", stats.messages_out.load(Ordering::Relaxed)),
+            ("bytes_in", stats.bytes_in.load(Ordering::Relaxed)),
+            ("bytes_out", stats.bytes_out.load(Ordering::Relaxed)),
+            ("timeouts", stats.timeouts.load(Ordering::Relaxed)),
+            ("served", stats.served.load(Ordering::Relaxed)),
+            ("dialled", stats.dialled.load(Ordering::Relaxed)),
+            ("accepted", stats.accepted.load(Ordering::Relaxed)),
+            ("throttled", stats.throttled.load(Ordering::Relaxed)),
+            ("refused", stats.refused.load(Ordering::Relaxed)),
+            ("banned", stats.banned.load(Ordering::Relaxed)),
+        ]);
+    }
+}
+
+fn client_name() -> String {
+    let system = format!("{}-{}", std::env::consts::OS, std::env::consts::ARCH);
+    format!("retrie/v{}/{system}", env!("CARGO_PKG_VERSION"))
+}
+
+fn discover(
+    args: &NetworkArgs,
+    key: NodeKey,
+    manager: &Manager,
+    forks: Arc<Forks>,
+    chain_id: u64,
+    datadir: &Path,
+) -> eyre::Result<Discovery> {
+    let tcp_port = manager.local_address().map_or(0, |address| address.port());
+    let known = networks::bootnodes(chain_id).iter().filter_map(|url| url.parse().ok());
+    let bootnodes = args.bootnodes.clone().unwrap_or_else(|| known.collect());
+    let list = || networks::dns_list(chain_id).and_then(|url| url.parse().ok());
+    let dns = if args.disable_dns {
+        Vec::new()
+    } else {
+        // Who enters by nodes of his own is in a network of his own.
+        let default = if args.bootnodes.is_some() { None } else { list() };
+        args.dns.clone().unwrap_or_else(|| default.into_iter().collect())
+    };
+    let config = discovery::Config {
+        key,
+        listen: SocketAddr::new(args.addr, args.discovery_port.unwrap_or(tcp_port)),
+        tcp_port,
+        nat: args.nat,
+        bootnodes,
+        forks,
+        nodes_file: Some(datadir.join(NODES_FILE)),
+        v4: !args.disable_v4,
+        v5: !args.disable_v5,
+        dns,
+        dns_server: args.dns_server,
+        want: manager.wants(),
+        pace: Default::default(),
+    };
+    let any_port = args.port.is_none() && args.discovery_port.is_none();
+    let (discovery, found) = match Discovery::start(config.clone(), manager.runtime()) {
+        Err(DiscoveryError::Listen { address, error }) if any_port => {
+            tracing::warn!(%error, "the port {address} is taken, discovery uses another one");
+            let listen = SocketAddr::new(args.addr, 0);
+            Discovery::start(discovery::Config { listen, ..config }, manager.runtime())?
+        }
+        other => other?,
+    };
+    manager.discover(found);
+    Ok(discovery)
+}
+
+/// What peers can have, and the time of the head.
+fn served(
+    chain: &NodeChain,
+    live: &LiveChain,
+) -> Result<(BlockRange, u64), retrie_network::serve::ChainError> {
+    let range = chain.view()?.range()?;
+    Ok((range, live.head().timestamp))
+}
+
+/// Tells peers and discovery of heads until the node ends.
+async fn tell_heads(peers: NodePeers, live: LiveChain, chain: Arc<NodeChain>) {
+    let mut changes = live.subscribe();
+    while !matches!(changes.recv().await, Err(RecvError::Closed)) {
+        tokio::time::sleep(HEAD_PAUSE).await;
+        changes = changes.resubscribe();
+        let (live, chain) = (live.clone(), chain.clone());
+        let range = tokio::task::spawn_blocking(move || served(&chain, &live)).await;
+        match range {
+            Ok(Ok((range, timestamp))) => peers.0.manager.set_range(range, timestamp),
+            Ok(Err(error)) => tracing::warn!(%error, "peers are not told of the head"),
+            Err(_) => return,
+        }
+    }
+}
+
+impl NodeNetwork for NodePeers {
+    fn address(&self) -> NodeAddress {
+        let manager = &self.0.manager;
+        let listens = manager.local_address();
+        let discovery = self.0.discovery.lock();
+        let enode = discovery.as_ref().map(Discovery::local_enode).unwrap_or_else(|| {
+            let ip = listens.map(|listens| listens.ip()).filter(|ip| !ip.is_unspecified());
+            Enode {
+                id: manager.id(),
+                ip: ip.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST)),
+                tcp: listens.map_or(0, |listens| listens.port()),
+                udp: 0,
+            }
+        });
+        NodeAddress {
+            id: enode.id,
+            enode: enode.to_string(),
+            enr: discovery.as_ref().map(|discovery| discovery.local_record().to_base64()),
+            ip: enode.ip,
+            listens,
+            discovery_port: self.0.discovery_port,
+        }
+    }
+
+    fn protocol_version(&self) -> u64 {
+        Version::ALL[0].number().into()
+    }
+
+    fn peer_count(&self) -> usize {
+        self.peers().connected().len()
+    }
+
+    fn peers(&self) -> Vec<PeerStatus> {
+        let status = |peer: Arc<retrie_network::handle::PeerInfo>| PeerStatus {
+            id: peer.id,
+            name: peer.name.clone(),
+            capabilities: peer.capabilities.clone(),
+            remote: peer.address,
+            local: peer.local_address,
+            inbound: peer.inbound,
+            trusted: peer.trusted,
+            is_static: peer.is_static,
+            version: peer.version.number().into(),
+            blocks: [peer.range.earliest, peer.range.latest],
+            head: peer.range.latest_hash,
+        };
+        self.0.manager.peers().connected().into_iter().map(status).collect()
+    }
+
+    fn add(&self, url: &str, trusted: bool) -> Result<(), String> {
+        let enode: Enode = url.parse().map_err(|error: discovery::EnodeError| error.to_string())?;
+        if trusted {
+            self.0.manager.add_trusted(enode);
+        } else {
+            self.0.manager.add_peer(enode);
+        }
+        Ok(())
+    }
+
+    fn remove(&self, url: &str, only_trust: bool) -> Result<(), String> {
+        let enode: Enode = url.parse().map_err(|error: discovery::EnodeError| error.to_string())?;
+        if only_trust {
+            self.0.manager.remove_trusted(&enode.id);
+        } else {
+            self.0.manager.remove_peer(&enode.id);
+        }
+        Ok(())
+    }
+}
+
+impl Service for NodePeers {
+    fn name(&self) -> &'static str {
+        "peers"
+    }
+
+    fn stop(self: Box<Self>) -> eyre::Result<()> {
+        self.0.manager.stop();
+        if let Some(discovery) = self.0.discovery.lock().take() {
+            self.0.manager.runtime().block_on(discovery.shutdown());
+        }
+        Ok(())
+    }
+}
