@@ -39,7 +39,7 @@ use retrie_rpc::DevNode;
 use retrie_sources::{Http, HttpOptions, RpcClient};
 use retrie_telemetry::{LogFiles, Metrics, MetricsServer};
 use servers::{Behind, RpcArgs};
-use services::{EngineService, FollowService, Miner, RpcServers, Services, Threads};
+use services::{EngineService, FollowService, RpcServers, Services, TaskService, Threads};
 use std::{
     net::SocketAddr,
     path::{Path, PathBuf},
@@ -208,7 +208,7 @@ impl Command {
             let (engine, pool) = (engine.clone(), pool.clone());
             let chain = DevChain::new(engine, payloads, pool, maintainer, sealing, beneficiary);
             let task = runtime.spawn(chain.clone().run());
-            services.add(Miner { task, threads: runtime.clone() });
+            services.add(TaskService { name: "dev miner", task, threads: runtime.clone() });
             DevNode { chain, client_version: self.dev.client_version(), waits: self.dev.wait }
         });
 

@@ -16,11 +16,12 @@
 
 use eyre::{Context, eyre};
 use parking_lot::Mutex;
-use retrie_engine::{Engine, EngineError, Following, LogIndexer, PoolMaintainer};
+use retrie_engine::{Engine, Following, LogIndexer, PoolMaintainer};
 use retrie_pipeline::Chain;
 use retrie_rpc::server::Servers;
 use retrie_telemetry::MetricsServer;
 use std::{
+    error::Error,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -47,7 +48,7 @@ pub(super) enum Health {
 }
 
 impl Health {
-    pub(super) const fn of(is_running: bool) -> Self {
+    const fn of(is_running: bool) -> Self {
         if is_running { Self::Works } else { Self::Ended }
     }
 }
@@ -224,15 +225,16 @@ impl Service for PoolMaintainer {
     }
 }
 
-/// The task that seals blocks of a dev chain.
-pub(super) struct Miner {
-    pub(super) task: JoinHandle<Result<(), EngineError>>,
+/// A task that ends only with the node, or by an error.
+pub(super) struct TaskService<E> {
+    pub(super) name: &'static str,
+    pub(super) task: JoinHandle<Result<(), E>>,
     pub(super) threads: Handle,
 }
 
-impl Service for Miner {
+impl<E: Error + Send + Sync + 'static> Service for TaskService<E> {
     fn name(&self) -> &'static str {
-        "dev miner"
+        self.name
     }
 
     fn health(&self) -> Health {
@@ -240,12 +242,12 @@ impl Service for Miner {
     }
 
     fn stop(self: Box<Self>) -> eyre::Result<()> {
-        let Self { task, threads } = *self;
+        let Self { name, task, threads } = *self;
         if !task.is_finished() {
             task.abort();
             return Ok(());
         }
-        threads.block_on(task).map_err(|_| eyre!("the dev miner has panicked"))??;
+        threads.block_on(task).map_err(|_| eyre!("{name} has panicked"))??;
         Ok(())
     }
 }

@@ -8,9 +8,8 @@ pub(super) use chain::NodeChain;
 pub(super) use start::NodePeers;
 pub(super) use txpool::NodePool;
 
-use super::services::{FollowService, Health, Service};
+use super::services::{FollowService, TaskService};
 use alloy_primitives::B256;
-use eyre::eyre;
 use retrie_engine::{EngineHandle, FollowConfig, Follower, Leader, pool::Pool};
 use retrie_network::{
     gossip::{GossipFigures, GossipOptions, Gossiper},
@@ -25,7 +24,7 @@ use std::{
     },
     time::Duration,
 };
-use tokio::{runtime::Handle, sync::mpsc, task::JoinHandle};
+use tokio::{runtime::Handle, sync::mpsc};
 
 /// How often it is looked whether a head is wanted that is not here.
 const LOOK: Duration = Duration::from_millis(250);
@@ -93,35 +92,9 @@ pub(super) fn gossip(
     heard: mpsc::Receiver<Heard>,
     runtime: &Handle,
     traffic: &mut Traffic,
-) -> GossipService {
+) -> TaskService<std::io::Error> {
     let pool = Arc::new(NodePool::new(engine.clone(), pool.clone()));
     let gossiper = Gossiper::new(peers, heard, pool, GossipOptions::default());
     traffic.gossip = Some(gossiper.figures());
-    GossipService { task: runtime.spawn(gossiper.run()), threads: runtime.clone() }
-}
-
-/// The task that passes transactions on.
-pub(super) struct GossipService {
-    task: JoinHandle<std::io::Result<()>>,
-    threads: Handle,
-}
-
-impl Service for GossipService {
-    fn name(&self) -> &'static str {
-        "gossip"
-    }
-
-    fn health(&self) -> Health {
-        Health::of(!self.task.is_finished())
-    }
-
-    fn stop(self: Box<Self>) -> eyre::Result<()> {
-        let Self { task, threads } = *self;
-        if !task.is_finished() {
-            task.abort();
-            return Ok(());
-        }
-        threads.block_on(task).map_err(|_| eyre!("the task of gossip has panicked"))??;
-        Ok(())
-    }
+    TaskService { name: "gossip", task: runtime.spawn(gossiper.run()), threads: runtime.clone() }
 }
