@@ -65,6 +65,8 @@ mod spool;
 pub mod sync;
 #[cfg(any(test, feature = "testkit"))]
 pub mod testkit;
+#[cfg(test)]
+mod vectors;
 mod work;
 
 pub use fetch::{Codes, FetchError, FetchOptions, Fetched, Progress, fetch};

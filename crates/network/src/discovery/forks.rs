@@ -73,7 +73,8 @@ fn boundaries(spec: &ChainSpec) -> impl Iterator<Item = ForkFilterKey> + '_ {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::vectors, *};
+    use super::*;
+    use crate::vectors::vectors;
     use alloy_eip2124::ForkHash;
     use alloy_primitives::hex;
     use serde_json::Value;

@@ -351,30 +351,6 @@ async fn write_nodes(v4: &V4, path: PathBuf) {
     }
 }
 
-/// A file of the public vectors; none without the data, unless that is required.
-#[cfg(test)]
-fn vectors(name: &str) -> Option<serde_json::Value> {
-    use std::io::Read;
-
-    let Some(data) = std::env::var_os("RETRIE_DATA") else {
-        assert!(std::env::var_os("RETRIE_REQUIRE_DATA").is_none(), "RETRIE_DATA is needed");
-        eprintln!("skipped: no RETRIE_DATA");
-        return None;
-    };
-    let path = std::path::Path::new(&data).join("conformance/p2p.tar.zst");
-    let file = std::fs::File::open(path).unwrap();
-    let mut archive = tar::Archive::new(zstd::Decoder::new(file).unwrap());
-    for entry in archive.entries().unwrap() {
-        let mut entry = entry.unwrap();
-        if entry.path().unwrap().ends_with(format!("vectors/{name}")) {
-            let mut text = String::new();
-            entry.read_to_string(&mut text).unwrap();
-            return Some(serde_json::from_str(&text).unwrap());
-        }
-    }
-    panic!("the vectors have no {name}")
-}
-
 /// What reads bytes of strangers here.
 #[cfg(test)]
 pub(crate) fn fuzz() -> Vec<crate::fuzz::Decoder> {

@@ -194,8 +194,11 @@ async fn look(discv5: &Discv5, mut want: watch::Receiver<bool>, sieve: &Sieve, p
 
 #[cfg(test)]
 mod tests {
-    use super::{super::vectors, *};
-    use crate::discovery::{Config, Discovery, Forks, NodeKey};
+    use super::*;
+    use crate::{
+        discovery::{Config, Discovery, Forks, NodeKey},
+        vectors::vectors,
+    };
     use alloy_primitives::hex;
     use ctr::cipher::{KeyIvInit, StreamCipher};
     use serde_json::Value;

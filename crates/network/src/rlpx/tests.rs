@@ -4,42 +4,14 @@ use super::{
     handshake::{Ephemeral, open, read_ack, read_auth, secrets},
     *,
 };
+use crate::vectors::vectors;
 use alloy_primitives::{B256, B512, hex};
 use rand::{RngCore, SeedableRng, rngs::StdRng};
 use secp256k1::{PublicKey, SecretKey};
 use serde_json::Value;
-use std::{
-    fs::File,
-    io::Read,
-    path::{Path, PathBuf},
-};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, ReadHalf, WriteHalf};
 
 type Ends = (Reader<ReadHalf<DuplexStream>>, Writer<WriteHalf<DuplexStream>>);
-
-/// A file of the archive `p2p` of the conformance data.
-fn vectors(name: &str) -> Option<Value> {
-    let data = std::env::var_os("RETRIE_DATA").map_or_else(
-        || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data"),
-        PathBuf::from,
-    );
-    if !data.is_dir() {
-        assert_ne!(std::env::var("RETRIE_REQUIRE_DATA").as_deref(), Ok("1"), "no RETRIE_DATA");
-        eprintln!("skipped: no RETRIE_DATA");
-        return None;
-    }
-    let file = File::open(data.join("conformance/p2p.tar.zst")).unwrap();
-    let mut archive = tar::Archive::new(zstd::stream::read::Decoder::new(file).unwrap());
-    for entry in archive.entries().unwrap() {
-        let mut entry = entry.unwrap();
-        if entry.path().unwrap().ends_with(name) {
-            let mut text = String::new();
-            entry.read_to_string(&mut text).unwrap();
-            return Some(serde_json::from_str(&text).unwrap());
-        }
-    }
-    panic!("{name} is not in the archive");
-}
 
 fn bytes(value: &Value) -> Vec<u8> {
     hex::decode(value.as_str().unwrap()).unwrap()
@@ -55,7 +27,7 @@ fn id_of(key: &SecretKey) -> B512 {
 
 #[test]
 fn packets_of_eip_8_are_read_and_give_its_secrets() {
-    let Some(vectors) = vectors("vectors/rlpx-eip8.json") else { return };
+    let Some(vectors) = vectors("rlpx-eip8.json") else { return };
     let keys = &vectors["keys"];
     let [a, b] = ["static_key_a", "static_key_b"].map(|name| key(&keys[name]));
     let [of_a, of_b] = ["a", "b"].map(|who| Ephemeral {
@@ -93,7 +65,7 @@ fn packets_of_eip_8_are_read_and_give_its_secrets() {
 
 #[test]
 fn a_hello_of_the_future_is_read() {
-    let Some(vectors) = vectors("vectors/rlpx-eip8.json") else { return };
+    let Some(vectors) = vectors("rlpx-eip8.json") else { return };
     let packet = bytes(&vectors["hello"][0]["packet"]);
     let hello = Hello::decode(&packet).unwrap();
     assert_eq!(hello.version, 55);

@@ -338,10 +338,8 @@ pub(in crate::discovery) fn fuzz() -> crate::fuzz::Decoder {
 
 #[cfg(test)]
 mod tests {
-    use super::{
-        super::super::{record::LocalRecord, vectors},
-        *,
-    };
+    use super::{super::super::record::LocalRecord, *};
+    use crate::vectors::vectors;
     use alloy_eip2124::{ForkHash, ForkId};
     use alloy_primitives::hex;
 
