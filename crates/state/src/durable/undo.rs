@@ -98,11 +98,12 @@ pub(crate) fn onto(
     Ok(())
 }
 
-/// Sizes of spans, in blocks. A state is as many layers deep as it takes spans to get there: a few dozen
-/// at any depth that is retained in practice.
-const SPANS: [u64; 3] = [256, 16, 1];
-/// Memory for layers of undo that have been asked for, in bytes: 128 blocks of some thousand rows each.
-const LAYERS_BYTES: u64 = 128 << 20;
+/// Sizes of spans, in blocks. A state is as many layers deep as it takes spans to get there, each of which
+/// a read may have to ask: about ten at any depth that is retained in practice.
+const SPANS: [u64; 5] = [256, 64, 16, 4, 1];
+/// Memory for layers of undo that have been asked for, in bytes: 128 blocks of some thousand rows each, of
+/// which some have a kilobyte. With less, layers of one old state push each other out.
+const LAYERS_BYTES: u64 = 512 << 20;
 
 /// Undo as layers, one for each span of blocks that was asked for lately, so that whoever asks for old
 /// states again and again, of one block or of many, does not read the records of all blocks above it
@@ -261,11 +262,8 @@ mod tests {
                 let size = span.end() - span.start() + 1;
                 assert!(SPANS.contains(&size) && span.start().is_multiple_of(size), "{span:?}");
             }
-            assert!(
-                spans.len() <= 60 + (to.saturating_sub(from) / 256) as usize,
-                "{}",
-                spans.len()
-            );
+            let most = 24 + (to.saturating_sub(from) / 256) as usize;
+            assert!(spans.len() <= most, "{} for {from}..={to}", spans.len());
         }
     }
 
@@ -319,7 +317,7 @@ mod tests {
         assert_eq!(reads((74, 200), &blocks), 0);
         // The last span that was whole ends in another block now.
         blocks.insert(191, (hash(250), B256::ZERO));
-        assert_eq!(reads((73, 200), &blocks), 16);
+        assert_eq!(reads((73, 200), &blocks), 64);
         blocks.remove(&200);
         assert!(layers.down(&kv, &[TABLE], (73, 200), &blocks).is_err());
     }
