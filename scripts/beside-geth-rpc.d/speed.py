@@ -35,10 +35,14 @@ function done(summary, latency, requests)
 end
 """
 
+# Blocks below the head whose accounts are proven.
+PROVEN = (1, 8, 120)
+
 
 def bodies_of(chain):
-    """The loads: balances of everybody, token balances of the busiest token, and searches of the whole
-    chain for logs of it to those who got it least often, and for logs of nobody."""
+    """The loads: balances of everybody, proofs of them in blocks below the head, token balances of the
+    busiest token, and searches of the whole chain for logs of it to those who got it least often, and
+    for logs of nobody."""
     people = chain.people[:5000]
 
     def request(method, *params):
@@ -49,6 +53,10 @@ def bodies_of(chain):
         if len(log["topics"]) == 3:
             transfers.setdefault(log["address"], []).append(log["topics"][2])
     loads = {"eth_getBalance": [request("eth_getBalance", each, "latest") for each in people]}
+    for below in (number for number in PROVEN if number < chain.top):
+        block = hex(chain.top - below)
+        proofs = [request("eth_getProof", each, [], block) for each in people[:500]]
+        loads[f"eth_getProof, {below} below"] = proofs
     if transfers:
         token, holders = max(transfers.items(), key=lambda each: len(each[1]))
         loads["eth_call"] = [
@@ -89,7 +97,7 @@ def race(chain, nodes, folder, rounds, seconds, connections):
         fail("there is no wrk: install Debian's package `wrk`, or pass --rounds 0")
     results = []
     for method, bodies in bodies_of(chain).items():
-        name = method.replace(", ", "-")
+        name = re.sub(r"\W+", "-", method)
         path, script = Path(folder) / f"{name}.txt", Path(folder) / f"{name}.lua"
         path.write_text("\n".join(bodies) + "\n")
         script.write_text(LUA % path)
