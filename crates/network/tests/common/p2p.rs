@@ -73,6 +73,7 @@ pub(crate) fn config() -> Config {
         trusted: Vec::new(),
         fixed: Vec::new(),
         chain: Chain::new(NETWORK, GENESIS, Arc::new(forks()), range(10)),
+        states: None,
         timing: timing(),
     }
 }
