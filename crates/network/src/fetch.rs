@@ -310,7 +310,7 @@ impl Shared {
             let outcomes = answers.map(|answers| self.check(&items, answers));
             let settled = match self.state.lock().as_mut().filter(|state| state.ended.is_none()) {
                 Some(state) if is_gone => {
-                    state.is_gone(at, items);
+                    state.lose(at, items);
                     Ok(Vec::new())
                 }
                 Some(state) => state.settle(at, peer.name(), items, outcomes, took),
@@ -501,7 +501,7 @@ impl State {
     }
 
     /// A peer cannot be asked any more.
-    fn is_gone(&mut self, at: usize, items: Vec<Item>) {
+    fn lose(&mut self, at: usize, items: Vec<Item>) {
         items.into_iter().for_each(|item| self.work.give_back(Some(at), item));
         if let Some(one) = self.standing.get_mut(at) {
             one.is_asked = false;

@@ -77,7 +77,7 @@ pub enum Offence {
     /// It has not what it said it has. A few are forgiven.
     Empty,
     /// Data that no honest peer can send: headers that do not link, bodies that do not match, a
-    /// block whose execution fails. Disconnected and banned at once.
+    /// block whose execution fails, a part of a state that is none. Disconnected and banned at once.
     WrongData,
     /// A transaction that cannot be valid under any state: disconnected, not banned, as forks
     /// differ in their rules.

@@ -316,14 +316,17 @@ impl Session<'_> {
                     Ok(())
                 }
                 id::PONG => Ok(()),
-                id if states.is_some_and(|base| id >= base) => {
-                    self.handle_state(states.unwrap_or_default(), raw, requests).await
-                }
-                id if id >= BASE_MESSAGES => self.handle(version, raw, requests, &mut heard).await,
-                id => Err(Ended::rlpx(&RlpxError::Unexpected {
-                    id,
-                    expected: "a ping, a pong, a disconnect or a message of a protocol that is spoken",
-                })),
+                id => match (states.and_then(|base| id.checked_sub(base)), id) {
+                    (Some(id), _) => self.handle_state(id, &raw.payload, requests).await,
+                    (None, BASE_MESSAGES..) => {
+                        self.handle(version, raw, requests, &mut heard).await
+                    }
+                    (None, id) => Err(Ended::rlpx(&RlpxError::Unexpected {
+                        id,
+                        expected: "a ping, a pong, a disconnect or a message of a protocol that is \
+                                   spoken",
+                    })),
+                },
             };
             if let Err(ended) = handled {
                 return ended;
@@ -387,16 +390,15 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// A message of `rchk`, whose first id is `base`.
+    /// A message of `rchk`, with its id from the first one of that.
     async fn handle_state(
         &self,
-        base: u8,
-        raw: Raw,
+        id: u8,
+        payload: &[u8],
         requests: &mpsc::Sender<Wanted>,
     ) -> Result<(), Ended> {
-        let id = raw.id - base;
         if rchk::is_response(id) {
-            let number = rchk::request_id(&raw.payload);
+            let number = rchk::request_id(payload);
             let awaited = number
                 .ok_or(())
                 .and_then(|number| self.link.state_requests.lock().is_awaited(number, id));
@@ -407,7 +409,7 @@ impl Session<'_> {
                 Err(()) => return Err(Ended::breach("it answers what was not asked")),
             }
         }
-        match rchk::Message::decode(id, &raw.payload).map_err(Ended::breach)? {
+        match rchk::Message::decode(id, payload).map_err(Ended::breach)? {
             rchk::Message::Request(number, request) => {
                 // As above.
                 let _ = requests.send(Wanted::State(number, request)).await;
