@@ -495,7 +495,7 @@ fn where_all_lie_it_ends_and_says_what_each_did() {
         let error = origin.fetch(&peers, folder.path()).unwrap_err();
         let FetchError::NoPeers { block, reasons } = &error else { panic!("{error}") };
         assert_eq!((*block, reasons.len()), (origin.block.hash, 4));
-        assert!(error.to_string().contains("HasNothing: it does not have that state"), "{error}");
+        assert!(error.to_string().contains(": it does not have that state"), "{error}");
 
         // Of those who do not lie but give nothing it waits for long.
         let peers: Vec<_> =

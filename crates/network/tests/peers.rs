@@ -9,6 +9,7 @@ use alloy_primitives::B256;
 use p2p::{Mouth, config, enode, eventually, id_of, node, range};
 use retrie_chainspec::primitives::Header;
 use retrie_network::{
+    discovery::Enode,
     eth::{self, Gossip, HeadersFrom, Message, NewPooledTransactionHashes, Request, Response},
     handle::{Event, Offence, RequestError},
     peers::{Config, Manager},
@@ -17,10 +18,11 @@ use retrie_network::{
     session::Timing,
 };
 use std::{
-    net::TcpStream,
+    net::{Ipv4Addr, TcpStream},
     sync::{Arc, atomic::Ordering},
     time::Duration,
 };
+use tokio::net::TcpListener;
 
 fn headers(limit: u64) -> Request {
     let start = BlockHashOrNumber::Number(0);
@@ -88,6 +90,26 @@ fn a_connection_that_was_lost_is_made_again() {
     assert!(two.manager.remove_peer(&one.manager.id()));
     assert!(matches!(runtime.block_on(events.recv()).unwrap(), Event::Disconnected(_)));
     assert!(!two.manager.remove_peer(&one.manager.id()));
+}
+
+#[test]
+fn who_is_removed_while_it_is_dialled_does_not_stay() {
+    let one = node(config());
+    let mut events = one.manager.peers().events();
+    let runtime = one.manager.runtime();
+    let target = one.manager.local_address().unwrap();
+    let way = runtime.block_on(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))).unwrap();
+    let enode = Enode { tcp: way.local_addr().unwrap().port(), ..enode(&one.manager) };
+    let two = node(Config { fixed: vec![enode], ..config() });
+    runtime.block_on(async {
+        let (mut dialled, _) = way.accept().await.unwrap();
+        assert!(two.manager.remove_peer(&one.manager.id()));
+        let mut target = tokio::net::TcpStream::connect(target).await.unwrap();
+        tokio::spawn(async move { tokio::io::copy_bidirectional(&mut dialled, &mut target).await });
+        assert!(matches!(events.recv().await.unwrap(), Event::Connected(_)));
+        let ended = tokio::time::timeout(Duration::from_secs(20), events.recv()).await;
+        assert!(matches!(ended, Ok(Ok(Event::Disconnected(_)))), "{ended:?}");
+    });
 }
 
 #[tokio::test]

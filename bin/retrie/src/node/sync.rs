@@ -48,7 +48,8 @@ pub(super) fn run(
             );
         };
         std::fs::create_dir_all(&datadir)?;
-        let visitor = Visitor::start(network, &datadir, &options.spec)?;
+        let spec = options.own_spec()?;
+        let visitor = Visitor::start(network, &datadir, &spec)?;
         let peers = visitor.peers(format);
         let begun = of_peers(&peers, hash, args.patience, stop)
             .and_then(|origin| begin(args, options, origin, &peers, stop));
