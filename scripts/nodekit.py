@@ -29,6 +29,8 @@ ROOT = Path(__file__).resolve().parent.parent
 GETH = "v1.17.8"
 # Seconds that a node may take to answer its first request, and any other one.
 START_LIMIT, ANSWER_LIMIT = 120, 60
+# What logs of geth and retrie call an error.
+ERRORS = re.compile(r"^(\S+ +)?(ERROR|CRIT|Fatal|panic)\b|panicked at")
 
 
 def fail(line):
@@ -251,7 +253,7 @@ class Rpc:
 
 class Node:
     """A process that serves a chain. `genesis` is a file; None runs a dev chain (retrie only). It has
-    peers if it has a `peer_port`, but looks for none by itself."""
+    peers if it has a `peer_port`, and looks for them as far as `discovery` says so (retrie only)."""
 
     is_geth = False
     peer_port = 0
@@ -314,6 +316,11 @@ class Node:
         lines = self.log.read_text(errors="replace").splitlines() if self.log.exists() else []
         return "\n".join(lines[-count:])
 
+    def complaints(self):
+        """Lines of its log that tell of errors."""
+        lines = self.log.read_text(errors="replace").splitlines()
+        return [line for line in lines if ERRORS.search(line)]
+
     def is_dev(self):
         return self.genesis is None
 
@@ -370,6 +377,7 @@ class GethPackages(Geth):
 class Retrie(Node):
     APIS = "eth,net,web3,debug,trace,txpool,admin,state"
     native = False
+    discovery = ("--disable-discovery",)
 
     def command(self):
         backend, _, referee = self.kind.removeprefix("retrie:").partition("+")
@@ -380,7 +388,7 @@ class Retrie(Node):
             "--authrpc.port", self.auth_port, "--authrpc.jwtsecret", self.secret_file,
         ]  # fmt: skip
         # A dev chain has no peers anyway.
-        peers = ["--addr", "127.0.0.1", "--port", self.peer_port, "--disable-discovery"]
+        peers = ["--addr", "127.0.0.1", "--port", self.peer_port, *self.discovery]
         command += ["--dev"] if self.is_dev() else ["--chain", self.genesis, *peers]
         if referee:
             command += ["--referee", referee]
