@@ -184,7 +184,7 @@ class PeerNetwork(Network):
         if len(self.up) < 3 or not nodes:
             return
         node = self.rng.choice(nodes)
-        # A killed geth has lost its state, and there is none to get it from (snap sync).
+        # A killed geth has lost its state, and takes it by snap sync alone, which nobody serves here.
         manners = ["stopped", "cut off", "alone"] + ["killed"] * (not node.is_geth)
         manner = self.rng.choice(manners)
         back = self.slot + self.rng.randrange(SHORTEST, LONGEST)
@@ -275,7 +275,10 @@ class PeerNetwork(Network):
                 f"{len(each)} times, up to {max(blocks)} blocks, "
                 f"{statistics.median(seconds):.2f} s in the median, {max(seconds):.2f} s at most"
             )
+        times = {manner: len(each) for manner, each in self.returns.items()}
         return {
-            "mined_by_gossip": dict(self.ways),
+            "mined_by_who_was_not_sent_it": dict(self.ways),
+            "restarts": times.get("stopped", 0) + times.get("killed", 0),
+            "partitions": times.get("cut off", 0) + times.get("alone", 0),
             "returns": returns,
         }
