@@ -18,7 +18,7 @@ from nodekit import wait_until
 # Slots that a node is away, and slots after the last transaction in which all must be mined.
 SHORTEST, LONGEST, DRAIN = 3, 16, 100
 # Seconds until nodes are peers, or are not, and until who returns stands at the head.
-PEERS_LIMIT, RETURN_LIMIT = 30, 60
+PEERS_LIMIT, RETURN_LIMIT = 60, 60
 # Chances, each slot.
 AWAY, MISSED = 0.12, 0.05
 # Senders that send to a node which is cut off, and to nobody else meanwhile.
