@@ -194,8 +194,9 @@ class PeerNetwork(Network):
         self.counts[f"{manner} {node.name}"] += 1
         if absence.is_cut:
             self.cut(node)
-            waiting = {id(each.sender) for each in self.traffic.waiting.values()}
-            free = [each for each in self.traffic.senders if id(each) not in waiting]
+            busy = {id(each.sender) for each in self.traffic.waiting.values()}
+            busy |= {id(each) for other in self.away.values() for each in other.senders}
+            free = [each for each in self.traffic.senders if id(each) not in busy]
             absence.senders = self.rng.sample(free, min(CUT_SENDERS, len(free)))
         else:
             code = node.stop(kill=manner == "killed")
