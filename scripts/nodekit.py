@@ -12,6 +12,7 @@ import hmac
 import http.client
 import json
 import os
+import re
 import secrets
 import shlex
 import shutil
@@ -28,19 +29,24 @@ ROOT = Path(__file__).resolve().parent.parent
 GETH = "v1.17.8"
 # Seconds that a node may take to answer its first request, and any other one.
 START_LIMIT, ANSWER_LIMIT = 120, 60
+# What logs of geth and retrie call an error, and what geth calls one of what a finished sync has left.
+ERRORS = re.compile(r"^(\S+ +)?(ERROR|CRIT|Fatal|panic)\b|panicked at")
+NO_ERROR = "Cleaning spurious beacon sync leftovers"
 
 
 def fail(line):
     sys.exit(f"error: {line}")
 
 
-def find_geth(given):
-    """The program, from --geth, PATH or where `go install` puts it."""
+def find_geth(given, needed=True):
+    """The program, from --geth, PATH or where `go install` puts it; None if it is not needed."""
     places = [given] if given else ["geth", str(Path.home() / "go" / "bin" / "geth")]
     for place in places:
         found = shutil.which(place)
         if found:
             return found
+    if not needed:
+        return None
     install = f"GOFLAGS=-p=1 go install github.com/ethereum/go-ethereum/cmd/geth@{GETH}"
     fail(f"there is no geth at {' or '.join(places)}: get it with `{install}`, or give --geth BIN")
 
@@ -151,6 +157,15 @@ def with_npm(folder, packages):
         fail(f"npm cannot install them: {done.stderr.strip()}")
 
 
+def wait_until(what, limit, is_so, pause=0.05):
+    """Waits `limit` seconds for `is_so()`, or ends with an error."""
+    deadline = time.monotonic() + limit
+    while not is_so():
+        if time.monotonic() > deadline:
+            fail(f"{what}: not within {limit} s")
+        time.sleep(pause)
+
+
 def free_ports(count):
     """Ports of loopback that nobody listens on now."""
     sockets = [socket.socket() for _ in range(count)]
@@ -238,9 +253,11 @@ class Rpc:
 
 
 class Node:
-    """A process that serves a chain. `genesis` is a file; None runs a dev chain (retrie only)."""
+    """A process that serves a chain. `genesis` is a file; None runs a dev chain (retrie only). It has
+    peers if it has a `peer_port`, and looks for them as far as `discovery` says so (retrie only)."""
 
     is_geth = False
+    peer_port = 0
 
     def __init__(self, kind, name, folder, genesis, program, extra=()):
         self.kind, self.name, self.genesis, self.program = kind, name, genesis, program
@@ -300,8 +317,29 @@ class Node:
         lines = self.log.read_text(errors="replace").splitlines() if self.log.exists() else []
         return "\n".join(lines[-count:])
 
+    def complaints(self):
+        """Lines of its log that tell of errors."""
+        lines = self.log.read_text(errors="replace").splitlines()
+        return [line for line in lines if ERRORS.search(line) and NO_ERROR not in line]
+
     def is_dev(self):
         return self.genesis is None
+
+    def is_running(self):
+        return self.process is not None and self.process.poll() is None
+
+    # -- peers -----------------------------------------------------------------------------------
+
+    def enode(self):
+        """Its URL on loopback, whatever it thinks its address is."""
+        said = self.rpc.call("admin_nodeInfo")["enode"]
+        key = re.match(r"enode://([0-9a-f]{128})@", said)
+        if not key:
+            fail(f"{self.name} gives no enode: {said}")
+        return f"enode://{key[1]}@127.0.0.1:{self.peer_port}"
+
+    def peer_count(self):
+        return int(self.rpc.call("net_peerCount"), 16)
 
 
 class Geth(Node):
@@ -315,7 +353,8 @@ class Geth(Node):
         chain_id = json.loads(Path(self.genesis).read_text())["config"]["chainId"]
         return [
             self.program, "--datadir", self.datadir, "--networkid", chain_id,
-            "--nodiscover", "--maxpeers", 0, "--port", 0, "--ipcdisable", "--nat", "none",
+            "--nodiscover", "--maxpeers", 20 if self.peer_port else 0, "--port", self.peer_port,
+            "--ipcdisable", "--nat", "none",
             "--syncmode", "full", "--cache", 256,
             "--http", "--http.port", self.http_port, "--http.api", self.APIS,
             "--ws", "--ws.port", self.ws_port, "--ws.api", self.APIS,
@@ -339,6 +378,7 @@ class GethPackages(Geth):
 class Retrie(Node):
     APIS = "eth,net,web3,debug,trace,txpool,admin,state"
     native = False
+    discovery = ("--disable-discovery",)
 
     def command(self):
         backend, _, referee = self.kind.removeprefix("retrie:").partition("+")
@@ -349,8 +389,8 @@ class Retrie(Node):
             "--authrpc.port", self.auth_port, "--authrpc.jwtsecret", self.secret_file,
         ]  # fmt: skip
         # A dev chain has no peers anyway.
-        alone = ["--addr", "127.0.0.1", "--port", 0, "--disable-discovery"]
-        command += ["--dev"] if self.is_dev() else ["--chain", self.genesis, *alone]
+        peers = ["--addr", "127.0.0.1", "--port", self.peer_port, *self.discovery]
+        command += ["--dev"] if self.is_dev() else ["--chain", self.genesis, *peers]
         if referee:
             command += ["--referee", referee]
         if self.native:

@@ -102,8 +102,8 @@ class Network:
             "finalizedBlockHash": self.finalized.hash if self.finalized.number else ZERO,
         }
 
-    def forkchoice(self, node, head, attributes=None, wanted="VALID"):
-        """Tells a node its head; returns the payload id."""
+    def forkchoice(self, node, head, attributes=None, wanted=("VALID",)):
+        """Tells a node its head; returns its answer."""
         time_of = number(attributes["timestamp"]) if attributes else head.timestamp
         method = f"engine_forkchoiceUpdatedV{self.versions(time_of)[0]}"
         what = f"{method} to block {head.number} {head.hash}"
@@ -111,11 +111,11 @@ class Network:
         columns = [[], [None], ["0x" + "0f" * 16]][head.number % 3] if method[-1] == "4" else []
         answer = self.engine(node, what, method, self.state(head), attributes, *columns)
         status = answer["payloadStatus"]["status"]
-        if status != wanted:
-            self.wrong_answer(node, what, wanted, answer["payloadStatus"])
+        if status not in wanted:
+            self.wrong_answer(node, what, " or ".join(wanted), answer["payloadStatus"])
         if attributes and not answer["payloadId"]:
             self.wrong_answer(node, what, "a payload id", answer)
-        return answer["payloadId"]
+        return answer
 
     def new_payload(self, node, payload, what, wanted=("VALID",)):
         """Hands a node a payload; returns its status."""
@@ -178,7 +178,7 @@ class Network:
         timestamp = self.schedule.time_of(self.slot)
         fork, (_, get, _) = self.schedule.fork(timestamp), self.versions(timestamp)
         attributes = self.attributes(timestamp)
-        identity = self.forkchoice(node, parent, attributes)
+        identity = self.forkchoice(node, parent, attributes)["payloadId"]
         time.sleep(self.options.build_time)
         what = f"getPayloadV{get} on block {parent.number}"
         answer = self.engine(node, what, f"engine_getPayloadV{get}", identity)
@@ -448,15 +448,23 @@ class Network:
 
     # -- transactions ----------------------------------------------------------------------------
 
+    def new_transactions(self, fork, count, may_send=lambda sender: True):
+        self.read_authorities()
+        new = self.traffic.some(self.slot, fork, count, may_send)
+        self.ours |= {each.hash: each for each in new}
+        return new
+
+    def opening(self):
+        """The first contracts, compiled for Shanghai and later, once that is there."""
+        if self.traffic.opened or not since(self.schedule.fork(self.head.timestamp), "shanghai"):
+            return []
+        new = self.traffic.opening(self.slot)
+        self.ours |= {each.hash: each for each in new}
+        return new
+
     def send_transactions(self):
         fork = self.schedule.fork(self.schedule.time_of(self.slot))
-        self.read_authorities()
-        new = self.traffic.some(self.slot, fork, self.options.txs)
-        # The contracts are compiled for Shanghai and later.
-        if not self.traffic.opened and since(self.schedule.fork(self.head.timestamp), "shanghai"):
-            new += self.traffic.opening(self.slot)
-        for each in new:
-            self.ours[each.hash] = each
+        new = self.new_transactions(fork, self.options.txs) + self.opening()
         self.resend(self.traffic.old(self.slot, AGAIN_AFTER), self.up)
         self.resend(new, self.up)
         lost = self.traffic.old(self.slot, LOST_AFTER)
@@ -537,6 +545,10 @@ class Network:
                     if got != block.hash:
                         self.wrong_answer(node, f"block `{tag}`", block.hash, got)
         self.count_mined()
+
+    def summary(self):
+        """What else there is to tell in the end."""
+        return {}
 
     def count_mined(self):
         """What the canonical chain has, by kind and by type."""

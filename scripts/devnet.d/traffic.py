@@ -201,8 +201,9 @@ class Traffic:
             self.add(slot, "token", self.owner, "legacy", self.token, payload=airdrop, gas=5_000_000),
         ]  # fmt: skip
 
-    def some(self, slot, fork, count):
-        """`count` new ones that are valid in this fork, fewer if too many wait already."""
+    def some(self, slot, fork, count, may_send):
+        """`count` new ones that are valid in this fork, fewer if too many wait already, of those who
+        `may_send`."""
         kinds = {"transfer": 30, "bad creation": 2, "selfdestruct": 2, "precompile": 6}
         kinds |= {"random code": 5}
         if self.opened:
@@ -219,7 +220,7 @@ class Traffic:
         made = []
         for kind in self.rng.choices(list(kinds), weights=kinds.values(), k=count):
             crowd = self.blob_senders if kind == "blob" else self.senders
-            free = [each for each in crowd if in_flight[id(each)] < IN_FLIGHT]
+            free = [each for each in crowd if in_flight[id(each)] < IN_FLIGHT and may_send(each)]
             if free:
                 sender = self.rng.choice(free)
                 in_flight[id(sender)] += 1
