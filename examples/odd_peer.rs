@@ -97,6 +97,7 @@ fn main() -> eyre::Result<()> {
         trusted: Vec::new(),
         fixed: Vec::new(),
         chain: Chain::new(spec.chain_id(), spec.genesis_hash(), forks, range),
+        states: None,
         timing: Timing::default(),
     };
     let Started { manager, mut heard } =

@@ -48,6 +48,10 @@ impl Place {
 }
 
 impl Chunks<State> for Bavl {
+    fn format(&self) -> &'static str {
+        "bavl"
+    }
+
     fn serve(
         &self,
         view: Arc<dyn NodeRead>,

@@ -437,6 +437,10 @@ impl PartialState for Mpt {
 }
 
 impl Chunks<MptCache> for Mpt {
+    fn format(&self) -> &'static str {
+        chunks::FORMAT
+    }
+
     fn serve(
         &self,
         view: Arc<dyn NodeRead>,

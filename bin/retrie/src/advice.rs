@@ -93,9 +93,10 @@ fn anchor(error: &AnchorError) -> Advice {
 fn origin(error: &OriginError) -> Advice {
     match error {
         OriginError::Disagree { .. } => say("trust one of them by its hash (--checkpoint)"),
-        OriginError::NoHeaders { .. } => {
-            say("check --sync.from, and that these nodes serve the namespace sync (--http.api)")
-        }
+        OriginError::NoHeaders { .. } => say(
+            "check the hash, and that nodes of --sync.from serve the namespace sync (--http.api) \
+                 or, without any, that peers can be found (--bootnodes, --trusted-peers)",
+        ),
         _ => None,
     }
 }
@@ -106,9 +107,10 @@ fn fetch(error: &FetchError) -> Advice {
             say("choose a --state-backend that can be (mpt, prefix, bavl), or load a dump \
                  (retrie init-state)")
         }
-        FetchError::NoPeers { .. } => {
-            say("name other nodes by --sync.from, or a newer block that they still keep")
-        }
+        FetchError::NoPeers { .. } => say(
+            "name other nodes (--sync.from, or peers by --trusted-peers), or a newer block that \
+                 they still keep",
+        ),
         _ => None,
     }
 }

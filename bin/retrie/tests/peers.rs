@@ -33,7 +33,7 @@ impl Node {
         std::fs::create_dir_all(folder).unwrap();
         std::fs::write(&genesis, Rules::Prague.genesis_json()).unwrap();
         let line = format!(
-            "node --datadir {} --chain {} --http --http.port 0 --http.api eth,net,admin \
+            "node --datadir {} --chain {} --http --http.port 0 --http.api eth,net,admin,state \
              --authrpc.port 0 --ipcdisable --disable-discovery --nat none {flags}",
             folder.display(),
             genesis.display(),
@@ -76,9 +76,34 @@ impl Node {
         }
     }
 
+    fn wait_for_block(&self, number: u64) -> Value {
+        let start = Instant::now();
+        loop {
+            let block = self.call("eth_getBlockByNumber", json!(["latest", false]));
+            if block["number"] == json!(format!("{number:#x}")) {
+                return block["hash"].clone();
+            }
+            assert!(start.elapsed() < Duration::from_secs(60), "no block {number}: {block}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
     fn is_healthy(&self) -> bool {
         ureq::get(format!("{}/health", self.url)).call().is_ok()
     }
+}
+
+/// A dev node among peers, with some blocks.
+fn with_blocks(folder: &Path, flags: &str) -> Node {
+    let node = Node::start(folder, &format!("--chain dev --dev {LOOPBACK} {flags}"));
+    let from = node.call("eth_accounts", json!([]))[0].clone();
+    for n in 1..=6 {
+        // A contract with a slot and a code of one byte.
+        let deploy = json!({ "from": from, "data": "0x600160005560016000f3" });
+        node.call("eth_sendTransaction", json!([deploy]));
+        node.wait_for_block(n);
+    }
+    node
 }
 
 const LOOPBACK: &str = "--addr 127.0.0.1 --port 0";
@@ -133,4 +158,58 @@ fn a_node_keeps_its_key_and_slots_are_limited() {
     assert_eq!(one.call("admin_addTrustedPeer", json!([three.enode])), json!(true));
     one.wait_for_peers("0x1");
     three.wait_for_peers("0x1");
+}
+
+#[test]
+fn a_new_node_begins_with_the_state_that_a_peer_hands_out() {
+    for backend in ["mpt", "bavl"] {
+        let folder = TempDir::new().unwrap();
+        let state = format!("--chain dev --state-backend {backend} --state-root native");
+        let origin = with_blocks(&folder.path().join("origin"), &state);
+        let checkpoint = origin.wait_for_block(6);
+        let checkpoint = checkpoint.as_str().unwrap();
+        let flags = format!(
+            "{LOOPBACK} {state} --checkpoint {checkpoint} --trusted-peers {}",
+            origin.enode
+        );
+        let new = folder.path().join("new");
+        let node = Node::start(&new, &flags);
+        assert_eq!(node.call("eth_blockNumber", json!([])), json!("0x6"), "{backend}");
+        let root = json!(["latest"]);
+        assert_eq!(
+            node.call("state_getRoot", root.clone())["root"],
+            origin.call("state_getRoot", root)["root"],
+            "{backend}"
+        );
+        assert!(!new.join("sync").exists(), "nothing of it is left");
+        let created = origin.call("eth_getBlockByNumber", json!(["0x6", true]));
+        let created =
+            origin.call("eth_getTransactionReceipt", json!([created["transactions"][0]["hash"]]));
+        let created = json!([created["contractAddress"], "latest"]);
+        assert_eq!(node.call("eth_getCode", created.clone()), origin.call("eth_getCode", created));
+        // It stays among the peers that it began with, and another start leaves the flags aside.
+        node.wait_for_peers("0x1");
+        drop(node);
+        let node = Node::start(&new, &flags);
+        assert_eq!(node.call("eth_blockNumber", json!([])), json!("0x6"), "{backend}");
+    }
+}
+
+#[test]
+fn without_a_peer_that_has_the_block_a_new_node_gives_up_and_leaves_nothing() {
+    let folder = TempDir::new().unwrap();
+    let origin = with_blocks(&folder.path().join("origin"), "--state-root native");
+    let new = folder.path().join("new");
+    let line = format!(
+        "node --datadir {} --chain dev {LOOPBACK} --state-root native --disable-discovery --nat none \
+         --ipcdisable --disable-auth-server --checkpoint 0x{} --sync.patience 3s --trusted-peers {}",
+        new.display(),
+        "07".repeat(32),
+        origin.enode
+    );
+    let error = common::fails_saying(&mut retrie(words(&line)), &["no peer gives the header"]);
+    assert!(error.contains("127.0.0.1"), "the peer is named: {error}");
+    assert!(!new.join("db").exists());
+    let line = line.replace("--checkpoint", "--sync.trusted-root");
+    common::fails_saying(&mut retrie(words(&line)), &["--checkpoint"]);
 }

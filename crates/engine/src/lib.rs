@@ -4,6 +4,7 @@
 //! * [`LiveChain`] and [`View`]: the chain as everybody may read it while it moves, in memory and
 //!   on disk.
 //! * [`View::state_at`]: the state after any block of it, to read and to prove from.
+//! * [`StateServer`]: states in parts, for other nodes to fetch.
 //! * [`EngineApi`]: what a consensus client calls.
 //! * [`PayloadBuilder`]: blocks built from the pool.
 //! * [`TestBlock`]: blocks built as a test wants them.
@@ -27,6 +28,7 @@ mod reexecute;
 mod rejected;
 mod service;
 mod state;
+mod states;
 mod status;
 mod testing;
 mod view;
@@ -42,6 +44,7 @@ pub use payload::{BuilderConfig, BuiltPayload, PayloadBuilder};
 pub use reexecute::{ReExecuted, re_execute};
 pub use service::{Engine, EngineConfig, EngineHandle, ForkchoiceOutcome, RejectedBlock};
 pub use state::{Need, StateAfter};
+pub use states::{StateServer, StatesError};
 pub use status::{
     HeapStats, NodeAddress, NodeNetwork, NodeStatus, PeerStatus, SizeClass, SyncProgress,
 };

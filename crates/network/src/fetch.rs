@@ -7,6 +7,7 @@
 //! | does not have what the state must have, [`STRIKES`] times | never asked again |
 //! | does not answer | asked again after a wait that doubles, up to [`LONGEST_WAIT`] |
 //! | is slow | given less at once; at the end others are asked too |
+//! | is gone | asked again when it is there again, with the standing that it had |
 
 use crate::{
     peer::{Peer, PeerError},
@@ -37,6 +38,11 @@ const MOST: usize = 256;
 /// A request that took less asks for more the next time, one that took longer for less.
 const QUICK: Duration = Duration::from_millis(300);
 const SLOW: Duration = Duration::from_millis(1500);
+/// Peers that are asked at once, and of whom a standing is kept, at most.
+const MOST_ASKED: usize = 64;
+const MOST_KNOWN: usize = 4096;
+/// Peers whose reasons are told in the end, at most.
+const MOST_TOLD: usize = 16;
 /// How often waiting threads look whether there is something to do.
 const LOOK: Duration = Duration::from_millis(50);
 
@@ -50,6 +56,23 @@ pub struct FetchOptions {
 impl Default for FetchOptions {
     fn default() -> Self {
         Self { patience: Duration::from_secs(300) }
+    }
+}
+
+/// Who may be asked: a list, or those who are connected at the time.
+pub trait Roster: Send + Sync {
+    /// Those who are there now.
+    fn peers(&self) -> Vec<Arc<dyn Peer>>;
+
+    /// Whether others may come, and it is worth while to wait for them.
+    fn may_grow(&self) -> bool {
+        false
+    }
+}
+
+impl Roster for Vec<Arc<dyn Peer>> {
+    fn peers(&self) -> Self {
+        self.clone()
     }
 }
 
@@ -175,7 +198,7 @@ pub fn forget(datadir: &Path) -> Result<(), FetchError> {
 pub fn fetch(
     backend: &Arc<dyn AnyBackend>,
     (block, root): (B256, B256),
-    peers: &[Arc<dyn Peer>],
+    roster: &dyn Roster,
     datadir: &Path,
     options: FetchOptions,
     stop: &AtomicBool,
@@ -194,26 +217,14 @@ pub fn fetch(
     let mut work = Work::new(chunks.whole(root), spool, entries, chunks.loads_by_parts());
     drop(chunks);
     work.progress.resumed = resumed;
-    let standing = peers.iter().map(|_| Standing::default()).collect();
     let shared = Arc::new(Shared {
         backend: backend.clone(),
         block,
-        peers: peers.to_vec(),
-        state: Mutex::new(Some(State { work, standing, ended: None })),
+        state: Mutex::new(Some(State { work, standing: Vec::new(), ended: None })),
         wake: Condvar::new(),
     });
-    // Nobody waits for these: a peer may be silent long after all is there.
-    for at in 0..peers.len() {
-        let asking = shared.clone();
-        let thread = std::thread::Builder::new().name(format!("sync-{at}"));
-        let spawned = thread.spawn(move || asking.ask(at));
-        if let Err(source) = spawned {
-            let action = "starting a thread".to_owned();
-            shared.end(Err(FetchError::Io { action, source }));
-        }
-    }
-    // This thread reads what a former run has fetched, and tells.
-    shared.watch(options, stop, tell);
+    // This thread reads what a former run has fetched, looks who is there, and tells.
+    shared.watch(roster, options, stop, tell);
     let state = shared.state.lock().take().ok_or(FetchError::Stopped)?;
     let progress = state.progress();
     let State { work, ended, .. } = state;
@@ -228,22 +239,18 @@ pub fn fetch(
 /// How a peer behaves.
 #[derive(Debug)]
 struct Standing {
+    peer: Arc<dyn Peer>,
+    /// Whether a thread asks it.
+    is_asked: bool,
     /// Why it is never asked again.
     banned: Option<String>,
     /// What it failed with last.
     failed: Option<String>,
     failures: u32,
     strikes: u32,
-    not_before: Instant,
+    not_before: Option<Instant>,
     /// Ids to ask for at once.
     batch: usize,
-}
-
-impl Default for Standing {
-    fn default() -> Self {
-        let not_before = Instant::now();
-        Self { banned: None, failed: None, failures: 0, strikes: 0, not_before, batch: 1 }
-    }
 }
 
 struct State {
@@ -255,7 +262,6 @@ struct State {
 struct Shared {
     backend: Arc<dyn AnyBackend>,
     block: B256,
-    peers: Vec<Arc<dyn Peer>>,
     /// `None` once the fetch is over.
     state: Mutex<Option<State>>,
     wake: Condvar,
@@ -272,20 +278,52 @@ enum Outcome {
 }
 
 impl Shared {
-    /// Asks one peer until all is done, or it is banned.
-    fn ask(&self, at: usize) {
-        let Some(peer) = self.peers.get(at) else { return };
+    /// Has all peers asked who are there and are not asked yet. Nobody waits for their threads: a peer may
+    /// be silent long after all is there.
+    fn call_up(self: &Arc<Self>, peers: Vec<Arc<dyn Peer>>) {
+        let mut guard = self.state.lock();
+        let Some(state) = guard.as_mut() else { return };
+        let mut asked =
+            state.standing.iter().filter(|one| one.is_asked && one.banned.is_none()).count();
+        for peer in peers {
+            if asked >= MOST_ASKED {
+                return;
+            }
+            let Some(at) = state.call_up(&peer) else { continue };
+            asked += 1;
+            let asking = self.clone();
+            let thread = std::thread::Builder::new().name(format!("sync-{at}"));
+            if let Err(source) = thread.spawn(move || asking.ask(at, &*peer)) {
+                let action = "starting a thread".to_owned();
+                state.end(Err(FetchError::Io { action, source }));
+            }
+        }
+    }
+
+    /// Asks one peer until all is done, or it is banned or gone.
+    fn ask(&self, at: usize, peer: &dyn Peer) {
         while let Some(items) = self.next(at) {
             let started = Instant::now();
-            let answers = self.request(&**peer, &items);
+            let answers = self.request(peer, &items);
             let took = started.elapsed();
+            let is_gone = answers.is_err() && !peer.is_there();
             let outcomes = answers.map(|answers| self.check(&items, answers));
-            if let Some(state) = self.state.lock().as_mut().filter(|state| state.ended.is_none())
-                && let Err(error) = state.settle(at, peer.name(), items, outcomes, took)
-            {
-                state.end(Err(error));
-            }
+            let settled = match self.state.lock().as_mut().filter(|state| state.ended.is_none()) {
+                Some(state) if is_gone => {
+                    state.lose(at, items);
+                    Ok(Vec::new())
+                }
+                Some(state) => state.settle(at, peer.name(), items, outcomes, took),
+                None => Ok(Vec::new()),
+            };
             self.wake.notify_all();
+            match settled {
+                Ok(liars) => liars.iter().for_each(|liar| liar.has_lied()),
+                Err(error) => self.end(Err(error)),
+            }
+            if is_gone {
+                return;
+            }
         }
     }
 
@@ -295,7 +333,7 @@ impl Shared {
         loop {
             let state = guard.as_mut().filter(|state| state.ended.is_none())?;
             let standing = state.standing.get(at).filter(|standing| standing.banned.is_none())?;
-            if standing.not_before <= Instant::now() {
+            if standing.not_before.is_none_or(|time| time <= Instant::now()) {
                 let most = standing.batch;
                 let items = state.work.take(at, most);
                 if !items.is_empty() {
@@ -350,14 +388,27 @@ impl Shared {
     }
 
     /// Reads what is on disk already, tells how far it is, and finds the end.
-    fn watch(&self, options: FetchOptions, stop: &AtomicBool, tell: &mut dyn FnMut(&Progress)) {
+    fn watch(
+        self: &Arc<Self>,
+        roster: &dyn Roster,
+        options: FetchOptions,
+        stop: &AtomicBool,
+        tell: &mut dyn FnMut(&Progress),
+    ) {
+        let may_grow = roster.may_grow();
+        self.call_up(roster.peers());
         let mut told = Instant::now();
         let mut guard = self.state.lock();
         while let Some(state) = guard.as_mut() {
             if told.elapsed() >= LOOK {
                 told = Instant::now();
                 let progress = state.progress();
-                MutexGuard::unlocked(&mut guard, || tell(&progress));
+                MutexGuard::unlocked(&mut guard, || {
+                    tell(&progress);
+                    if may_grow {
+                        self.call_up(roster.peers());
+                    }
+                });
                 continue;
             }
             if stop.load(Ordering::Relaxed) {
@@ -367,7 +418,7 @@ impl Shared {
             } else if state.work.is_done() {
                 let flushed = state.work.spool.flush();
                 state.end(flushed.map_err(Into::into));
-            } else if let Some(error) = self.hopeless(state, options) {
+            } else if let Some(error) = self.hopeless(state, options, may_grow) {
                 state.end(Err(error));
             }
             if state.ended.is_some() {
@@ -405,16 +456,21 @@ impl Shared {
     }
 
     /// Whether nobody is left to ask.
-    fn hopeless(&self, state: &State, options: FetchOptions) -> Option<FetchError> {
-        let all_banned = state.standing.iter().all(|one| one.banned.is_some());
-        if !all_banned && state.work.moved.elapsed() < options.patience {
+    fn hopeless(&self, state: &State, options: FetchOptions, may_grow: bool) -> Option<FetchError> {
+        let is_left = may_grow || state.standing.iter().any(|one| one.banned.is_none());
+        if is_left && state.work.moved.elapsed() < options.patience {
             return None;
         }
-        let reason = |(peer, one): (&Arc<dyn Peer>, &Standing)| {
+        let reason = |one: &Standing| {
             let why = one.banned.as_ref().or(one.failed.as_ref());
-            format!("{}: {}", peer.name(), why.map_or("no answer yet", |why| why))
+            format!("{}: {}", one.peer.name(), why.map_or("no answer yet", |why| why))
         };
-        let reasons = self.peers.iter().zip(&state.standing).map(reason).collect();
+        let mut reasons: Vec<_> = state.standing.iter().take(MOST_TOLD).map(reason).collect();
+        match state.standing.len() {
+            0 => reasons.push("nobody who hands out such states was there".to_owned()),
+            count if count > MOST_TOLD => reasons.push(format!("{} more", count - MOST_TOLD)),
+            _ => {}
+        }
         Some(FetchError::NoPeers { block: self.block, reasons })
     }
 
@@ -431,12 +487,34 @@ impl State {
         self.ended.get_or_insert(how);
     }
 
+    /// Its place among the standings, if a thread shall ask it from now on.
+    fn call_up(&mut self, peer: &Arc<dyn Peer>) -> Option<usize> {
+        let known = self.standing.iter().position(|one| one.peer.name() == peer.name());
+        let at = known.unwrap_or(self.standing.len());
+        match self.standing.get_mut(at) {
+            Some(one) if one.is_asked || one.banned.is_some() => return None,
+            Some(one) => (one.peer, one.is_asked) = (peer.clone(), true),
+            None if at >= MOST_KNOWN => return None,
+            None => self.standing.push(Standing::of(peer.clone())),
+        }
+        Some(at)
+    }
+
+    /// A peer cannot be asked any more.
+    fn lose(&mut self, at: usize, items: Vec<Item>) {
+        items.into_iter().for_each(|item| self.work.give_back(Some(at), item));
+        if let Some(one) = self.standing.get_mut(at) {
+            one.is_asked = false;
+            one.failed = Some("it is gone".into());
+        }
+    }
+
     fn progress(&self) -> Progress {
         let banned = self.standing.iter().filter(|one| one.banned.is_some()).count();
         Progress { banned, ..self.work.progress }
     }
 
-    /// What a request came to.
+    /// What a request came to: who has lied, as now is known.
     fn settle(
         &mut self,
         at: usize,
@@ -444,7 +522,8 @@ impl State {
         items: Vec<Item>,
         outcomes: Result<Vec<Outcome>, PeerError>,
         took: Duration,
-    ) -> Result<(), FetchError> {
+    ) -> Result<Vec<Arc<dyn Peer>>, FetchError> {
+        let mut liars = Vec::new();
         let outcomes = match outcomes {
             Ok(outcomes) => outcomes,
             Err(error) => {
@@ -454,7 +533,7 @@ impl State {
                     tracing::debug!(peer = name, %error, "a peer gives nothing");
                 }
                 standing.fail(error.to_string());
-                return Ok(());
+                return Ok(liars);
             }
         };
         let (mut taken, mut missing) = (0, 0);
@@ -463,7 +542,9 @@ impl State {
                 Outcome::Taken(answer, checked) => {
                     taken += 1;
                     for liar in self.work.accept(Some(at), &item, &answer, checked)? {
-                        self.ban(liar, "it split what is too little to be split".into());
+                        liars.extend(
+                            self.ban(liar, "it split what is too little to be split".into()),
+                        );
                     }
                     continue;
                 }
@@ -474,7 +555,7 @@ impl State {
                         Item::Chunk(id) => format!("chunk {id}"),
                         Item::Code(hash) => format!("code {hash}"),
                     };
-                    self.ban(at, format!("{what} is not what it sent: {error}"));
+                    liars.extend(self.ban(at, format!("{what} is not what it sent: {error}")));
                     tracing::warn!(peer = name, %error, "a peer lies; it is not asked again");
                 }
             }
@@ -501,23 +582,37 @@ impl State {
             };
             standing.batch = standing.batch.clamp(1, MOST);
         }
-        Ok(())
+        Ok(liars)
     }
 
-    fn ban(&mut self, at: usize, why: String) {
-        if let Some(standing) = self.standing.get_mut(at) {
-            standing.banned.get_or_insert(why);
-        }
+    /// Never has a peer asked again.
+    fn ban(&mut self, at: usize, why: String) -> Option<Arc<dyn Peer>> {
+        let standing = self.standing.get_mut(at)?;
+        standing.banned.get_or_insert(why);
+        Some(standing.peer.clone())
     }
 }
 
 impl Standing {
+    const fn of(peer: Arc<dyn Peer>) -> Self {
+        Self {
+            peer,
+            is_asked: true,
+            banned: None,
+            failed: None,
+            failures: 0,
+            strikes: 0,
+            not_before: None,
+            batch: 1,
+        }
+    }
+
     /// It is asked again after a wait.
     fn fail(&mut self, why: String) {
         let wait = FIRST_WAIT.saturating_mul(1 << self.failures.min(10)).min(LONGEST_WAIT);
         self.failures += 1;
         self.failed = Some(why);
-        self.not_before = Instant::now() + wait;
+        self.not_before = Instant::now().checked_add(wait);
         self.batch = (self.batch / 2).max(1);
     }
 }

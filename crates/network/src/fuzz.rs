@@ -4,7 +4,7 @@
 //! As a test each gets a few thousand inputs. `scripts/fuzz-network` runs them for as long as it is
 //! told, in a release build and under a limit of memory.
 
-use crate::{discovery, eth, rlpx};
+use crate::{discovery, eth, rchk, rlpx};
 use alloy_rlp::{Encodable, Header};
 use rand::{Rng, SeedableRng, rngs::StdRng, seq::IndexedRandom};
 use std::time::{Duration, Instant};
@@ -21,6 +21,7 @@ pub(crate) struct Decoder {
 fn decoders() -> Vec<Decoder> {
     let mut all = discovery::fuzz();
     all.extend(eth::fuzz());
+    all.extend(rchk::fuzz());
     all.extend(rlpx::fuzz());
     all
 }

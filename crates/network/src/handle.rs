@@ -2,7 +2,8 @@
 
 use crate::{
     eth::{BlockRange, Gossip, PeerId, Request, Response, Version},
-    rlpx::DisconnectReason,
+    rchk,
+    rlpx::{BASE_MESSAGES, DisconnectReason},
 };
 use alloy_eip2124::ForkId;
 use std::{fmt, future::Future, net::IpAddr, net::SocketAddr, pin::Pin, sync::Arc, time::Duration};
@@ -30,10 +31,19 @@ pub struct PeerInfo {
     pub is_static: bool,
     /// What it calls itself; at most 256 bytes of what it has sent, without control characters.
     pub name: String,
+    /// Whether `rchk` is spoken with it too.
+    pub speaks_rchk: bool,
     /// What it says it can speak, as `eth/69`.
     pub capabilities: Vec<String>,
     /// What it serves, by its last word.
     pub range: BlockRange,
+}
+
+impl PeerInfo {
+    /// The first message id of `rchk`: protocols follow each other by their names.
+    pub const fn rchk_base(&self) -> Option<u8> {
+        if self.speaks_rchk { Some(BASE_MESSAGES + self.version.message_count()) } else { None }
+    }
 }
 
 /// Why a request has no answer.
@@ -51,6 +61,9 @@ pub enum RequestError {
     /// The version that is spoken with it has no such request.
     #[error("{0} has no such request")]
     Unspoken(Version),
+    /// It hands out no states.
+    #[error("the peer does not speak rchk/1")]
+    NoStates,
     /// It has answered something else, and is disconnected for it.
     #[error("the peer has answered what was not asked")]
     WrongAnswer,
@@ -64,7 +77,7 @@ pub enum Offence {
     /// It has not what it said it has. A few are forgiven.
     Empty,
     /// Data that no honest peer can send: headers that do not link, bodies that do not match, a
-    /// block whose execution fails. Disconnected and banned at once.
+    /// block whose execution fails, a part of a state that is none. Disconnected and banned at once.
     WrongData,
     /// A transaction that cannot be valid under any state: disconnected, not banned, as forks
     /// differ in their rules.
@@ -104,12 +117,26 @@ pub trait Serve: fmt::Debug + Send + Sync {
     fn answer(&self, peer: &PeerInfo, request: Request) -> Response;
 }
 
+/// Answers requests for parts of states.
+pub trait ServeStates: fmt::Debug + Send + Sync {
+    /// The answer. Called as [`Serve::answer`] is.
+    fn answer(&self, request: rchk::Request) -> rchk::Response;
+}
+
 /// What carries [`Peers`]: the manager, or something made up in a test.
 pub trait Network: fmt::Debug + Send + Sync {
     /// See [`Peers::connected`].
     fn connected(&self) -> Vec<Arc<PeerInfo>>;
     /// See [`Peers::request`].
     fn request(&self, peer: PeerId, request: Request) -> BoxFuture<Result<Response, RequestError>>;
+    /// See [`Peers::request_state`]. Of those who hand out no states by default.
+    fn request_state(
+        &self,
+        _: PeerId,
+        _: rchk::Request,
+    ) -> BoxFuture<Result<rchk::Response, RequestError>> {
+        Box::pin(std::future::ready(Err(RequestError::NoStates)))
+    }
     /// See [`Peers::send`].
     fn send(&self, peer: PeerId, gossip: Gossip) -> bool;
     /// See [`Peers::report`].
@@ -142,6 +169,18 @@ impl Peers {
     /// If the peer is gone, busy, or does not answer in time, which is some 15 s.
     pub async fn request(&self, peer: PeerId, request: Request) -> Result<Response, RequestError> {
         self.0.request(peer, request).await
+    }
+
+    /// Asks a peer for parts of a state, as [`request`](Self::request) asks for blocks.
+    ///
+    /// # Errors
+    /// As there, and if it does not speak `rchk`.
+    pub async fn request_state(
+        &self,
+        peer: PeerId,
+        request: rchk::Request,
+    ) -> Result<rchk::Response, RequestError> {
+        self.0.request_state(peer, request).await
     }
 
     /// Tells a peer. False if it is gone, or does not read as fast as it is told: then it is not told

@@ -18,6 +18,7 @@
 //! | [`networks`] | where public networks are entered |
 //! | [`rlpx`] | encrypted connections, and the messages of every node |
 //! | [`mod@eth`] | the messages of eth/69, eth/70 and eth/71, as bytes and with limits |
+//! | [`rchk`] | the messages of rchk/1, parts of states, and who asks for them |
 //! | [`session`] | the connection with one peer, from its handshake to its end |
 //! | [`handle`] | peers as the rest of a node sees them |
 //! | [`peers`] | listening, dialling, slots, reputation |
@@ -57,6 +58,7 @@ pub mod networks;
 pub mod origin;
 pub mod peer;
 pub mod peers;
+pub mod rchk;
 pub mod rlpx;
 pub mod serve;
 pub mod session;
@@ -69,7 +71,7 @@ pub mod testkit;
 mod vectors;
 mod work;
 
-pub use fetch::{Codes, FetchError, FetchOptions, Fetched, Progress, fetch};
+pub use fetch::{Codes, FetchError, FetchOptions, Fetched, Progress, Roster, fetch};
 pub use origin::{Origin, OriginError};
 pub use peer::{HttpPeer, Peer, PeerError};
 pub use spool::SpoolError;

@@ -72,6 +72,9 @@ impl Origin {
                 Err(reason) => reasons.push(format!("{name}: {reason}")),
             }
         }
+        if peers.is_empty() {
+            reasons.push("nobody who hands out states was there".to_owned());
+        }
         Err(OriginError::NoHeaders { block: hash, reasons })
     }
 

@@ -38,8 +38,16 @@ impl From<RpcError> for PeerError {
 /// Results that are lists answer the front of what was asked, maybe not all of it, `None` standing for
 /// what the peer does not have.
 pub trait Peer: Send + Sync {
-    /// How messages name it.
+    /// How messages name it. No two have the same name, and one that comes back has its old one.
     fn name(&self) -> &str;
+
+    /// Whether it can be asked at all.
+    fn is_there(&self) -> bool {
+        true
+    }
+
+    /// Hears that what it has given is not what it must be, and that it is not asked again.
+    fn has_lied(&self) {}
 
     /// The block whose state has this root of its backend's.
     ///

@@ -90,6 +90,7 @@ impl ScriptedPeers {
             trusted: false,
             is_static: false,
             name: format!("scripted {name}"),
+            speaks_rchk: false,
             capabilities: Vec::new(),
             range,
         });

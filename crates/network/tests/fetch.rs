@@ -1,9 +1,18 @@
 //! Fetching states from peers that are honest, slow, stale, or lie in every way that they can.
 
+#[path = "common/p2p.rs"]
+#[allow(dead_code, reason = "the tests of connections use all of it")]
+mod p2p;
+
 use alloy_primitives::{Address, B256, Bytes, KECCAK256_EMPTY, U256, keccak256};
 use parking_lot::Mutex;
 use rand::{Rng, SeedableRng, rngs::StdRng};
-use retrie_network::{FetchError, FetchOptions, Fetched, Peer, PeerError, fetch};
+use retrie_network::{
+    FetchError, FetchOptions, Fetched, Peer, PeerError, Roster, fetch,
+    handle::ServeStates,
+    peers::{Config, Manager, Started},
+    rchk::{self, ConnectedPeers, Refusal},
+};
 use retrie_state::{
     Account, AnyBackend, At, BlockRef, ChunkId, ChunkServer, KvStore, MemoryStore, Opened,
     StateKey, StateStore, StoreOptions, Value, encode_slot,
@@ -21,6 +30,9 @@ use std::{
 };
 
 type Entries = BTreeMap<StateKey, Value>;
+
+/// Peers so far, each of which has a name of its own.
+static NAMED: AtomicUsize = AtomicUsize::new(0);
 
 fn backends() -> Vec<Arc<dyn AnyBackend>> {
     vec![Arc::new(Mpt::new()), Arc::new(Bavl::new(ChunkEntries::default()))]
@@ -121,7 +133,7 @@ impl Origin {
             _ => HashMap::new(),
         };
         Arc::new(Local {
-            name: format!("{lie:?}"),
+            name: format!("{lie:?} {}", NAMED.fetch_add(1, Ordering::Relaxed)),
             server: state.serve_chunks().unwrap(),
             codes: self.codes.clone(),
             nodes,
@@ -143,11 +155,21 @@ impl Origin {
         most: usize,
         patience: Duration,
     ) -> Result<Fetched, FetchError> {
-        let stop = AtomicBool::new(false);
         let peers: Vec<_> = peers.iter().map(|peer| peer.clone() as Arc<dyn Peer>).collect();
+        self.fetch_of(&peers, datadir, most, patience)
+    }
+
+    fn fetch_of(
+        &self,
+        roster: &dyn Roster,
+        datadir: &Path,
+        most: usize,
+        patience: Duration,
+    ) -> Result<Fetched, FetchError> {
+        let stop = AtomicBool::new(false);
         let options = FetchOptions { patience };
         let wanted = (self.block.hash, self.root);
-        fetch(&self.backend, wanted, &peers, datadir, options, &stop, &mut |progress| {
+        fetch(&self.backend, wanted, roster, datadir, options, &stop, &mut |progress| {
             assert!((0.0..1.000_001).contains(&progress.share), "{progress:?}");
             stop.fetch_or(progress.answers >= most as u64, Ordering::Relaxed);
         })
@@ -303,6 +325,86 @@ impl Peer for Local {
     }
 }
 
+/// A peer's answers as those to messages of `rchk`.
+struct Served(Arc<Local>);
+
+impl std::fmt::Debug for Served {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0.name)
+    }
+}
+
+impl ServeStates for Served {
+    fn answer(&self, request: rchk::Request) -> rchk::Response {
+        let parts = match &request {
+            rchk::Request::Chunks { block, ids, .. } => self.0.chunks(*block, ids),
+            rchk::Request::Codes(hashes) => self.0.codes(hashes),
+        };
+        request.answer(parts.map_err(|_| Refusal::Busy))
+    }
+}
+
+/// A node on this machine that hands out what a peer does.
+fn node_of(peer: &Arc<Local>) -> Started {
+    let states = Arc::new(Served(peer.clone())) as Arc<dyn ServeStates>;
+    p2p::node(Config { states: Some(states), ..p2p::config() })
+}
+
+/// A node that has nothing, and connects with these.
+fn visitor(origin: &Origin, nodes: &[&Started]) -> (Manager, ConnectedPeers) {
+    let states = Some(Arc::new(retrie_network::serve::Nothing) as Arc<dyn ServeStates>);
+    let fixed = nodes.iter().map(|node| p2p::enode(&node.manager)).collect();
+    let visitor = p2p::node(Config { states, fixed, ..p2p::config() }).manager;
+    let format = origin.backend.chunks().unwrap().format();
+    let peers = ConnectedPeers::new(visitor.peers(), format, visitor.runtime().clone());
+    (visitor, peers)
+}
+
+#[test]
+fn a_state_comes_over_connections_from_nodes_that_lie_come_and_go() {
+    for backend in backends() {
+        let origin = Origin::new(&backend, 5);
+        let lies = [Lie::Flips, Lie::HasNothing, Lie::Errors, Lie::Drips, Lie::Nothing];
+        let peers = lies.map(|lie| origin.peer(lie));
+        let [flips, nothing, errors, drips, honest] = peers.each_ref().map(node_of);
+        let (visitor, roster) = visitor(&origin, &[&flips, &nothing, &errors, &drips]);
+        let (folder, patience) = (folder(), Duration::from_secs(20));
+        let fetched = std::thread::scope(|scope| {
+            let late = scope.spawn(|| {
+                // One leaves, and the only one that is honest and quick comes later.
+                p2p::eventually("a chunk of the slow one", || peers[3].asked() > 2);
+                visitor.remove_peer(&drips.manager.id());
+                std::thread::sleep(Duration::from_millis(300));
+                visitor.add_peer(p2p::enode(&honest.manager));
+            });
+            let fetched = origin.fetch_of(&roster, folder.path(), usize::MAX, patience);
+            late.join().unwrap();
+            fetched.unwrap()
+        });
+        assert!(fetched.progress.banned >= 1, "{:?}", fetched.progress);
+        assert!(peers[4].asked() > 0);
+        origin.check(fetched);
+        let liar = flips.manager.id();
+        p2p::eventually("the end of the liar", || {
+            visitor.peers().connected().iter().all(|peer| peer.id != liar)
+        });
+    }
+}
+
+#[test]
+fn without_anybody_who_hands_out_states_a_fetch_ends_with_a_reason() {
+    let origin = Origin::new(&backends()[0], 6);
+    // It speaks eth alone.
+    let other = p2p::node(p2p::config());
+    let (visitor, roster) = visitor(&origin, &[&other]);
+    p2p::eventually("a connection", || !visitor.peers().connected().is_empty());
+    assert!(roster.peers().is_empty());
+    let patience = Duration::from_millis(500);
+    let failed = origin.fetch_of(&roster, folder().path(), usize::MAX, patience);
+    let error = failed.unwrap_err().to_string();
+    assert!(error.contains("nobody who hands out such states"), "{error}");
+}
+
 fn folder() -> tempfile::TempDir {
     tempfile::tempdir().unwrap()
 }
@@ -393,7 +495,7 @@ fn where_all_lie_it_ends_and_says_what_each_did() {
         let error = origin.fetch(&peers, folder.path()).unwrap_err();
         let FetchError::NoPeers { block, reasons } = &error else { panic!("{error}") };
         assert_eq!((*block, reasons.len()), (origin.block.hash, 4));
-        assert!(error.to_string().contains("HasNothing: it does not have that state"), "{error}");
+        assert!(error.to_string().contains(": it does not have that state"), "{error}");
 
         // Of those who do not lie but give nothing it waits for long.
         let peers: Vec<_> =

@@ -9,13 +9,20 @@ use alloy_primitives::B256;
 use p2p::{Mouth, config, enode, eventually, id_of, node, range};
 use retrie_chainspec::primitives::Header;
 use retrie_network::{
+    discovery::Enode,
     eth::{self, Gossip, HeadersFrom, Message, NewPooledTransactionHashes, Request, Response},
     handle::{Event, Offence, RequestError},
     peers::{Config, Manager},
+    rchk,
     rlpx::{self, BASE_MESSAGES, DisconnectReason},
     session::Timing,
 };
-use std::{net::TcpStream, sync::atomic::Ordering, time::Duration};
+use std::{
+    net::{Ipv4Addr, TcpStream},
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+use tokio::net::TcpListener;
 
 fn headers(limit: u64) -> Request {
     let start = BlockHashOrNumber::Number(0);
@@ -83,6 +90,26 @@ fn a_connection_that_was_lost_is_made_again() {
     assert!(two.manager.remove_peer(&one.manager.id()));
     assert!(matches!(runtime.block_on(events.recv()).unwrap(), Event::Disconnected(_)));
     assert!(!two.manager.remove_peer(&one.manager.id()));
+}
+
+#[test]
+fn who_is_removed_while_it_is_dialled_does_not_stay() {
+    let one = node(config());
+    let mut events = one.manager.peers().events();
+    let runtime = one.manager.runtime();
+    let target = one.manager.local_address().unwrap();
+    let way = runtime.block_on(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))).unwrap();
+    let enode = Enode { tcp: way.local_addr().unwrap().port(), ..enode(&one.manager) };
+    let two = node(Config { fixed: vec![enode], ..config() });
+    runtime.block_on(async {
+        let (mut dialled, _) = way.accept().await.unwrap();
+        assert!(two.manager.remove_peer(&one.manager.id()));
+        let mut target = tokio::net::TcpStream::connect(target).await.unwrap();
+        tokio::spawn(async move { tokio::io::copy_bidirectional(&mut dialled, &mut target).await });
+        assert!(matches!(events.recv().await.unwrap(), Event::Connected(_)));
+        let ended = tokio::time::timeout(Duration::from_secs(20), events.recv()).await;
+        assert!(matches!(ended, Ok(Ok(Event::Disconnected(_)))), "{ended:?}");
+    });
 }
 
 #[tokio::test]
@@ -312,4 +339,73 @@ fn a_port_that_is_taken_is_an_error_unless_another_will_do() {
     assert!(error.unwrap_err().to_string().contains("127.0.0.1"));
     let other = node(Config { listen: taken, any_port: true, ..config() });
     assert_ne!(other.manager.local_address(), taken);
+}
+
+/// Ids of `rchk` follow those of eth/71.
+const RCHK: u8 = BASE_MESSAGES + 0x14;
+
+#[test]
+fn parts_of_states_are_asked_for_and_nothing_else_of_rchk_is_taken() {
+    let states = Some(Arc::new(retrie_network::serve::Nothing) as _);
+    let one = node(Config { states, ..config() });
+    let runtime = one.manager.runtime().clone();
+    let codes = |count| rchk::Request::Codes(vec![B256::repeat_byte(1); count]);
+    runtime.block_on(async {
+        let speak = async || {
+            let mut mouth = Mouth::dial(&one.manager, rlpx::random_key()).await;
+            mouth.hello_as(&[("eth", 71), ("rchk", 1), ("snap", 1)]).await;
+            mouth.status(|_| {}).await;
+            mouth
+        };
+        let say = async |mouth: &mut Mouth, message: rchk::Message| {
+            let (id, payload) = message.encode();
+            mouth.writer.write(RCHK + id, &payload).await.unwrap();
+        };
+        let hear = async |mouth: &mut Mouth| loop {
+            let raw = mouth.read().await.unwrap();
+            if let Some(id) = raw.id.checked_sub(RCHK) {
+                return rchk::Message::decode(id, &raw.payload).unwrap();
+            }
+        };
+        // It is answered, and asked.
+        let mut mouth = speak().await;
+        say(&mut mouth, rchk::Message::Request(3, codes(2))).await;
+        let refused = rchk::Response::Codes(Err(rchk::Refusal::NoState));
+        assert_eq!(hear(&mut mouth).await, rchk::Message::Response(3, refused));
+        let peers = one.manager.peers();
+        let id = id_of(&mouth.key);
+        assert!(peers.connected()[0].speaks_rchk);
+        let asked = tokio::spawn(async move { peers.request_state(id, codes(1)).await });
+        let rchk::Message::Request(number, request) = hear(&mut mouth).await else { panic!() };
+        assert_eq!(request, codes(1));
+        let answer = rchk::Response::Codes(Ok(vec![None]));
+        say(&mut mouth, rchk::Message::Response(number, answer.clone())).await;
+        assert_eq!(asked.await.unwrap(), Ok(answer.clone()));
+
+        // What was not asked for, more than was asked for, and what is no message end it.
+        say(&mut mouth, rchk::Message::Response(number, answer)).await;
+        assert_eq!(mouth.end().await, DisconnectReason::ProtocolBreach);
+        let mut mouth = speak().await;
+        let (peers, id) = (one.manager.peers(), id_of(&mouth.key));
+        let asked = tokio::spawn(async move { peers.request_state(id, codes(1)).await });
+        let rchk::Message::Request(number, _) = hear(&mut mouth).await else { panic!() };
+        let answer = rchk::Response::Codes(Ok(vec![None, None]));
+        say(&mut mouth, rchk::Message::Response(number, answer)).await;
+        assert_eq!(mouth.end().await, DisconnectReason::SubprotocolError);
+        assert_eq!(asked.await.unwrap(), Err(RequestError::WrongAnswer));
+        for (id, payload) in [(0x00, vec![0xc1, 9]), (0x02, vec![0x80]), (0x04, vec![0xc0])] {
+            let mut mouth = speak().await;
+            mouth.writer.write(RCHK + id, &payload).await.unwrap();
+            let end = mouth.end().await;
+            let breach = [DisconnectReason::SubprotocolError, DisconnectReason::ProtocolBreach];
+            assert!(breach.contains(&end), "{id}: {end:?}");
+        }
+
+        // Nobody who does not offer it is asked, nor may speak it.
+        let mut mouth = Mouth::peer(&one.manager, rlpx::random_key()).await;
+        let (peers, id) = (one.manager.peers(), id_of(&mouth.key));
+        assert_eq!(peers.request_state(id, codes(1)).await, Err(RequestError::NoStates));
+        say(&mut mouth, rchk::Message::Request(3, codes(2))).await;
+        assert_eq!(mouth.end().await, DisconnectReason::ProtocolBreach);
+    });
 }

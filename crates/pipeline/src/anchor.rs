@@ -12,7 +12,7 @@
 
 use crate::{
     AnchorError, Chain, ChainOptions, PipelineError,
-    chain::{DB_FOLDER, native_spec, write_genesis_block},
+    chain::{DB_FOLDER, write_genesis_block},
     states::{EntrySource, Roots, StatesTxn},
 };
 use alloy_primitives::{B256, Bytes, KECCAK256_EMPTY, U256, keccak256};
@@ -78,14 +78,6 @@ impl Known {
     }
 }
 
-/// Rules and genesis of the chain that a datadir with these options holds.
-fn spec_of(options: &ChainOptions) -> Result<Arc<ChainSpec>, PipelineError> {
-    if options.root_mode != StateRootMode::Native {
-        return Ok(options.spec.clone());
-    }
-    native_spec(&options.spec, &options.backend)
-}
-
 /// Refuses headers with roots that cannot be had from a dump.
 fn refuse_history_root(options: &ChainOptions) -> Result<(), PipelineError> {
     let needs_history = !options.backend.capabilities().state_determined_root;
@@ -113,7 +105,7 @@ impl Anchor {
         expected: Option<B256>,
         total_difficulty: Option<U256>,
     ) -> Result<Self, PipelineError> {
-        let spec = &spec_of(options)?;
+        let spec = &options.own_spec()?;
         let blocks: Vec<_> =
             items.into_iter().map(|item| Known::new(spec, item)).collect::<Result<_, _>>()?;
         let headers: Vec<_> = blocks.iter().map(Known::header).collect();
@@ -179,7 +171,7 @@ impl Anchor {
     /// [`AnchorError::NoHeader`] if it has another one.
     pub fn genesis(options: &ChainOptions, root: B256) -> Result<Self, PipelineError> {
         refuse_history_root(options)?;
-        let header = spec_of(options)?.genesis_header().clone();
+        let header = options.own_spec()?.genesis_header().clone();
         if header.state_root != root {
             return Err(AnchorError::NoHeader { root }.into());
         }

@@ -41,6 +41,20 @@ pub struct ChainOptions {
     pub store: StoreOptions,
 }
 
+impl ChainOptions {
+    /// Rules and genesis of the chain that the datadir holds: one whose headers have the backend's
+    /// own roots begins with another block.
+    ///
+    /// # Errors
+    /// As [`native_spec`].
+    pub fn own_spec(&self) -> Result<Arc<ChainSpec>, PipelineError> {
+        match self.root_mode {
+            StateRootMode::Native => native_spec(&self.spec, &self.backend),
+            StateRootMode::Header | StateRootMode::Shadow => Ok(self.spec.clone()),
+        }
+    }
+}
+
 impl std::fmt::Debug for ChainOptions {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("ChainOptions")
@@ -193,15 +207,12 @@ impl Chain {
 
     /// Opens or creates the datadir, in which there may be no block yet.
     pub(crate) fn open_stores(options: ChainOptions) -> Result<Self, PipelineError> {
-        let ChainOptions { spec, backend, referee, root_mode, datadir, mut db, store } = options;
+        let spec = options.own_spec()?;
+        let ChainOptions { spec: file, backend, referee, root_mode, datadir, mut db, store } =
+            options;
         let identity = backend.identity().clone();
         let backends = StateBackends { own: backend, referee, root_mode };
         backends.check()?;
-        let file = spec;
-        let spec = match root_mode {
-            StateRootMode::Native => native_spec(&file, &backends.own)?,
-            StateRootMode::Header | StateRootMode::Shadow => file.clone(),
-        };
         db.state_tables = backends.tables();
         let db = Db::open_or_create(&datadir, &db)?;
         let expected = Metadata::new(spec.chain_id(), spec.genesis_hash(), &identity, root_mode);

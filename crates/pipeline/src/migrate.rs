@@ -21,7 +21,6 @@
 use crate::{
     AnchorError, Chain, ChainOptions, End, ImportOptions, MigrateError, PipelineError, Roots,
     States,
-    chain::native_spec,
     dump::code_of,
     entries::{Entries, listed_state},
     import::import_from,
@@ -32,7 +31,7 @@ use crate::{
 };
 use alloy_primitives::{B256, KECCAK256_EMPTY};
 use retrie_chainspec::primitives::{Block, BlockBody, SealedHeader};
-use retrie_db::{ChainRead, Db, DbError, NewBlock, OpenOptions, ReadTxn, StateRootMode, WriteTxn};
+use retrie_db::{ChainRead, Db, DbError, NewBlock, OpenOptions, ReadTxn, WriteTxn};
 use retrie_state::{
     Account, AnyBackend, BlockRef, StateAt, StateError, StateKey, StateStore, StoreError, Value,
 };
@@ -228,11 +227,7 @@ impl Migration<'_> {
 
 /// The headers that the new datadir would have are those of the old one.
 fn check_genesis(genesis: B256, to: &ChainOptions) -> Result<(), PipelineError> {
-    let spec = match to.root_mode {
-        StateRootMode::Native => native_spec(&to.spec, &to.backend)?,
-        StateRootMode::Header | StateRootMode::Shadow => to.spec.clone(),
-    };
-    let other = spec.genesis_hash();
+    let other = to.own_spec()?.genesis_hash();
     if genesis == other {
         return Ok(());
     }

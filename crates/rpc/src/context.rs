@@ -1,11 +1,13 @@
 //! What every method has at hand.
 
-use crate::{RpcError, RpcResult, eth_state::EthState, sync::Pinned};
+use crate::{RpcError, RpcResult, eth_state::EthState};
 use alloy_eips::{BlockId, BlockNumberOrTag};
 use alloy_primitives::{Address, B256};
 use retrie_chainspec::{DEV_ACCOUNTS, primitives::SealedHeader};
 use retrie_db::ChainRead;
-use retrie_engine::{DevChain, EngineHandle, LiveChain, NodeStatus, StateAfter, View, pool::Pool};
+use retrie_engine::{
+    DevChain, EngineHandle, LiveChain, NodeStatus, StateAfter, StateServer, View, pool::Pool,
+};
 use retrie_sources::RpcClient;
 use retrie_telemetry::rpc::RpcMetrics;
 use std::{fmt, sync::Arc, time::Duration};
@@ -97,7 +99,7 @@ pub struct RpcContext {
     /// What methods of `eth` keep between requests.
     pub(crate) eth: Arc<EthState>,
     /// States that are held for other nodes to fetch.
-    pub(crate) pinned: Arc<Pinned>,
+    pub(crate) states: StateServer,
     /// Where servers count.
     pub(crate) metrics: RpcMetrics,
     /// Permits for work that executes or walks over blocks: so many requests do so at once.
@@ -134,7 +136,7 @@ impl RpcContext {
             engine: None,
             proof_peers: Arc::new([]),
             eth: Arc::default(),
-            pinned: Arc::default(),
+            states: StateServer::default(),
             metrics: RpcMetrics::default(),
             blocking: Arc::new(Semaphore::new(threads.max(1))),
             reading: Arc::new(Semaphore::new(READERS)),
@@ -145,6 +147,12 @@ impl RpcContext {
     #[must_use]
     pub fn with_pool(self, pool: Pool) -> Self {
         Self { pool: Some(pool), ..self }
+    }
+
+    /// The same, handing out states by this server.
+    #[must_use]
+    pub fn with_states(self, states: StateServer) -> Self {
+        Self { states, ..self }
     }
 
     /// The same with other limits.

@@ -3,7 +3,7 @@
 use alloy_primitives::Bytes;
 use jsonrpsee::types::{ErrorObjectOwned, error::INTERNAL_ERROR_CODE};
 use retrie_db::DbError;
-use retrie_engine::pool::PoolError;
+use retrie_engine::{StatesError, pool::PoolError};
 use retrie_pipeline::PipelineError;
 use retrie_state::StateError;
 
@@ -68,6 +68,15 @@ impl From<DbError> for RpcError {
 impl From<StateError> for RpcError {
     fn from(error: StateError) -> Self {
         Self::Chain(error.into())
+    }
+}
+
+impl From<StatesError> for RpcError {
+    fn from(error: StatesError) -> Self {
+        match error {
+            StatesError::Chain(error) => Self::Chain(error),
+            busy => Self::Rejected(busy.to_string()),
+        }
     }
 }
 

@@ -430,6 +430,10 @@ impl Backend for Prefix {
 }
 
 impl Chunks<State> for Prefix {
+    fn format(&self) -> &'static str {
+        chunks::FORMAT
+    }
+
     fn serve(
         &self,
         view: Arc<dyn NodeRead>,

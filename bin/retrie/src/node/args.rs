@@ -332,24 +332,15 @@ pub(crate) struct SyncArgs {
     #[arg(id = "sync_from", long = "sync.from", value_name = "RPC_URL,..", value_delimiter = ',')]
     pub(crate) from: Vec<String>,
     /// Hash of the block to begin with. It is trusted, and with it the root in its header, if that is
-    /// the backend's.
-    #[arg(long, value_name = "HASH", requires = "sync_from")]
+    /// the backend's. Its state is got from the nodes of --sync.from, or without these from peers.
+    #[arg(long, value_name = "HASH")]
     pub(crate) checkpoint: Option<B256>,
-    /// Root of the state to begin with, of the backend's own. It is trusted.
-    #[arg(
-        id = "sync_root",
-        long = "sync.trusted-root",
-        value_name = "ROOT",
-        requires = "sync_from"
-    )]
+    /// Root of the state to begin with, of the backend's own. It is trusted. Without --checkpoint the
+    /// nodes of --sync.from say which block has it.
+    #[arg(id = "sync_root", long = "sync.trusted-root", value_name = "ROOT")]
     pub(crate) root: Option<B256>,
     /// The total difficulty up to and with that block, if it is of proof of work.
-    #[arg(
-        id = "sync_difficulty",
-        long = "sync.total-difficulty",
-        value_name = "DIFFICULTY",
-        requires = "sync_from"
-    )]
+    #[arg(id = "sync_difficulty", long = "sync.total-difficulty", value_name = "DIFFICULTY")]
     pub(crate) total_difficulty: Option<U256>,
     /// How long nothing may come from any of them before the node gives up.
     #[arg(
@@ -365,6 +356,13 @@ pub(crate) struct SyncArgs {
     /// other block.
     #[arg(id = "sync_head", long = "sync.head", value_name = "HASH")]
     pub(crate) head: Option<B256>,
+}
+
+impl SyncArgs {
+    /// Whether a new datadir shall begin with the state of other nodes.
+    pub(crate) fn begins(&self) -> bool {
+        !self.from.is_empty() || self.checkpoint.is_some() || self.root.is_some()
+    }
 }
 
 /// Log files.

@@ -32,7 +32,7 @@ use retrie_chainspec::{
 use retrie_db::{LogBounds, StateRootMode};
 use retrie_engine::{
     DevChain, Engine, EngineApi, EngineHandle, FollowConfig, Follower, Leader, LiveChain,
-    LogIndexer, PayloadBuilder, PoolMaintainer, Sealing, pool::Pool,
+    LogIndexer, PayloadBuilder, PoolMaintainer, Sealing, StateServer, pool::Pool,
 };
 use retrie_pipeline::Chain;
 use retrie_rpc::DevNode;
@@ -141,9 +141,9 @@ impl Command {
             // Snapshots are gone back to as far as this.
             self.state.raise_retention(DEV_RETENTION);
         }
-        if !self.sync.from.is_empty() {
+        if self.sync.begins() {
             let options = self.state.chain_options(spec.clone(), &datadir, self.db.options())?;
-            sync::run(&self.sync, options, stop)?;
+            sync::run(&self.sync, &self.network, options, stop)?;
         }
         let metrics = Metrics::new().wrap_err("registering the metrics")?;
         let services = Services::default();
@@ -193,7 +193,9 @@ impl Command {
         services.add(maintainer.clone());
         self.restore_pool(datadir, &pool, live)?;
 
-        let peers = NodePeers::start(&self.network, self.dev.dev, datadir, &engine, &pool)?;
+        let states = StateServer::default();
+        let peers =
+            NodePeers::start(&self.network, self.dev.dev, datadir, &engine, &pool, &states)?;
         if let Some((peers, _)) = &peers {
             services.add(peers.clone());
         }
@@ -215,8 +217,16 @@ impl Command {
         let secret = (!self.auth.disable).then(|| jwt_secret(&self.auth, datadir)).transpose()?;
         let auth = secret.map(|secret| (&self.auth, secret, api));
         let network = peers.as_ref().map(|(peers, _)| peers.clone());
-        let behind =
-            Behind { engine: &engine, pool: &pool, dev, datadir, metrics, services, network };
+        let behind = Behind {
+            engine: &engine,
+            pool: &pool,
+            dev,
+            datadir,
+            metrics,
+            services,
+            network,
+            states,
+        };
         let servers = runtime.block_on(servers::start(&self.rpc, auth, behind))?;
         services.add(RpcServers { servers, threads: runtime.clone() });
 

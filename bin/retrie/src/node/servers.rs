@@ -6,7 +6,8 @@ use clap::{ArgAction, Args};
 use eyre::Context;
 use retrie_chainspec::primitives::RecoveredBlock;
 use retrie_engine::{
-    EngineApi, EngineHandle, HeapStats, NodeNetwork, NodeStatus, SyncProgress, pool::Pool,
+    EngineApi, EngineHandle, HeapStats, NodeNetwork, NodeStatus, StateServer, SyncProgress,
+    pool::Pool,
 };
 use retrie_rpc::{
     DevNode, Limits, Namespace, RpcContext, engine_methods,
@@ -237,6 +238,7 @@ pub(super) struct Behind<'a> {
     pub(super) metrics: &'a Metrics,
     pub(super) services: &'a Services,
     pub(super) network: Option<NodePeers>,
+    pub(super) states: StateServer,
 }
 
 /// Starts the servers; `auth` are the flags, the secret and the methods of the Engine API.
@@ -245,7 +247,7 @@ pub(super) async fn start(
     auth: Option<(&AuthArgs, JwtSecret, EngineApi)>,
     behind: Behind<'_>,
 ) -> eyre::Result<Servers> {
-    let Behind { engine, pool, dev, datadir, metrics, services, network } = behind;
+    let Behind { engine, pool, dev, datadir, metrics, services, network, states } = behind;
     let cores = std::thread::available_parallelism().map_or(2, usize::from);
     let status = Status {
         datadir: datadir.to_owned(),
@@ -256,6 +258,7 @@ pub(super) async fn start(
     let context = RpcContext::new(engine.live().clone(), args.threads.unwrap_or(cores))
         .with_pool(pool.clone())
         .with_engine(engine.clone())
+        .with_states(states)
         .with_limits(args.limits())
         .with_proof_peers(args.proof_peers())
         .with_metrics(metrics.rpc.clone())

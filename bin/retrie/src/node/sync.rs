@@ -1,40 +1,63 @@
 //! Beginning with the state of other nodes: what is trusted, and the steps from there to a datadir.
 
-use super::args::SyncArgs;
+use super::{
+    args::{NetworkArgs, SyncArgs},
+    network::Visitor,
+};
 use crate::{args::open_to_read, output::grouped, progress::SyncProgress};
 use alloy_primitives::B256;
 use eyre::bail;
 use retrie_db::{ChainRead, DbError, StateRootMode};
-use retrie_network::{FetchError, FetchOptions, Fetched, HttpPeer, Origin, Peer, Progress, fetch};
+use retrie_network::{
+    FetchError, FetchOptions, Fetched, HttpPeer, Origin, OriginError, Peer, Progress, Roster, fetch,
+};
 use retrie_pipeline::{Anchor, Chain, ChainOptions, ChunkedState};
 use retrie_sources::HeaderItem;
 use std::{
     io,
     path::Path,
-    sync::{Arc, atomic::AtomicBool},
-    time::Instant,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
 };
+
+/// Pause before peers are asked again for the block to begin with.
+const PAUSE: Duration = Duration::from_millis(500);
 
 /// Makes the datadir that `options` name, unless it has a chain.
 pub(super) fn run(
     args: &SyncArgs,
+    network: &NetworkArgs,
     options: ChainOptions,
     stop: &Arc<AtomicBool>,
 ) -> eyre::Result<()> {
     let datadir = options.datadir.clone();
     if has_chain(&datadir)? {
-        tracing::info!("{} has a chain: --sync.from is left aside", datadir.display());
+        tracing::info!("{} has a chain: the flags of state sync are left aside", datadir.display());
         return Ok(());
     }
-    let backend = options.backend.identity().name;
-    if options.backend.chunks().is_none() {
-        return Err(FetchError::Unsupported { backend }.into());
+    let unsupported = || FetchError::Unsupported { backend: options.backend.identity().name };
+    let format = options.backend.chunks().ok_or_else(unsupported)?.format();
+    if args.from.is_empty() {
+        let Some(hash) = args.checkpoint else {
+            bail!(
+                "peers are not asked which block has a root: name the block too (--checkpoint), or \
+                 nodes that are asked (--sync.from)"
+            );
+        };
+        std::fs::create_dir_all(&datadir)?;
+        let spec = options.own_spec()?;
+        let visitor = Visitor::start(network, &datadir, &spec)?;
+        let peers = visitor.peers(format);
+        let begun = of_peers(&peers, hash, args.patience, stop)
+            .and_then(|origin| begin(args, options, origin, &peers, stop));
+        visitor.leave()?;
+        return begun;
     }
-    let peers: Vec<Arc<dyn Peer>> = args
-        .from
-        .iter()
-        .map(|url| Arc::new(HttpPeer::new(url, stop.clone())) as Arc<dyn Peer>)
-        .collect();
+    let peer = |url: &String| Arc::new(HttpPeer::new(url, stop.clone())) as Arc<dyn Peer>;
+    let peers: Vec<_> = args.from.iter().map(peer).collect();
     let origin = match (args.checkpoint, args.root) {
         (Some(hash), _) => Origin::of_block(&peers, hash)?,
         (None, Some(root)) => Origin::of_root(&peers, root)?,
@@ -43,6 +66,41 @@ pub(super) fn run(
              of its state (--sync.trusted-root)"
         ),
     };
+    begin(args, options, origin, &peers, stop)
+}
+
+/// The block to begin with, as soon as a peer is there that has it.
+fn of_peers(
+    peers: &dyn Roster,
+    hash: B256,
+    patience: Duration,
+    stop: &AtomicBool,
+) -> eyre::Result<Origin> {
+    tracing::info!("looking for peers that hand out the state of block {hash}");
+    let begun = Instant::now();
+    loop {
+        match Origin::of_block(&peers.peers(), hash) {
+            Err(OriginError::NoHeaders { .. }) if stop.load(Ordering::Relaxed) => {
+                return Err(FetchError::Stopped.into());
+            }
+            Err(OriginError::NoHeaders { .. }) if begun.elapsed() < patience => {
+                std::thread::sleep(PAUSE);
+            }
+            origin => return Ok(origin?),
+        }
+    }
+}
+
+/// Makes the datadir of this block's state.
+fn begin(
+    args: &SyncArgs,
+    options: ChainOptions,
+    origin: Origin,
+    peers: &dyn Roster,
+    stop: &AtomicBool,
+) -> eyre::Result<()> {
+    let datadir = options.datadir.clone();
+    let backend = options.backend.identity().name;
     let hash = origin.hash;
     let items = origin.headers.into_iter().map(HeaderItem::Header).collect();
     let anchor = Anchor::new(&options, items, Some(hash), args.total_difficulty)?;
@@ -50,14 +108,14 @@ pub(super) fn run(
     let number = anchor.header().number;
     tracing::info!(
         "fetching the state of block {number} ({hash}), root {root} of {backend}, from {} nodes",
-        peers.len()
+        peers.peers().len()
     );
     let start = Instant::now();
     let mut shown = SyncProgress::default();
     let patience = FetchOptions { patience: args.patience };
     let wanted = (hash, root);
     let fetched =
-        fetch(&options.backend, wanted, &peers, &datadir, patience, stop, &mut |progress| {
+        fetch(&options.backend, wanted, peers, &datadir, patience, stop, &mut |progress| {
             shown.update(progress);
         })?;
     shown.finish();

@@ -358,11 +358,15 @@ mod tests {
             let mut into = [io::IoSliceMut::new(&mut buffer)];
             preadv2(&file.file, &mut into, slot * SLOT_BYTES, ReadWriteFlags::NOWAIT)
         };
-        file.chill().unwrap();
-        match at_once(20_000) {
+        // The system takes it as advice: a page that it is busy with stays this time.
+        let chilled = (0..20).find_map(|_| {
+            file.chill().unwrap();
+            at_once(20_000).err()
+        });
+        match chilled {
             // Some file systems cannot tell.
-            Err(Errno::OPNOTSUPP) => return,
-            found => assert_eq!(found, Err(Errno::AGAIN), "its page was still there"),
+            Some(Errno::OPNOTSUPP) => return,
+            found => assert_eq!(found, Some(Errno::AGAIN), "its page was still there"),
         }
         file.warm(&GO).unwrap();
         assert_eq!(at_once(20_000), Ok(SLOT));

@@ -470,6 +470,7 @@ fn info(id: PeerId) -> Arc<PeerInfo> {
         trusted: false,
         is_static: false,
         name: String::new(),
+        speaks_rchk: false,
         capabilities: Vec::new(),
         range: BlockRange::default(),
     })

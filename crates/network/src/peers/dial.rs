@@ -5,6 +5,7 @@ use crate::{
     discovery::Enode,
     eth::PeerId,
     handle::Candidate,
+    rlpx::{DisconnectReason, RlpxError},
     session::{RefusedError, add},
 };
 use rand::Rng;
@@ -78,6 +79,21 @@ enum DialError {
     Refused(#[from] RefusedError),
 }
 
+impl DialError {
+    /// Whether it is a peer already, by another connection.
+    const fn is_connected(&self) -> bool {
+        matches!(
+            self,
+            Self::Refused(
+                RefusedError::Refused(DisconnectReason::AlreadyConnected)
+                    | RefusedError::Rlpx(RlpxError::Disconnected(
+                        DisconnectReason::AlreadyConnected
+                    ))
+            )
+        )
+    }
+}
+
 /// Dials until the runtime ends.
 pub(super) async fn run(shared: Arc<Shared>, mut candidates: mpsc::Receiver<Candidate>) {
     let mut book = Book::default();
@@ -121,7 +137,11 @@ async fn dial(shared: Arc<Shared>, enode: Enode, fixed: bool, done: mpsc::Unboun
         Ok(shared.connect(stream, Some(enode.id)).await?)
     };
     let (peer, failure) = match connected.await {
-        Ok(peer) => (Some(peer), None),
+        Ok(mut peer) => {
+            // Also if it has been removed meanwhile: it is for that that it is then disconnected.
+            peer.info.is_static |= fixed;
+            (Some(peer), None)
+        }
         Err(error) => (None, Some(error)),
     };
     // Nobody hears it when the node is being stopped.
@@ -198,7 +218,7 @@ impl Book {
                 *entry = Fixed { enode: *enode, failures: 0, next: Some(now + FIXED_PAUSE) };
                 return;
             };
-            if entry.failures == 0 || lasting {
+            if (entry.failures == 0 || lasting) && !error.is_connected() {
                 tracing::warn!(node = %enode, %error, "a static or trusted peer cannot be reached; it is tried again");
             }
             entry.next = Some(now + backoff(FIXED_PAUSE, entry.failures).min(PAUSE));

@@ -10,7 +10,9 @@ use crate::{
     eth::{BlockRange, Gossip, PeerId, Request, Response},
     handle::{
         BoxFuture, Candidate, Event, Heard, Network, Offence, PeerInfo, Peers, RequestError, Serve,
+        ServeStates,
     },
+    rchk,
     rlpx::{self, DisconnectReason},
     session::{
         self, Chain, Context, Ended, Established, Host, Link, Local, RefusedError, Stats, Timing,
@@ -74,6 +76,8 @@ pub struct Config {
     pub fixed: Vec<Enode>,
     /// Its chain.
     pub chain: Chain,
+    /// Answers requests for parts of states; `rchk` is not spoken without it.
+    pub states: Option<Arc<dyn ServeStates>>,
     /// How long things may take.
     pub timing: Timing,
 }
@@ -107,7 +111,7 @@ pub struct Started {
 #[derive(Debug)]
 pub struct Manager {
     shared: Arc<Shared>,
-    runtime: Option<Runtime>,
+    runtime: Mutex<Option<Runtime>>,
     local_address: Option<SocketAddr>,
 }
 
@@ -166,6 +170,7 @@ pub fn start(config: Config, serve: Arc<dyn Serve>) -> Result<Started, NetworkEr
         client: config.client,
         port: local_address.map_or(0, |address| address.port()),
         chain: config.chain,
+        speaks_rchk: config.states.is_some(),
         timing: config.timing,
     };
     let reputation = Arc::new(Reputation::default());
@@ -174,6 +179,7 @@ pub fn start(config: Config, serve: Arc<dyn Serve>) -> Result<Started, NetworkEr
     let (candidates, found) = mpsc::channel(MAX_CANDIDATES);
     let context = Context {
         serve,
+        states: config.states,
         heard,
         room: Arc::new(Semaphore::new(HEARD_KIB)),
         events: broadcast::Sender::new(MAX_EVENTS),
@@ -205,7 +211,7 @@ pub fn start(config: Config, serve: Arc<dyn Serve>) -> Result<Started, NetworkEr
         runtime.spawn(listen::run(shared.clone(), listener));
     }
     runtime.spawn(dial::run(shared.clone(), found));
-    let manager = Manager { shared, runtime: Some(runtime), local_address };
+    let manager = Manager { shared, runtime: Mutex::new(Some(runtime)), local_address };
     Ok(Started { manager, heard: heard_out })
 }
 
@@ -347,11 +353,20 @@ impl Manager {
             std::thread::sleep(Duration::from_millis(5));
         }
     }
+
+    /// Ends all that runs here, and waits for it for two seconds at most: then the port is free. Not to
+    /// be called on a thread of a runtime.
+    pub fn end(&self) {
+        let runtime = self.runtime.lock().take();
+        if let Some(runtime) = runtime {
+            runtime.shutdown_timeout(Duration::from_secs(2));
+        }
+    }
 }
 
 impl Drop for Manager {
     fn drop(&mut self) {
-        if let Some(runtime) = self.runtime.take() {
+        if let Some(runtime) = self.runtime.get_mut().take() {
             // Requests that are being answered need not be waited for.
             runtime.shutdown_background();
         }
@@ -457,7 +472,7 @@ impl Host for Shared {
 }
 
 /// The first digits of an id, for logs.
-pub(super) fn short(id: &PeerId) -> String {
+pub(crate) fn short(id: &PeerId) -> String {
     alloy_primitives::hex::encode(&id[..6])
 }
 
@@ -485,6 +500,16 @@ impl Network for Arc<Shared> {
     fn request(&self, peer: PeerId, request: Request) -> BoxFuture<Result<Response, RequestError>> {
         let asked =
             self.link(&peer).ok_or(RequestError::Gone).and_then(|link| link.request(request));
+        Box::pin(async move { asked?.await.unwrap_or(Err(RequestError::Gone)) })
+    }
+
+    fn request_state(
+        &self,
+        peer: PeerId,
+        request: rchk::Request,
+    ) -> BoxFuture<Result<rchk::Response, RequestError>> {
+        let asked = self.link(&peer).ok_or(RequestError::Gone);
+        let asked = asked.and_then(|link| link.request_state(request));
         Box::pin(async move { asked?.await.unwrap_or(Err(RequestError::Gone)) })
     }
 

@@ -24,6 +24,7 @@ mod slots;
 
 pub use crate::handle::{
     self, Candidate, CandidateSource, Event, Heard, Network, Offence, PeerInfo, Peers,
-    RequestError, Serve,
+    RequestError, Serve, ServeStates,
 };
+pub(crate) use manager::short;
 pub use manager::{Config, Manager, NetworkError, Started, start};

@@ -22,7 +22,8 @@ pub use chain::{Chain, ChainError, ChainView};
 
 use crate::{
     eth::{BlockReceipt, Request, Response, Version},
-    peers::{PeerInfo, Serve},
+    peers::{PeerInfo, Serve, ServeStates},
+    rchk,
 };
 use alloy_eips::eip2718::Encodable2718;
 use alloy_primitives::{B256, Bytes};
@@ -36,6 +37,22 @@ const MAX_ITEMS: usize = 1024;
 const ENOUGH: usize = 2 << 20;
 /// What a message may have, less what stands around the items.
 const MAX_MESSAGE: usize = (10 << 20) - (16 << 10);
+
+/// Answers of a node that has nothing.
+#[derive(Clone, Copy, Debug)]
+pub struct Nothing;
+
+impl Serve for Nothing {
+    fn answer(&self, _: &PeerInfo, request: Request) -> Response {
+        request.nothing()
+    }
+}
+
+impl ServeStates for Nothing {
+    fn answer(&self, request: rchk::Request) -> rchk::Response {
+        request.answer(Err(rchk::Refusal::NoState))
+    }
+}
 
 /// Answers from a chain.
 #[derive(Clone, Debug)]

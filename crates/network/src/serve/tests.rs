@@ -51,6 +51,7 @@ impl Made {
             trusted: false,
             is_static: false,
             name: String::new(),
+            speaks_rchk: false,
             capabilities: Vec::new(),
             range: BlockRange::default(),
         };

@@ -5,6 +5,7 @@ use crate::{
     discovery::Forks,
     eth::{self, BlockRange, Message, PeerId, Status, Version},
     handle::PeerInfo,
+    rchk,
     rlpx::{
         self, BASE_MESSAGES, Capability, DisconnectReason, Hello, PROTOCOL_VERSION, Raw, Reader,
         RlpxError, Writer, id,
@@ -96,6 +97,8 @@ pub struct Local {
     pub port: u16,
     /// Its chain.
     pub chain: Chain,
+    /// Whether it speaks `rchk`.
+    pub speaks_rchk: bool,
     /// How long things may take.
     pub timing: Timing,
 }
@@ -107,10 +110,12 @@ impl Local {
             name: "eth".to_owned(),
             version: u64::from(version.number()),
         });
+        let states = Capability { name: rchk::NAME.to_owned(), version: rchk::VERSION };
+        let states = self.speaks_rchk.then_some(states);
         Hello {
             version: PROTOCOL_VERSION,
             client: self.client.clone(),
-            capabilities: capabilities.collect(),
+            capabilities: capabilities.chain(states).collect(),
             port: u64::from(self.port),
             id: self.id,
         }
@@ -246,6 +251,7 @@ pub async fn establish<S: AsyncRead + AsyncWrite + Unpin>(
                 trusted: place.trusted(),
                 is_static: place.is_static(),
                 name: hello.client,
+                speaks_rchk: local.speaks_rchk && hello.capabilities.iter().any(is_rchk),
                 capabilities: hello.capabilities.iter().map(ToString::to_string).collect(),
                 range: status.range,
             };
@@ -332,6 +338,10 @@ async fn greet<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
 fn common_version(hello: &Hello) -> Option<Version> {
     let eth = hello.capabilities.iter().filter(|capability| capability.name == "eth");
     eth.filter_map(|capability| Version::from_number(capability.version)).max()
+}
+
+fn is_rchk(capability: &Capability) -> bool {
+    capability.name == rchk::NAME && capability.version == rchk::VERSION
 }
 
 async fn read_hello<R: AsyncRead + Unpin>(reader: &mut Reader<R>) -> Result<Hello, RlpxError> {

@@ -1,26 +1,21 @@
 //! What the rest of a node holds of a session.
 
-use super::Timing;
+use super::{
+    Timing,
+    requests::{Answer, Requests, SendError},
+};
 use crate::{
     eth::{BlockRange, Gossip, Message, Request, Response, id},
     handle::{PeerInfo, RequestError},
+    rchk,
     rlpx::{BASE_MESSAGES, DisconnectReason},
 };
 use parking_lot::{Mutex, RwLock};
-use std::{collections::HashMap, sync::Arc, time::Duration};
-use tokio::{
-    sync::{mpsc, oneshot, watch},
-    time::Instant,
-};
-
-/// Requests of ours that a peer may have at once.
-const MAX_IN_FLIGHT: usize = 16;
+use std::sync::Arc;
+use tokio::sync::{mpsc, oneshot, watch};
 
 /// Messages that wait to be written.
 pub(super) const MAX_QUEUED: usize = 256;
-
-/// For how long an answer that comes too late is not held against a peer again.
-const LATE: Duration = Duration::from_secs(120);
 
 /// A message that is encoded already.
 #[derive(Debug)]
@@ -29,46 +24,28 @@ pub(super) struct Outgoing {
     pub(super) payload: Vec<u8>,
 }
 
-type Answer = Result<Response, RequestError>;
-
-/// A request under way.
-#[derive(Debug)]
-struct Pending {
-    /// Id of the message that answers it.
-    answer: u8,
-    /// How many items there may be.
-    items: usize,
-    /// Who waits; nobody any more once the time is over.
-    reply: Option<oneshot::Sender<Answer>>,
-    deadline: Instant,
-}
-
 /// A session from outside. It ends with [`disconnect`](Self::disconnect), or by itself.
 #[derive(Debug)]
 pub struct Link {
     info: RwLock<Arc<PeerInfo>>,
     outgoing: mpsc::Sender<Outgoing>,
-    pending: Mutex<Requests>,
+    /// Of `eth`.
+    pub(super) requests: Mutex<Requests<Response>>,
+    /// Of `rchk`.
+    pub(super) state_requests: Mutex<Requests<rchk::Response>>,
     end: watch::Sender<Option<DisconnectReason>>,
     timing: Timing,
-}
-
-#[derive(Debug, Default)]
-struct Requests {
-    next: u64,
-    under_way: HashMap<u64, Pending>,
-    over: bool,
 }
 
 impl Link {
     /// Of a peer; what is sent comes out of the receiver.
     pub(super) fn new(info: PeerInfo, timing: Timing) -> (Arc<Self>, mpsc::Receiver<Outgoing>) {
         let (outgoing, receiver) = mpsc::channel(MAX_QUEUED);
-        let pending = Requests { next: rand::random::<u32>().into(), ..Requests::default() };
         let link = Self {
             info: RwLock::new(Arc::new(info)),
             outgoing,
-            pending: Mutex::new(pending),
+            requests: Mutex::default(),
+            state_requests: Mutex::default(),
             end: watch::Sender::new(None),
             timing,
         };
@@ -124,96 +101,59 @@ impl Link {
         self.send_message(&Message::BlockRangeUpdate(range))
     }
 
+    fn send_request(&self, id: u8, payload: Vec<u8>) -> Result<(), SendError> {
+        self.outgoing.try_send(Outgoing { id, payload }).map_err(|error| match error {
+            mpsc::error::TrySendError::Full(_) => SendError::Full,
+            mpsc::error::TrySendError::Closed(_) => SendError::Failed(RequestError::Gone),
+        })
+    }
+
     /// Asks the peer; the answer comes over the receiver, or why there is none.
     ///
     /// # Errors
     /// If it cannot be asked now.
-    pub fn request(&self, request: Request) -> Result<oneshot::Receiver<Answer>, RequestError> {
+    pub fn request(
+        &self,
+        request: Request,
+    ) -> Result<oneshot::Receiver<Answer<Response>>, RequestError> {
         let version = self.info().version;
-        let (answer, items) = expected(&request);
-        let mut pending = self.pending.lock();
-        if pending.over {
-            return Err(RequestError::Gone);
-        }
-        let waiting = pending.under_way.values().filter(|one| one.reply.is_some()).count();
-        if waiting >= MAX_IN_FLIGHT {
-            return Err(RequestError::Busy(waiting));
-        }
-        let number = pending.next;
-        let (id, payload) = Message::Request(number, request)
-            .encode(version)
-            .ok_or(RequestError::Unspoken(version))?;
-        let outgoing = Outgoing { id: BASE_MESSAGES + id, payload };
-        match self.outgoing.try_send(outgoing) {
-            Ok(()) => {}
-            Err(mpsc::error::TrySendError::Full(_)) => return Err(RequestError::Busy(waiting)),
-            Err(mpsc::error::TrySendError::Closed(_)) => return Err(RequestError::Gone),
-        }
-        pending.next += 1;
-        let (sender, receiver) = oneshot::channel();
-        let deadline = Instant::now() + self.timing.request;
-        let one = Pending { answer, items, reply: Some(sender), deadline };
-        pending.under_way.insert(number, one);
-        Ok(receiver)
+        self.requests.lock().add(expected(&request), self.timing.request, |number| {
+            let message = Message::Request(number, request).encode(version);
+            let unspoken = SendError::Failed(RequestError::Unspoken(version));
+            let (id, payload) = message.ok_or(unspoken)?;
+            self.send_request(BASE_MESSAGES + id, payload)
+        })
     }
 
-    /// Whether an answer of this id may come.
-    pub(super) fn expects(&self, answer: u8) -> bool {
-        self.pending.lock().under_way.values().any(|one| one.answer == answer)
-    }
-
-    /// Whether somebody waits for the answer to this request; forgets it if nobody does any more.
-    /// Err if there was never such a request.
-    pub(super) fn is_awaited(&self, number: u64, answer: u8) -> Result<bool, ()> {
-        let mut pending = self.pending.lock();
-        let one = pending.under_way.get(&number).ok_or(())?;
-        if one.answer != answer {
-            return Err(());
-        }
-        let awaited = one.reply.as_ref().is_some_and(|reply| !reply.is_closed());
-        if !awaited {
-            pending.under_way.remove(&number);
-        }
-        Ok(awaited)
-    }
-
-    /// Hands over an answer. Err if it has more items than were asked for.
-    pub(super) fn answer(&self, number: u64, response: Response) -> Result<(), ()> {
-        let Some(one) = self.pending.lock().under_way.remove(&number) else { return Ok(()) };
-        let fits = items(&response) <= one.items;
-        if let Some(reply) = one.reply {
-            // Who no longer waits does not want it.
-            let _ = reply.send(if fits { Ok(response) } else { Err(RequestError::WrongAnswer) });
-        }
-        if fits { Ok(()) } else { Err(()) }
+    /// Asks the peer for parts of a state; the answer comes over the receiver, or why there is none.
+    ///
+    /// # Errors
+    /// If it cannot be asked now.
+    pub fn request_state(
+        &self,
+        request: rchk::Request,
+    ) -> Result<oneshot::Receiver<Answer<rchk::Response>>, RequestError> {
+        let base = self.info().rchk_base().ok_or(RequestError::NoStates)?;
+        let expected = match &request {
+            rchk::Request::Chunks { ids, .. } => (rchk::id::CHUNKS, ids.len()),
+            rchk::Request::Codes(hashes) => (rchk::id::CODES, hashes.len()),
+        };
+        self.state_requests.lock().add(expected, self.timing.request, |number| {
+            let (id, payload) = rchk::Message::Request(number, request).encode();
+            self.send_request(base + id, payload)
+        })
     }
 
     /// Tells those who have waited too long; how many there were.
     pub(super) fn expire(&self) -> usize {
-        let now = Instant::now();
-        let mut pending = self.pending.lock();
-        let mut expired = 0;
-        for one in pending.under_way.values_mut().filter(|one| one.deadline <= now) {
-            if let Some(reply) = one.reply.take() {
-                // As above.
-                let _ = reply.send(Err(RequestError::Timeout(self.timing.request)));
-                expired += 1;
-            }
-        }
-        pending.under_way.retain(|_, one| now < one.deadline + LATE);
-        expired
+        let limit = self.timing.request;
+        self.requests.lock().expire(limit) + self.state_requests.lock().expire(limit)
     }
 
     /// Tells all who wait that the peer is gone.
     pub(super) fn close(&self) {
-        let mut pending = self.pending.lock();
-        pending.over = true;
-        for (_, one) in pending.under_way.drain() {
-            if let Some(reply) = one.reply {
-                // As above.
-                let _ = reply.send(Err(RequestError::Gone));
-            }
-        }
+        self.requests.lock().close();
+        self.state_requests.lock().close();
     }
 }
 
@@ -228,7 +168,8 @@ fn expected(request: &Request) -> (u8, usize) {
     }
 }
 
-const fn items(response: &Response) -> usize {
+/// How many items an answer has.
+pub(super) const fn items(response: &Response) -> usize {
     match response {
         Response::Headers(items) => items.len(),
         Response::Bodies(items) => items.len(),

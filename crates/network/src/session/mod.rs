@@ -12,13 +12,14 @@
 //! | reading | one message at a time: limit, decode, hand over | its kind's bytes; messages a second; waits while what it has read has nowhere to go |
 //! | serving | one request at a time, on a thread that may block | 32 requests wait; answers' bytes a second |
 //! | writing | what is told and asked before what is answered | 256 messages and 2 answers wait; 20 s a message |
-//! | timers | pings each 15 s; requests whose time is over | 16 requests under way |
+//! | timers | pings each 15 s; requests whose time is over | 16 requests of each protocol under way |
 //!
 //! All of it is one task and one more that writes; both end with the session.
 
 mod establish;
 mod link;
 mod rate;
+mod requests;
 mod run;
 
 pub use establish::{Chain, Established, Gate, Local, Place, RefusedError, establish};

@@ -3,12 +3,13 @@
 use super::{
     Timing,
     establish::{EMPTY_LIST, Established, MAX_BASE_BYTES, farewell},
-    link::{Link, Outgoing},
+    link::{self, Link, Outgoing},
     rate::Bucket,
 };
 use crate::{
     eth::{self, Message, PeerId, Request, Version},
-    handle::{Event, Heard, Offence, PeerInfo, Serve},
+    handle::{Event, Heard, Offence, PeerInfo, Serve, ServeStates},
+    rchk,
     rlpx::{BASE_MESSAGES, DisconnectReason, Raw, Reader, RlpxError, Writer, id},
 };
 use std::{
@@ -78,6 +79,8 @@ pub(crate) fn add(counter: &AtomicU64, count: u64) {
 pub struct Context {
     /// Who answers requests.
     pub serve: Arc<dyn Serve>,
+    /// Who answers requests for parts of states.
+    pub states: Option<Arc<dyn ServeStates>>,
     /// Where transactions go that are told.
     pub heard: mpsc::Sender<Heard>,
     /// KiB of transactions told that may be in memory.
@@ -218,18 +221,28 @@ async fn keep_time(link: &Link, context: &Context, host: &dyn Host, timing: Timi
     }
 }
 
+/// What a peer wants to have.
+#[derive(Debug)]
+enum Wanted {
+    Blocks(u64, Request),
+    State(u64, rchk::Request),
+}
+
 /// Answers requests, one after the other.
 async fn serve_all(
     link: &Link,
     context: &Context,
-    mut requests: mpsc::Receiver<(u64, Request)>,
+    mut requests: mpsc::Receiver<Wanted>,
     answers: &mpsc::Sender<Outgoing>,
 ) -> Ended {
     let mut rate = Bucket::new(SERVED_KIB.0, SERVED_KIB.1);
-    while let Some((number, request)) = requests.recv().await {
-        let (serve, info) = (context.serve.clone(), link.info());
-        let answer =
-            tokio::task::spawn_blocking(move || answer(&*serve, &info, number, request)).await;
+    while let Some(wanted) = requests.recv().await {
+        let (serve, states, info) = (context.serve.clone(), context.states.clone(), link.info());
+        let answer = tokio::task::spawn_blocking(move || match wanted {
+            Wanted::Blocks(number, request) => answer(&*serve, &info, number, request),
+            Wanted::State(number, request) => answer_state(&*states?, &info, number, request),
+        });
+        let answer = answer.await;
         let Ok(Some(outgoing)) = answer else { continue };
         let wait = rate.spend(kib(outgoing.payload.len()));
         tokio::time::sleep(wait).await;
@@ -253,6 +266,17 @@ fn answer(serve: &dyn Serve, info: &PeerInfo, number: u64, request: Request) -> 
     Some(Outgoing { id: BASE_MESSAGES + id, payload })
 }
 
+fn answer_state(
+    states: &dyn ServeStates,
+    info: &PeerInfo,
+    number: u64,
+    request: rchk::Request,
+) -> Option<Outgoing> {
+    let base = info.rchk_base()?;
+    let (id, payload) = rchk::Message::Response(number, states.answer(request)).encode();
+    Some(Outgoing { id: base + id, payload })
+}
+
 /// The reading side.
 struct Session<'a> {
     link: &'a Arc<Link>,
@@ -264,13 +288,15 @@ impl Session<'_> {
     async fn read_all<S: AsyncRead + AsyncWrite>(
         &mut self,
         reader: &mut Reader<ReadHalf<S>>,
-        requests: &mpsc::Sender<(u64, Request)>,
+        requests: &mpsc::Sender<Wanted>,
     ) -> Ended {
-        let version = self.link.info().version;
+        let info = self.link.info();
+        let (version, states) = (info.version, info.rchk_base());
+        drop(info);
         let mut messages = Bucket::new(MESSAGES.0, MESSAGES.1);
         let mut heard = Bucket::new(HEARD_KIB.0, HEARD_KIB.1);
         loop {
-            let read = reader.read(|id| limit(self.link, version, id));
+            let read = reader.read(|id| limit(self.link, version, states, id));
             let raw = match timeout(self.timing.idle, read).await {
                 Ok(Ok(raw)) => raw,
                 Ok(Err(error)) => return Ended::rlpx(&error),
@@ -290,11 +316,17 @@ impl Session<'_> {
                     Ok(())
                 }
                 id::PONG => Ok(()),
-                id if id >= BASE_MESSAGES => self.handle(version, raw, requests, &mut heard).await,
-                id => Err(Ended::rlpx(&RlpxError::Unexpected {
-                    id,
-                    expected: "a ping, a pong, a disconnect or a message of eth",
-                })),
+                id => match (states.and_then(|base| id.checked_sub(base)), id) {
+                    (Some(id), _) => self.handle_state(id, &raw.payload, requests).await,
+                    (None, BASE_MESSAGES..) => {
+                        self.handle(version, raw, requests, &mut heard).await
+                    }
+                    (None, id) => Err(Ended::rlpx(&RlpxError::Unexpected {
+                        id,
+                        expected: "a ping, a pong, a disconnect or a message of a protocol that is \
+                                   spoken",
+                    })),
+                },
             };
             if let Err(ended) = handled {
                 return ended;
@@ -307,7 +339,7 @@ impl Session<'_> {
         &self,
         version: Version,
         raw: Raw,
-        requests: &mpsc::Sender<(u64, Request)>,
+        requests: &mpsc::Sender<Wanted>,
         heard: &mut Bucket,
     ) -> Result<(), Ended> {
         let id = raw.id - BASE_MESSAGES;
@@ -315,7 +347,7 @@ impl Session<'_> {
         if eth::is_response(id) {
             let awaited = eth::request_id(&raw.payload)
                 .ok_or(())
-                .and_then(|number| self.link.is_awaited(number, id));
+                .and_then(|number| self.link.requests.lock().is_awaited(number, id));
             match awaited {
                 Ok(true) => {}
                 // Too late, and reported already.
@@ -340,10 +372,11 @@ impl Session<'_> {
             }
             Message::Request(number, request) => {
                 // Closed only at the end of the session.
-                let _ = requests.send((number, request)).await;
+                let _ = requests.send(Wanted::Blocks(number, request)).await;
             }
             Message::Response(number, response) => {
-                let answered = self.link.answer(number, response);
+                let items = link::items(&response);
+                let answered = self.link.requests.lock().answer(number, response, items);
                 answered.map_err(|()| Ended::breach("its answer has more than was asked for"))?;
             }
             Message::Gossip(gossip) => {
@@ -357,17 +390,54 @@ impl Session<'_> {
         Ok(())
     }
 
+    /// A message of `rchk`, with its id from the first one of that.
+    async fn handle_state(
+        &self,
+        id: u8,
+        payload: &[u8],
+        requests: &mpsc::Sender<Wanted>,
+    ) -> Result<(), Ended> {
+        if rchk::is_response(id) {
+            let number = rchk::request_id(payload);
+            let awaited = number
+                .ok_or(())
+                .and_then(|number| self.link.state_requests.lock().is_awaited(number, id));
+            match awaited {
+                Ok(true) => {}
+                // Too late, and reported already.
+                Ok(false) => return Ok(()),
+                Err(()) => return Err(Ended::breach("it answers what was not asked")),
+            }
+        }
+        match rchk::Message::decode(id, payload).map_err(Ended::breach)? {
+            rchk::Message::Request(number, request) => {
+                // As above.
+                let _ = requests.send(Wanted::State(number, request)).await;
+            }
+            rchk::Message::Response(number, response) => {
+                let items = response.parts().as_ref().map_or(0, Vec::len);
+                let answered = self.link.state_requests.lock().answer(number, response, items);
+                answered.map_err(|()| Ended::breach("its answer has more than was asked for"))?;
+            }
+        }
+        Ok(())
+    }
+
     fn event(&self, event: Event) {
         // Nobody may be listening.
         let _ = self.context.events.send(event);
     }
 }
 
-/// How long a message may be now.
-fn limit(link: &Link, version: Version, id: u8) -> Option<usize> {
+/// How long a message may be now; `states` is the first id of `rchk`.
+fn limit(link: &Link, version: Version, states: Option<u8>, id: u8) -> Option<usize> {
+    if let Some(id) = states.and_then(|base| id.checked_sub(base)) {
+        let is_unasked = rchk::is_response(id) && !link.state_requests.lock().expects(id);
+        return if is_unasked { Some(0) } else { rchk::limit(id) };
+    }
     match id.checked_sub(BASE_MESSAGES) {
         None => (id::DISCONNECT..=id::PONG).contains(&id).then_some(MAX_BASE_BYTES),
-        Some(id) if eth::is_response(id) && !link.expects(id) => Some(0),
+        Some(id) if eth::is_response(id) && !link.requests.lock().expects(id) => Some(0),
         Some(id) => eth::limit(version, id),
     }
 }

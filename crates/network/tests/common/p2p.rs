@@ -73,6 +73,7 @@ pub(crate) fn config() -> Config {
         trusted: Vec::new(),
         fixed: Vec::new(),
         chain: Chain::new(NETWORK, GENESIS, Arc::new(forks()), range(10)),
+        states: None,
         timing: timing(),
     }
 }
@@ -127,11 +128,18 @@ impl Mouth {
     }
 
     pub(crate) async fn hello(&mut self, versions: &[u64]) {
-        let capability = |version: &u64| Capability { name: "eth".to_owned(), version: *version };
+        let all: Vec<_> = versions.iter().map(|version| ("eth", *version)).collect();
+        self.hello_as(&all).await;
+    }
+
+    /// The same with these capabilities.
+    pub(crate) async fn hello_as(&mut self, capabilities: &[(&str, u64)]) {
+        let capability =
+            |&(name, version): &(&str, u64)| Capability { name: name.to_owned(), version };
         let hello = Hello {
             version: 5,
             client: "mouth".to_owned(),
-            capabilities: versions.iter().map(capability).collect(),
+            capabilities: capabilities.iter().map(capability).collect(),
             port: 0,
             id: id_of(&self.key),
         };

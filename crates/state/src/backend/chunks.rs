@@ -73,6 +73,10 @@ pub enum Opened {
 /// in the end from the root. So it does not matter who answers, nor when: whatever
 /// [`open`](Self::open) accepts is the state's own, and once all ids are answered nothing is missing.
 pub trait Chunks<C: ?Sized>: Send + Sync {
+    /// Names how ids and answers look, in at most 32 bytes of ASCII: backends of one name understand each
+    /// other.
+    fn format(&self) -> &'static str;
+
     /// Begins to serve the state that `view` and `cache` show. It may have to sort all keys first, and
     /// holds the view until it is dropped.
     fn serve(

@@ -394,6 +394,10 @@ impl<C: 'static> AccountProofs<Erased> for Faculty<'_, dyn AccountProofs<C> + '_
 }
 
 impl<C: 'static + Send + Sync> Chunks<Erased> for Faculty<'_, dyn Chunks<C> + '_> {
+    fn format(&self) -> &'static str {
+        self.0.format()
+    }
+
     fn serve(
         &self,
         view: Arc<dyn NodeRead>,

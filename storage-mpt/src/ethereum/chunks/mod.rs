@@ -15,6 +15,9 @@ use alloy_primitives::{Address, B256};
 use alloy_trie::{Nibbles, nodes::RlpNode};
 use retrie_state::ChunkId;
 
+/// What [`Chunks::format`](retrie_state::Chunks::format) says of them.
+pub const FORMAT: &str = "mpt";
+
 /// Entries of a chunk at most. A slot with more below it is split.
 pub const MAX_ENTRIES: usize = 4096;
 /// Branches that one answer is split by at most.

@@ -8,9 +8,11 @@ use retrie_chainspec::{
     primitives::{BlockBody, Header, Receipt},
 };
 use retrie_db::{ChainRead, DbError};
-use retrie_engine::{LiveChain, View, pool::Pool};
+use retrie_engine::{LiveChain, StateServer, StatesError, View, pool::Pool};
 use retrie_network::{
     eth::{BlockRange, BlockReceipt, PooledTransaction},
+    handle::ServeStates,
+    rchk::{self, Refusal},
     serve::{Chain, ChainError, ChainView},
 };
 use retrie_pipeline::PipelineError;
@@ -36,6 +38,49 @@ impl Chain for NodeChain {
 
     fn pooled(&self, hash: &B256) -> Option<PooledTransaction> {
         self.pool.get(hash).filter(|tx| may_be_told(tx))?.to_pooled()
+    }
+}
+
+/// The states of that chain, in chunks.
+#[derive(Debug)]
+pub(crate) struct NodeStates {
+    live: LiveChain,
+    server: StateServer,
+}
+
+impl NodeStates {
+    pub(crate) const fn new(live: LiveChain, server: StateServer) -> Self {
+        Self { live, server }
+    }
+
+    fn parts(&self, request: &rchk::Request) -> Result<Vec<Option<Bytes>>, Refusal> {
+        let view = self.live.view().map_err(StatesError::from);
+        let parts = view.and_then(|view| match request {
+            rchk::Request::Chunks { block, ids, .. } => self.server.chunks(&view, *block, ids),
+            rchk::Request::Codes(hashes) => self.server.codes(&view, hashes),
+        });
+        parts.map_err(|error| match error {
+            error if error.is_busy() => Refusal::Busy,
+            error if error.is_no_state() => Refusal::NoState,
+            error => {
+                tracing::warn!(%error, "a part of a state cannot be read for a peer");
+                Refusal::Failed
+            }
+        })
+    }
+}
+
+impl ServeStates for NodeStates {
+    fn answer(&self, request: rchk::Request) -> rchk::Response {
+        let parts = match &request {
+            rchk::Request::Chunks { format, .. }
+                if self.live.backend().chunks().is_none_or(|ours| ours.format() != format) =>
+            {
+                Err(Refusal::Format)
+            }
+            request => self.parts(request),
+        };
+        request.answer(parts)
     }
 }
 

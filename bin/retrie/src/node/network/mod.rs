@@ -4,8 +4,8 @@ mod chain;
 mod start;
 mod txpool;
 
-pub(super) use chain::NodeChain;
-pub(super) use start::NodePeers;
+pub(super) use chain::{NodeChain, NodeStates};
+pub(super) use start::{NodePeers, Visitor};
 pub(super) use txpool::NodePool;
 
 use super::services::{FollowService, TaskService};

@@ -1,17 +1,21 @@
 //! The node among other nodes: the manager of peers, discovery, and what is told of both.
 
-use super::{NodeChain, Traffic};
+use super::{NodeChain, NodeStates, Traffic};
 use crate::node::{args::NetworkArgs, services::Service};
 use eyre::{Context, eyre};
 use parking_lot::Mutex;
-use retrie_engine::{EngineHandle, LiveChain, NodeAddress, NodeNetwork, PeerStatus, pool::Pool};
+use retrie_chainspec::ChainSpec;
+use retrie_engine::{
+    EngineHandle, LiveChain, NodeAddress, NodeNetwork, PeerStatus, StateServer, pool::Pool,
+};
 use retrie_network::{
     discovery::{self, Discovery, DiscoveryError, Enode, Forks, KEY_FILE, NODES_FILE, NodeKey},
     eth::{BlockRange, Version},
-    handle::{Heard, Peers},
+    handle::{Heard, Peers, Serve, ServeStates},
     networks,
     peers::{Config, Manager, Started, start},
-    serve::{Answers, Chain as _},
+    rchk,
+    serve::{Answers, Chain as _, Nothing},
     session::{Chain, Timing},
 };
 use retrie_telemetry::Metrics;
@@ -43,24 +47,44 @@ struct Parts {
 
 impl NodePeers {
     /// Starts to listen, to dial and to look for nodes. `None` on a dev chain, unless a port is given.
+    /// States are handed out by `states`.
     pub(crate) fn start(
         args: &NetworkArgs,
         is_dev: bool,
         datadir: &Path,
         engine: &EngineHandle,
         pool: &Pool,
+        states: &StateServer,
     ) -> eyre::Result<Option<(Self, mpsc::Receiver<Heard>)>> {
         if is_dev && args.port.is_none() {
             return Ok(None);
         }
         let live = engine.live();
-        let spec = live.spec();
+        let chain = Arc::new(NodeChain::new(live.clone(), pool.clone()));
+        let (range, timestamp) = served(&chain, live).map_err(|error| eyre!(error))?;
+        let answers = Arc::new(Answers::new(chain.clone()));
+        let states = live.backend().chunks().is_some().then(|| {
+            Arc::new(NodeStates::new(live.clone(), states.clone())) as Arc<dyn ServeStates>
+        });
+        let shown = Shown { spec: live.spec(), range, timestamp };
+        let (peers, heard) = Self::open(args, is_dev, datadir, shown, answers, states)?;
+        peers.0.manager.runtime().spawn(tell_heads(peers.clone(), live.clone(), chain));
+        Ok(Some((peers, heard)))
+    }
+
+    /// The same with answers from elsewhere.
+    fn open(
+        args: &NetworkArgs,
+        is_dev: bool,
+        datadir: &Path,
+        shown: Shown<'_>,
+        answers: Arc<dyn Serve>,
+        states: Option<Arc<dyn ServeStates>>,
+    ) -> eyre::Result<(Self, mpsc::Receiver<Heard>)> {
+        let Shown { spec, range, timestamp } = shown;
         let key_file = args.secret_key.clone().unwrap_or_else(|| datadir.join(KEY_FILE));
         let key = NodeKey::load_or_create(&key_file)?;
-        let chain = Arc::new(NodeChain::new(live.clone(), pool.clone()));
-        let head = live.head();
-        let forks = Arc::new(Forks::new(spec, head.number, head.timestamp));
-        let (range, _) = served(&chain, live).map_err(|error| eyre!(error))?;
+        let forks = Arc::new(Forks::new(spec, range.latest, timestamp));
         let config = Config {
             key: *key.secret(),
             client: client_name(),
@@ -71,10 +95,11 @@ impl NodePeers {
             trusted: args.trusted_peers.clone(),
             fixed: Vec::new(),
             chain: Chain::new(spec.chain_id(), spec.genesis_hash(), forks.clone(), range),
+            states,
             timing: Timing::default(),
         };
-        let Started { manager, heard } = start(config, Arc::new(Answers::new(chain.clone())))
-            .wrap_err("starting to listen for peers")?;
+        let Started { manager, heard } =
+            start(config, answers).wrap_err("starting to listen for peers")?;
         let discovers = !args.disable_discovery && !is_dev;
         let discovery = if discovers {
             Some(discover(args, key, &manager, forks, spec.chain_id(), datadir)?)
@@ -91,8 +116,7 @@ impl NodePeers {
             "peers: {}",
             peers.address().enode
         );
-        peers.0.manager.runtime().spawn(tell_heads(peers.clone(), live.clone(), chain));
-        Ok(Some((peers, heard)))
+        Ok((peers, heard))
     }
 
     /// For whoever talks to them.
@@ -125,6 +149,47 @@ impl NodePeers {
             ("refused", stats.refused.load(Ordering::Relaxed)),
             ("banned", stats.banned.load(Ordering::Relaxed)),
         ]);
+    }
+}
+
+/// What peers are told of the chain at first.
+struct Shown<'a> {
+    spec: &'a ChainSpec,
+    range: BlockRange,
+    /// Of the head, in seconds.
+    timestamp: u64,
+}
+
+/// A node that has nothing yet, among those from whom it gets its state.
+pub(crate) struct Visitor(NodePeers);
+
+impl Visitor {
+    /// Starts to listen, to dial and to look for nodes, as [`NodePeers::start`] does.
+    pub(crate) fn start(
+        args: &NetworkArgs,
+        datadir: &Path,
+        spec: &ChainSpec,
+    ) -> eyre::Result<Self> {
+        let range = BlockRange { earliest: 0, latest: 0, latest_hash: spec.genesis_hash() };
+        let timestamp = spec.genesis_header().timestamp;
+        let shown = Shown { spec, range, timestamp };
+        let nothing = Arc::new(Nothing);
+        // Transactions that are told are of no use yet.
+        let (peers, _) =
+            NodePeers::open(args, false, datadir, shown, nothing.clone(), Some(nothing))?;
+        Ok(Self(peers))
+    }
+
+    /// Those of its peers that hand out states in chunks of this format.
+    pub(crate) fn peers(&self, format: &str) -> rchk::ConnectedPeers {
+        rchk::ConnectedPeers::new(self.0.peers(), format, self.0.runtime().clone())
+    }
+
+    /// Ends all connections, so that the ports can be had again.
+    pub(crate) fn leave(self) -> eyre::Result<()> {
+        Box::new(self.0.clone()).stop()?;
+        self.0.0.manager.end();
+        Ok(())
     }
 }
 

@@ -1,10 +1,6 @@
 //! The namespace `sync`: a state in chunks, and what else a node that begins with it needs
 //! (`docs/state-sync.md`). Whoever asks checks every byte of it.
 
-mod pinned;
-
-pub(crate) use pinned::Pinned;
-
 use crate::{
     RpcContext, RpcError, RpcResult,
     args::{heavy, quick, read},
@@ -16,8 +12,6 @@ use retrie_engine::View;
 use retrie_state::ChunkId;
 use serde::Serialize;
 
-/// Bytes behind which an answer ends; the item that reaches them is whole.
-const ENOUGH: usize = 2 << 20;
 /// Most items of one request.
 const MAX_ITEMS: usize = 1024;
 /// Most headers of one request: BLOCKHASH knows so many, and the block that asks is none of them.
@@ -53,9 +47,9 @@ pub(crate) fn methods(context: &RpcContext) -> Methods {
     read(&mut module, "sync_getHeaders", |_, view, args| {
         headers(&view, args.hash()?, args.required::<U64>()?.to())
     });
-    read(&mut module, "sync_getCodes", |_, view, args| {
+    read(&mut module, "sync_getCodes", |rpc, view, args| {
         let hashes: Vec<B256> = few(args.required()?)?;
-        up_to_enough(&hashes, |hash| Ok(view.code(hash)?))
+        Ok(rpc.states.codes(&view, &hashes)?)
     });
     heavy(&mut module, "sync_getChunks", |rpc: &RpcContext, view, args| {
         let block = args.hash()?;
@@ -66,8 +60,7 @@ pub(crate) fn methods(context: &RpcContext) -> Methods {
             RpcError::InvalidParams(message)
         };
         let ids = ids.ok_or_else(too_long)?;
-        let server = rpc.pinned.server(&view, block)?;
-        up_to_enough(&ids, |id| Ok(server.chunk(id)?))
+        Ok(rpc.states.chunks(&view, block, &ids)?)
     });
     module.into()
 }
@@ -78,24 +71,6 @@ fn few<T>(items: Vec<T>) -> RpcResult<Vec<T>> {
         return Err(RpcError::InvalidParams(message));
     }
     Ok(items)
-}
-
-/// What there is of each, up to the one with which it is enough for one answer.
-fn up_to_enough<T>(
-    items: &[T],
-    get: impl Fn(&T) -> RpcResult<Option<Bytes>>,
-) -> RpcResult<Vec<Option<Bytes>>> {
-    let mut found = Vec::new();
-    let mut bytes = 0;
-    for item in items {
-        let one = get(item)?;
-        bytes += one.as_ref().map_or(0, |one| one.len());
-        found.push(one);
-        if bytes >= ENOUGH {
-            break;
-        }
-    }
-    Ok(found)
 }
 
 /// The last canonical block whose state has this root, if it is not far below the head.

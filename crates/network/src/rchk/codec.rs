@@ -1,0 +1,257 @@
+//! Messages as bytes, with limits.
+
+use super::message::{Message, Parts, Refusal, Request, Response};
+use alloy_primitives::{B256, Bytes};
+use alloy_rlp::{Decodable, EMPTY_LIST_CODE, Encodable, Header as RlpHeader};
+use retrie_state::ChunkId;
+
+/// Message ids, from the first one of the protocol.
+pub mod id {
+    #![allow(missing_docs)]
+
+    pub const GET_CHUNKS: u8 = 0x00;
+    pub const CHUNKS: u8 = 0x01;
+    pub const GET_CODES: u8 = 0x02;
+    pub const CODES: u8 = 0x03;
+}
+
+/// Parts of one request, at most.
+pub const MAX_ITEMS: usize = 1024;
+
+/// Bytes of the name of a format, at most.
+const MAX_FORMAT: usize = 32;
+
+/// Bytes of a request, at most: as many ids as there may be, of the longest kind.
+const MAX_REQUEST_BYTES: usize = MAX_ITEMS * (ChunkId::MAX_LEN + 3) + 128;
+
+/// Bytes of an answer, at most: what fits into a frame.
+const MAX_ANSWER_BYTES: usize = 16 << 20;
+
+/// How long the payload of a message may be, in bytes; none if there is no such message.
+pub const fn limit(id: u8) -> Option<usize> {
+    Some(match id {
+        id::GET_CHUNKS | id::GET_CODES => MAX_REQUEST_BYTES,
+        id::CHUNKS | id::CODES => MAX_ANSWER_BYTES,
+        _ => return None,
+    })
+}
+
+/// Whether messages of this id are answers.
+pub const fn is_response(id: u8) -> bool {
+    matches!(id, id::CHUNKS | id::CODES)
+}
+
+/// Why a message cannot be read.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DecodeError {
+    /// It is not RLP of the right form.
+    #[error("message {id:#04x} of rchk/1: {cause}")]
+    Rlp {
+        /// Its id.
+        id: u8,
+        /// What is wrong.
+        cause: alloy_rlp::Error,
+    },
+    /// A list is longer than allowed.
+    #[error("message {id:#04x} of rchk/1 has more than {MAX_ITEMS} items")]
+    TooMany {
+        /// Its id.
+        id: u8,
+    },
+    /// A field has a value that nobody may send.
+    #[error("message {id:#04x} of rchk/1: {what}")]
+    Value {
+        /// Its id.
+        id: u8,
+        /// What is wrong.
+        what: &'static str,
+    },
+    /// There is no such message.
+    #[error("rchk/1 has no message {0:#04x}")]
+    Unknown(u8),
+}
+
+/// What is wrong, before it is known in which message.
+enum Fault {
+    Rlp(alloy_rlp::Error),
+    TooMany,
+    Value(&'static str),
+}
+
+impl From<alloy_rlp::Error> for Fault {
+    fn from(error: alloy_rlp::Error) -> Self {
+        Self::Rlp(error)
+    }
+}
+
+type Decoded<T> = Result<T, Fault>;
+
+/// The id of the request that an answer is for.
+pub fn request_id(payload: &[u8]) -> Option<u64> {
+    let mut rest = payload;
+    let mut fields = RlpHeader::decode_bytes(&mut rest, true).ok()?;
+    u64::decode(&mut fields).ok()
+}
+
+impl Message {
+    /// From its id and payload, whose length has been held against [`limit`].
+    ///
+    /// # Errors
+    /// If it is of another form, or a list is too long.
+    pub fn decode(id: u8, payload: &[u8]) -> Result<Self, DecodeError> {
+        limit(id).ok_or(DecodeError::Unknown(id))?;
+        decode(id, payload).map_err(|fault| match fault {
+            Fault::Rlp(cause) => DecodeError::Rlp { id, cause },
+            Fault::TooMany => DecodeError::TooMany { id },
+            Fault::Value(what) => DecodeError::Value { id, what },
+        })
+    }
+
+    /// Its id and payload.
+    pub fn encode(&self) -> (u8, Vec<u8>) {
+        let mut out = Vec::new();
+        let id = match self {
+            Self::Request(request, Request::Chunks { format, block, ids }) => {
+                list(&mut out, |out| {
+                    request.encode(out);
+                    format.encode(out);
+                    block.encode(out);
+                    list(out, |out| ids.iter().for_each(|id| id.bytes().encode(out)));
+                });
+                id::GET_CHUNKS
+            }
+            Self::Request(request, Request::Codes(hashes)) => {
+                list(&mut out, |out| {
+                    request.encode(out);
+                    list(out, |out| hashes.iter().for_each(|hash| hash.encode(out)));
+                });
+                id::GET_CODES
+            }
+            Self::Response(request, response) => {
+                list(&mut out, |out| {
+                    request.encode(out);
+                    encode_parts(response.parts(), out);
+                });
+                match response {
+                    Response::Chunks(_) => id::CHUNKS,
+                    Response::Codes(_) => id::CODES,
+                }
+            }
+        };
+        (id, out)
+    }
+}
+
+/// Writes a list whose items `write` writes.
+fn list(out: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) {
+    let mut payload = Vec::new();
+    write(&mut payload);
+    RlpHeader { list: true, payload_length: payload.len() }.encode(out);
+    out.extend(payload);
+}
+
+impl Refusal {
+    const ALL: [Self; 4] = [Self::Busy, Self::NoState, Self::Format, Self::Failed];
+
+    /// Its number in answers; 0 says that there is none.
+    const fn number(self) -> u8 {
+        match self {
+            Self::Busy => 1,
+            Self::NoState => 2,
+            Self::Format => 3,
+            Self::Failed => 4,
+        }
+    }
+}
+
+fn encode_parts(parts: &Result<Parts, Refusal>, out: &mut Vec<u8>) {
+    match parts {
+        Ok(_) => 0u8.encode(out),
+        Err(refusal) => refusal.number().encode(out),
+    }
+    list(out, |out| {
+        for part in parts.iter().flatten() {
+            match part {
+                Some(bytes) => bytes.encode(out),
+                None => out.push(EMPTY_LIST_CODE),
+            }
+        }
+    });
+}
+
+fn decode(id: u8, payload: &[u8]) -> Decoded<Message> {
+    let mut rest = payload;
+    let mut fields = RlpHeader::decode_bytes(&mut rest, true)?;
+    end(rest)?;
+    let fields = &mut fields;
+    let request = u64::decode(fields)?;
+    let message = match id {
+        id::GET_CHUNKS => {
+            let format = RlpHeader::decode_str(fields)?;
+            if format.len() > MAX_FORMAT || !format.bytes().all(|byte| byte.is_ascii_graphic()) {
+                return Err(Fault::Value("the format is not the name of one"));
+            }
+            let format = format.to_owned();
+            let block = B256::decode(fields)?;
+            let ids = decode_list(fields, |list| {
+                let id = RlpHeader::decode_bytes(list, false)?;
+                ChunkId::new(Bytes::copy_from_slice(id))
+                    .ok_or(Fault::Value("no id of a chunk is so long"))
+            })?;
+            Message::Request(request, Request::Chunks { format, block, ids })
+        }
+        id::GET_CODES => {
+            let hashes = decode_list(fields, |list| Ok(B256::decode(list)?))?;
+            Message::Request(request, Request::Codes(hashes))
+        }
+        id => {
+            let parts = decode_parts(fields)?;
+            let response =
+                if id == id::CHUNKS { Response::Chunks(parts) } else { Response::Codes(parts) };
+            Message::Response(request, response)
+        }
+    };
+    end(fields)?;
+    Ok(message)
+}
+
+fn decode_parts(fields: &mut &[u8]) -> Decoded<Result<Parts, Refusal>> {
+    let number = u8::decode(fields)?;
+    let parts = decode_list(fields, |list| {
+        if let Some((&EMPTY_LIST_CODE, rest)) = list.split_first() {
+            *list = rest;
+            return Ok(None);
+        }
+        let bytes = RlpHeader::decode_bytes(list, false)?;
+        Ok(Some(Bytes::copy_from_slice(bytes)))
+    })?;
+    if number == 0 {
+        return Ok(Ok(parts));
+    }
+    let refusal = Refusal::ALL.into_iter().find(|refusal| refusal.number() == number);
+    match (refusal, &parts[..]) {
+        (Some(refusal), []) => Ok(Err(refusal)),
+        (Some(_), _) => Err(Fault::Value("parts beside a refusal")),
+        (None, _) => Err(Fault::Value("a refusal that nobody has given a meaning")),
+    }
+}
+
+fn decode_list<T>(
+    fields: &mut &[u8],
+    mut item: impl FnMut(&mut &[u8]) -> Decoded<T>,
+) -> Decoded<Vec<T>> {
+    let mut list = RlpHeader::decode_bytes(fields, true)?;
+    let mut items = Vec::new();
+    while !list.is_empty() {
+        if items.len() == MAX_ITEMS {
+            return Err(Fault::TooMany);
+        }
+        items.push(item(&mut list)?);
+    }
+    Ok(items)
+}
+
+/// Fails unless nothing is left.
+const fn end(rest: &[u8]) -> Decoded<()> {
+    if rest.is_empty() { Ok(()) } else { Err(Fault::Rlp(alloy_rlp::Error::UnexpectedLength)) }
+}
