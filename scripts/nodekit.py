@@ -12,6 +12,7 @@ import hmac
 import http.client
 import json
 import os
+import random
 import re
 import secrets
 import shlex
@@ -32,6 +33,8 @@ START_LIMIT, ANSWER_LIMIT = 120, 60
 # What logs of geth and retrie call an error, and what geth calls one of what a finished sync has left.
 ERRORS = re.compile(r"^(\S+ +)?(ERROR|CRIT|Fatal|panic)\b|panicked at")
 NO_ERROR = "Cleaning spurious beacon sync leftovers"
+# Ports that were given to somebody.
+GIVEN = set()
 
 
 def fail(line):
@@ -167,13 +170,19 @@ def wait_until(what, limit, is_so, pause=0.05):
 
 
 def free_ports(count):
-    """Ports of loopback that nobody listens on now."""
-    sockets = [socket.socket() for _ in range(count)]
-    for each in sockets:
-        each.bind(("127.0.0.1", 0))
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
+    """Ports of loopback that nobody listens on now, and that have not been given before. They are below
+    those that systems give to connections that go out, which might take one before it is used."""
+    ports = []
+    while len(ports) < count:
+        port = random.randrange(10_000, 32_000)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        if port not in GIVEN:
+            GIVEN.add(port)
+            ports.append(port)
     return ports
 
 
