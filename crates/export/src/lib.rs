@@ -1,0 +1,1 @@
+//! Chain data as Parquet files, for analysts.
