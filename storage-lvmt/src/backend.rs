@@ -16,7 +16,7 @@ use crate::{
 use alloy_primitives::{Address, B256, Bytes};
 use retrie_state::{
     Applied, ApplyContext, Backend, BackendStats, BulkSink, Capabilities, Direction, HashId,
-    Identity, KeyRange, NodeRead, NodeWrite, ProofError, ProofShards, StateDelta, StateError,
+    Identity, KeyRange, NodeRead, NodeWrite, ProofError, ProofHole, ProofShards, StateDelta, StateError,
     StateKey, Table, Thinned, Value, prefix_end,
 };
 use std::{fmt, path::Path, sync::Arc};
@@ -290,6 +290,25 @@ impl ProofShards<State> for Lvmt {
     ) -> Result<Bytes, StateError> {
         let (parts, _) = proof::parts(&self.params, view, state, keys)?;
         Ok(parts.encode().into())
+    }
+
+    fn holes(&self, keys: &[StateKey], parts: &[Bytes]) -> Result<Vec<ProofHole>, ProofError> {
+        proof::holes(self.params.height(), keys, parts)
+    }
+
+    fn fills(&self, shard: &str, hole: &ProofHole) -> bool {
+        shard.parse().is_ok_and(|shard| proof::fills(self.params.height(), shard, hole))
+    }
+
+    fn check_part(
+        &self,
+        view: &dyn NodeRead,
+        _: &State,
+        keys: &[StateKey],
+        own: &Bytes,
+        part: &Bytes,
+    ) -> Result<Result<(), ProofError>, StateError> {
+        proof::check(self.params.verifier(), view, keys, own, part)
     }
 
     fn combine(&self, parts: &[Bytes]) -> Result<Bytes, ProofError> {

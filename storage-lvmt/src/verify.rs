@@ -71,18 +71,56 @@ pub fn verify(
     }
     let asked = Asked::new(keys, parts.height);
     let commitment = point(&parts.commitment)?;
-    let mut walk = Walk {
-        asked: &asked,
-        visits: Vec::with_capacity(parts.entries.len()),
-        last: vec![None; asked.len()],
-        values: vec![None; asked.len()],
-        tuples: Vec::new(),
-    };
+    let mut walk = Walk::new(&asked, parts.entries.len());
     walk.all(commitment, &parts.entries)?;
     check_display(&walk.visits, &parts.entries)?;
     check_root(root, &commitment, &parts, walk.tuples)?;
-    check_openings(params, &walk.visits, &parts.entries, &seed(params, root, keys, proof))?;
+    let entries: Vec<_> = parts.entries.iter().collect();
+    check_openings(params, &walk.visits, &entries, &seed(params, root, keys, proof))?;
     Ok(asked.numbers().iter().map(|number| walk.values[*number].clone()).collect())
+}
+
+/// Checks what `part` shows and `own` does not: openings by their quotients, blocks' trees by
+/// `leaf_of`, which gives a block's leaf in the range. `own` is a part of the same proof from whoever
+/// asks, made from his own state: all but holes must be the same.
+///
+/// # Errors
+/// A [`ProofError`]; then `part` is not what an honest node gives.
+#[cfg(feature = "std")]
+pub(crate) fn check_part(
+    params: &VerifierParams,
+    keys: &[StateKey],
+    own: &Proof,
+    bytes: &[u8],
+    part: &Proof,
+    leaf_of: &dyn Fn(u64) -> Option<B256>,
+) -> Result<(), ProofError> {
+    part.clone().merge(own.clone())?;
+    let asked = Asked::new(keys, part.height);
+    let mut walk = Walk::new(&asked, part.entries.len());
+    walk.all(point(&part.commitment)?, &part.entries)?;
+    let Walk { visits, mut tuples, .. } = walk;
+    tuples.sort_unstable();
+    let trees = part.trees.iter().zip(&own.trees);
+    let by_block = tuples.chunk_by(|(a, _), (b, _)| a.block == b.block);
+    for (tuples, (tree, own)) in by_block.zip(trees) {
+        let (Some(siblings), None) = (&tree.siblings, &own.siblings) else { continue };
+        let number = tuples[0].0.block;
+        let top = multi_proof(tree.leaves.into(), &shown(tuples), siblings)?;
+        if leaf_of(number) != Some(hash::block(number, tree.leaves, &top)) {
+            return Err(ProofError::RootMismatch);
+        }
+    }
+    let news = part.entries.iter().zip(&own.entries);
+    let news = news.map(|(entry, own)| entry.quotients.is_some() && own.quotients.is_none());
+    let (entries, visits): (Vec<_>, Vec<_>) = part
+        .entries
+        .iter()
+        .zip(visits)
+        .zip(news)
+        .filter_map(|(opened, is_new)| is_new.then_some(opened))
+        .unzip();
+    check_openings(params, &visits, &entries, &seed(params, B256::ZERO, keys, bytes))
 }
 
 /// An entry that asked keys come to.
@@ -109,7 +147,17 @@ struct Walk<'a> {
     tuples: Vec<(Place, B256)>,
 }
 
-impl Walk<'_> {
+impl<'a> Walk<'a> {
+    fn new(asked: &'a Asked, entries: usize) -> Self {
+        Self {
+            asked,
+            visits: Vec::with_capacity(entries),
+            last: vec![None; asked.len()],
+            values: vec![None; asked.len()],
+            tuples: Vec::new(),
+        }
+    }
+
     fn all(&mut self, commitment: Point, entries: &[Entry]) -> Result<(), ProofError> {
         let asked = self.asked;
         let mut parts = entries.iter();
@@ -251,14 +299,17 @@ fn check_root(
         let number = tuples[0].0.block;
         let tree = trees.next().ok_or(NO_TREE)?;
         let siblings = tree.siblings.as_ref().ok_or(NO_TREE)?;
-        let shown: Vec<_> =
-            tuples.iter().map(|(place, hash)| (u64::from(place.position), *hash)).collect();
-        let top = multi_proof(tree.leaves.into(), &shown, siblings)?;
+        let top = multi_proof(tree.leaves.into(), &shown(tuples), siblings)?;
         blocks.push((number - parts.first, hash::block(number, tree.leaves, &top)));
     }
     let range = multi_proof(parts.blocks, &blocks, &parts.range)?;
     let shown = hash::root(&commitment.to_bytes(), parts.first, parts.blocks, &range);
     if shown == root { Ok(()) } else { Err(ProofError::RootMismatch) }
+}
+
+/// Position and hash of the tuples of one block.
+fn shown(tuples: &[(Place, B256)]) -> Vec<(u64, B256)> {
+    tuples.iter().map(|(place, hash)| (u64::from(place.position), *hash)).collect()
 }
 
 fn multi_proof(n: u64, shown: &[(u64, B256)], siblings: &[B256]) -> Result<B256, ProofError> {
@@ -271,7 +322,7 @@ fn multi_proof(n: u64, shown: &[(u64, B256)], siblings: &[B256]) -> Result<B256,
 fn check_openings(
     params: &VerifierParams,
     visits: &[Visit],
-    parts: &[Entry],
+    parts: &[&Entry],
     seed: &B256,
 ) -> Result<(), ProofError> {
     let mut quotients = Vec::with_capacity(parts.len());

@@ -78,6 +78,98 @@ fn all_nodes_have_the_same_root_and_together_the_same_proofs() {
     assert!(matches!(combine(&[none]), Err(ProofError::Missing { .. })));
 }
 
+#[test]
+fn what_a_part_lacks_is_told_and_who_has_it() {
+    let mut all = shards();
+    all.extend([ProofShard::None, ProofShard::All]);
+    let nodes = nodes(&all, 40);
+    let names: Vec<_> = all.iter().map(ToString::to_string).collect();
+    let backend = nodes[0].store.backend();
+    let faculty = backend.proof_shards().unwrap();
+    let mut random = StdRng::seed_from_u64(12);
+    let mut gathered = 0;
+    for count in [1, 1, 2, 20] {
+        let keys: Vec<_> = (0..count).map(|_| key(random.random_range(0..2 * KEYS))).collect();
+        let parts: Vec<_> =
+            nodes.iter().map(|node| node.tip().prove_part(&keys).unwrap().bytes).collect();
+        let holes_of = |parts: &[_]| faculty.holes(&keys, parts).unwrap();
+        assert_eq!(holes_of(&parts[5..]), []);
+        assert_eq!(holes_of(&parts), []);
+        for (part, own) in parts.iter().zip(&names) {
+            let holes = holes_of(std::slice::from_ref(part));
+            assert!(holes.iter().all(|hole| !faculty.fills(own, hole)), "{own}: {holes:?}");
+            assert!(holes.iter().all(|hole| faculty.fills("all", hole)));
+            for hole in holes {
+                // One shard of four has it, or any where it takes no shard.
+                let having: Vec<_> =
+                    (0..4).filter(|at| faculty.fills(&names[*at], &hole)).collect();
+                assert!(matches!(having[..], [_]) || having.len() == 4, "{hole}: {having:?}");
+                let left = holes_of(&[part.clone(), parts[having[0]].clone()]);
+                assert!(!left.contains(&hole), "{hole} is not filled by {}", names[having[0]]);
+                gathered += 1;
+            }
+        }
+    }
+    assert!(gathered > 20, "{gathered}");
+    assert!(faculty.holes(&[key(1)], &[]).is_err());
+    let hole = faculty.holes(&[key(1)], &[nodes[4].tip().prove_part(&[key(1)]).unwrap().bytes]);
+    let hole = hole.unwrap()[0];
+    for shard in ["", "none", "4/4", "1/3", "everything"] {
+        assert!(!faculty.fills(shard, &hole), "{shard} has {hole}");
+    }
+}
+
+/// Whichever byte another node changes in its part, and whatever it means: versions, places, flags of
+/// holes, hashes, points.
+#[test]
+fn every_changed_byte_of_a_part_is_noticed() {
+    let mut all = shards();
+    all.push(ProofShard::None);
+    let nodes = nodes(&all, 40);
+    let mut random = StdRng::seed_from_u64(13);
+    let mut noticed = 0;
+    for count in [1, 2, 8] {
+        // Present and absent ones.
+        let keys: Vec<_> = (0..count).map(|_| key(random.random_range(0..KEYS + KEYS / 2))).collect();
+        // Who asks keeps a shard, or none at all.
+        for asker in [&nodes[0], &nodes[4]] {
+            let state = asker.tip();
+            let own = state.prove_part(&keys).unwrap().bytes;
+            for other in &nodes[1..4] {
+                let part = other.tip().prove_part(&keys).unwrap().bytes;
+                state.check_part(&keys, &own, &part).unwrap().unwrap();
+                // Every byte of single keys, every seventh of many.
+                for at in (0..part.len()).step_by(if count == 1 { 1 } else { 7 }) {
+                    for mask in [1, 1 << (at % 8), 0xff] {
+                        let mut changed = part.to_vec();
+                        changed[at] ^= mask;
+                        let checked = state.check_part(&keys, &own, &changed.into()).unwrap();
+                        assert!(checked.is_err(), "byte {at} of {}, {mask:#x}", part.len());
+                        noticed += 1;
+                    }
+                }
+                for cut in [0, 1, part.len() / 2, part.len() - 1] {
+                    let cut = part.slice(..cut);
+                    assert!(state.check_part(&keys, &own, &cut).unwrap().is_err());
+                }
+                let longer = [&part[..], &[0]].concat().into();
+                assert!(state.check_part(&keys, &own, &longer).unwrap().is_err());
+            }
+        }
+    }
+    assert!(noticed > 1000, "{noticed}");
+    // The part of other keys, and of another state.
+    let (one, other) = (&nodes[0], &nodes[1]);
+    let keys = [key(1)];
+    let own = one.tip().prove_part(&keys).unwrap().bytes;
+    let part = other.tip().prove_part(&[key(2)]).unwrap().bytes;
+    assert!(one.tip().check_part(&keys, &own, &part).unwrap().is_err());
+    let number = other.store.tip().unwrap().block.number - 1;
+    let before = other.store.at(At::Block(Chain::hash(number))).unwrap();
+    let part = before.prove_part(&keys).unwrap().bytes;
+    assert!(one.tip().check_part(&keys, &own, &part).unwrap().is_err());
+}
+
 /// Old enough that of their structures only the upper nodes are left.
 #[test]
 fn parts_of_old_proofs_make_the_whole_too() {

@@ -64,7 +64,7 @@ pub use crate::{
         AccountNodes, AccountProofs, AnyBackend, AnyCache, Applied, ApplyContext, Backend,
         BackendStats, BulkSink, Capabilities, ChunkId, ChunkServer, Chunks, Direction, History,
         Job, JobContext, JobHandle, JobOutput, Jobs, KeyRange, NodeRead, NodeWrite, Opened,
-        PartialState, PartialTree, ProofShards, Provenance, Row, Rows, Table, Thinned,
+        PartialState, PartialTree, ProofHole, ProofShards, Provenance, Row, Rows, Table, Thinned,
         compare_rows, flat, prefix_end,
     },
     durable::{

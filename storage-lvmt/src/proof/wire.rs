@@ -275,9 +275,12 @@ impl Proof {
             if shown.last().is_some_and(|last| *last >= u64::from(leaves)) {
                 return Err(malformed("position of a tuple"));
             }
+            let hashes = merkle::siblings(leaves.into(), shown);
             let siblings = match bytes.is_hole(whole)? {
+                // Where no hash is needed none is missing: there is one form of it.
+                true if hashes == 0 => return Err(malformed("hole")),
                 true => None,
-                false => Some(bytes.hashes(merkle::siblings(leaves.into(), shown))?),
+                false => Some(bytes.hashes(hashes)?),
             };
             trees.push(Tree { leaves, siblings });
         }

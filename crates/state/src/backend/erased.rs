@@ -3,7 +3,7 @@
 use super::{
     AccountNodes, AccountProofs, Applied, ApplyContext, Backend, BackendStats, BulkSink,
     Capabilities, ChunkId, ChunkServer, Chunks, History, NodeRead, NodeWrite, Opened, PartialState,
-    ProofShards, Provenance, Table, Thinned,
+    ProofHole, ProofShards, Provenance, Table, Thinned,
 };
 use crate::{Identity, ProofError, StateDelta, StateError, StateKey, Value, Version};
 use alloy_primitives::{Address, B256, Bytes};
@@ -365,6 +365,25 @@ impl<C: 'static> ProofShards<Erased> for Faculty<'_, dyn ProofShards<C> + '_> {
         keys: &[StateKey],
     ) -> Result<Bytes, StateError> {
         self.0.prove_part(view, of(cache)?, keys)
+    }
+
+    fn holes(&self, keys: &[StateKey], parts: &[Bytes]) -> Result<Vec<ProofHole>, ProofError> {
+        self.0.holes(keys, parts)
+    }
+
+    fn fills(&self, shard: &str, hole: &ProofHole) -> bool {
+        self.0.fills(shard, hole)
+    }
+
+    fn check_part(
+        &self,
+        view: &dyn NodeRead,
+        cache: &Erased,
+        keys: &[StateKey],
+        own: &Bytes,
+        part: &Bytes,
+    ) -> Result<Result<(), ProofError>, StateError> {
+        self.0.check_part(view, of(cache)?, keys, own, part)
     }
 
     fn combine(&self, parts: &[Bytes]) -> Result<Bytes, ProofError> {

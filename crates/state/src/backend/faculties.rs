@@ -5,7 +5,7 @@
 use super::NodeRead;
 use crate::{ProofError, StateDelta, StateError, StateKey, StateReader, Version};
 use alloy_primitives::{Address, B256, Bytes};
-use std::{ops::RangeInclusive, sync::Arc};
+use std::{fmt, ops::RangeInclusive, sync::Arc};
 
 #[cfg(doc)]
 use super::Backend;
@@ -91,12 +91,57 @@ pub trait ProofShards<C: ?Sized>: Send + Sync {
         keys: &[StateKey],
     ) -> Result<Bytes, StateError>;
 
+    /// What the parts of the proof of `keys` lack together, given in any order; nothing if they make
+    /// a whole.
+    ///
+    /// # Errors
+    /// A [`ProofError`] if they are not canonical, or do not belong together.
+    fn holes(&self, keys: &[StateKey], parts: &[Bytes]) -> Result<Vec<ProofHole>, ProofError>;
+
+    /// Whether a node that keeps `shard`, as [`shard`](Self::shard) names it, is to fill `hole`. It
+    /// may still lack it, if it has kept that shard for a short time only.
+    fn fills(&self, shard: &str, hole: &ProofHole) -> bool;
+
+    /// Checks by itself a part of the proof of `keys` that another node gave, against the state
+    /// that `view` and `cache` show, and `own`, the part that [`prove_part`](Self::prove_part) gave
+    /// for it. What is accepted has no byte that could be another one: it is what an honest node
+    /// with these holes gives.
+    ///
+    /// Costs about as much as [`verify`](crate::Backend::verify); where parts make a whole, that is
+    /// cheaper, and this tells whose part is wrong.
+    ///
+    /// # Errors
+    /// [`StateError`] if the state cannot be read; within, a [`ProofError`] if the part is wrong.
+    fn check_part(
+        &self,
+        view: &dyn NodeRead,
+        cache: &C,
+        keys: &[StateKey],
+        own: &Bytes,
+        part: &Bytes,
+    ) -> Result<Result<(), ProofError>, StateError>;
+
     /// Puts the parts of one proof together, given in any order.
     ///
     /// # Errors
     /// [`ProofError::Missing`] if they do not make a whole, [`ProofError::Malformed`] if they do
     /// not belong together.
     fn combine(&self, parts: &[Bytes]) -> Result<Bytes, ProofError>;
+}
+
+/// Something that a part of a proof lacks. What it is, and who fills it, its backend knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ProofHole {
+    /// Its kind, in words.
+    pub what: &'static str,
+    /// Which one of this kind.
+    pub number: u64,
+}
+
+impl fmt::Display for ProofHole {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.what, self.number)
+    }
 }
 
 /// Proofs of single accounts as `eth_getProof` gives them (EIP-1186), from backends with Ethereum's

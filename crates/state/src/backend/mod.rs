@@ -20,7 +20,8 @@ pub use chunks::{ChunkId, ChunkServer, Chunks, Opened};
 pub use compare::compare_rows;
 pub use erased::{AnyBackend, AnyCache};
 pub use faculties::{
-    AccountNodes, AccountProofs, History, PartialState, PartialTree, ProofShards, Provenance,
+    AccountNodes, AccountProofs, History, PartialState, PartialTree, ProofHole, ProofShards,
+    Provenance,
 };
 pub use jobs::{Job, JobContext, JobHandle, JobOutput, Jobs};
 pub(crate) use view::check_file_name;

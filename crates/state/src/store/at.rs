@@ -1,7 +1,7 @@
 //! [`StateAt`]: one state, to read and to prove from.
 
 use crate::{
-    AnyCache, BlockRef, ChunkServer, StateError, StateKey, StateProof, StateReader, Value, Version,
+    AnyCache, BlockRef, ChunkServer, ProofError, StateError, StateKey, StateProof, StateReader, Value, Version,
     backend::AccountNodes,
     durable::{flat_history, overlay::RowView, state::DurableState},
 };
@@ -109,6 +109,25 @@ impl StateAt {
         let shards = shards.ok_or_else(|| self.durable.unsupported("proof shards"))?;
         let block = self.provable()?;
         self.proof(block, shards.prove_part(&self.view, &*self.cache, keys)?)
+    }
+
+    /// Checks a part of the proof of `keys` that another node gave, by this state and its own part of
+    /// it, which [`prove_part`](Self::prove_part) has given: whose part is wrong, where several do not
+    /// make a proof.
+    ///
+    /// # Errors
+    /// [`StateError::Unsupported`] if the backend has no [`ProofShards`](crate::ProofShards); within,
+    /// why the part is refused.
+    pub fn check_part(
+        &self,
+        keys: &[StateKey],
+        own: &Bytes,
+        part: &Bytes,
+    ) -> Result<Result<(), ProofError>, StateError> {
+        let shards = self.durable.backend.proof_shards();
+        let shards = shards.ok_or_else(|| self.durable.unsupported("proof shards"))?;
+        self.provable()?;
+        shards.check_part(&self.view, &*self.cache, keys, own, part)
     }
 
     /// What each of `keys` was over `blocks`, newest version first, as this state shows it, and the
