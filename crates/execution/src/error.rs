@@ -117,6 +117,17 @@ fn display_place(index: &Option<usize>) -> String {
 }
 
 impl ExecutionError {
+    /// The block that could not be executed.
+    pub const fn block_number(&self) -> Option<u64> {
+        match self {
+            Self::InvalidTransaction { number, .. }
+            | Self::InvalidBlock { number, .. }
+            | Self::Database { number, .. }
+            | Self::Evm { number, .. }
+            | Self::Observer { number, .. } => Some(*number),
+        }
+    }
+
     /// Whether the error is a verdict about the block, independent of this machine.
     pub const fn is_invalid_block(&self) -> bool {
         matches!(self, Self::InvalidTransaction { .. } | Self::InvalidBlock { .. })

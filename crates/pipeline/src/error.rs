@@ -466,6 +466,26 @@ impl PipelineError {
         }
     }
 
+    /// The block that it is about: the first one that could not be imported or replayed. `None` where the
+    /// error knows of none.
+    pub fn block_number(&self) -> Option<u64> {
+        match self {
+            Self::InvalidBlock { number, .. }
+            | Self::InvalidSignature { number, .. }
+            | Self::UnknownParent { number, .. }
+            | Self::StateRoot { number, .. }
+            | Self::FromNode { number, .. }
+            | Self::Block { number, .. }
+            | Self::Commit { first: number, .. }
+            | Self::NothingInRange { from: number, .. } => Some(*number),
+            Self::ForeignGenesis { .. } | Self::GenesisBundle => Some(0),
+            Self::FilesEnd { last, .. } => last.checked_add(1),
+            Self::Bundle { source, .. } => source.block_number(),
+            Self::Execution(error) => error.block_number(),
+            _ => None,
+        }
+    }
+
     /// Whether it may only say that something else has failed before: no verdict about a block, and
     /// nothing that its file says.
     pub(crate) fn may_follow(&self) -> bool {

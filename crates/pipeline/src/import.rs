@@ -3,8 +3,9 @@
 use crate::{
     BlockStream, Chain, ImportOptions, ImportTimes, Importer, PipelineError,
     importer::{End, import_stream},
-    report::{Amplification, Breakdown, ImportReport, ReplayResult, peak_rss_bytes},
+    report::{Amplification, Breakdown, ImportReport, PartFigures, ReplayResult, TipReport, peak_rss_bytes},
 };
+use alloy_primitives::B256;
 use retrie_sources::BlockSource;
 use retrie_state::Counts;
 use retrie_telemetry::Metrics;
@@ -101,10 +102,30 @@ pub fn import_below(
     })
 }
 
-/// The figures of an import as a result of `retrie replay`.
+impl ImportOutcome {
+    /// What is left to say where blocks before those that were asked for are wrong: nothing was imported.
+    ///
+    /// # Errors
+    /// If the chain cannot be read.
+    pub fn failed_before(chain: &Chain, error: PipelineError) -> Result<Self, PipelineError> {
+        let tip = chain.tip()?;
+        let tip = TipReport { number: tip.number, hash: tip.hash, ..TipReport::default() };
+        Ok(Self {
+            report: ImportReport { tip, ..ImportReport::default() },
+            end: Err(error),
+            times: ImportTimes::default(),
+            key_operations: (0, 0),
+            counts: Counts::default(),
+        })
+    }
+}
+
+/// The figures of an import as a result of `retrie replay`: of blocks from `from` on, the first of which
+/// is the child of `parent`.
 pub fn chain_replay_result(
     chain: &Chain,
     from: u64,
+    parent: B256,
     outcome: &ImportOutcome,
 ) -> Result<ReplayResult, PipelineError> {
     let ImportOutcome { report, times, key_operations, counts, .. } = outcome;
@@ -119,6 +140,9 @@ pub fn chain_replay_result(
     let rate = |n: f64| if report.seconds > 0.0 { n / report.seconds } else { 0.0 };
     let failures: Vec<_> =
         outcome.end.as_ref().err().map(ToString::to_string).into_iter().collect();
+    // What names no block happened to the next one: those before it are good.
+    let failed_block = |error: &PipelineError| error.block_number().unwrap_or(report.tip.number + 1);
+    let failed_blocks = outcome.end.as_ref().err().map(failed_block).into_iter().collect();
     Ok(ReplayResult {
         backend: chain.state().identity().name.into(),
         chain: chain.spec.name().into(),
@@ -137,6 +161,13 @@ pub fn chain_replay_result(
         amplification: Amplification::new(counts, key_operations.0, key_operations.1),
         disk_bytes: chain.state_bytes()?,
         peak_rss_bytes: peak_rss_bytes(),
+        part: Some(PartFigures {
+            key_reads: key_operations.0,
+            key_writes: key_operations.1,
+            failed_blocks,
+            parent: Some(parent),
+            tip: Some(report.tip.hash),
+        }),
         bundles: Vec::new(),
     })
 }

@@ -1,5 +1,11 @@
 //! What `--json` writes: the figures of a run, in the shapes that DESIGN fixes.
 
+mod part;
+
+pub use part::{
+    Covered, MachineRate, Merged, PartFigures, PartInputs, PartRun, ReplayPart, Spread, host,
+};
+
 use alloy_primitives::B256;
 use retrie_state::Counts;
 use serde::{Deserialize, Serialize};
@@ -19,6 +25,12 @@ pub struct ReplayReport {
     pub complete: bool,
     /// One result a backend.
     pub results: Vec<ReplayResult>,
+    /// Which part it is, if it is one, and of what.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub part: Option<ReplayPart>,
+    /// Which parts it was merged from, if it was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub merged: Option<Merged>,
 }
 
 const fn yes() -> bool {
@@ -26,7 +38,7 @@ const fn yes() -> bool {
 }
 
 /// What replaying one corpus on one backend gave.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct ReplayResult {
     /// Backend name.
     pub backend: String,
@@ -62,6 +74,9 @@ pub struct ReplayResult {
     pub disk_bytes: u64,
     /// Largest resident set of the process so far, in bytes.
     pub peak_rss_bytes: u64,
+    /// What merging it with other parts takes; in reports of parts, and merged ones.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub part: Option<PartFigures>,
     /// Checks of each bundle; absent for chains.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub bundles: Vec<BundleOutcome>,

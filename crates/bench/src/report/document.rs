@@ -1,10 +1,10 @@
 //! One report, of whichever command, in the one shape that pages and comparisons work on.
 
-use super::{BenchReport, BenchResult, LatencyPoint, SliceResult};
+use super::{BenchReport, BenchResult, LatencyPoint, SliceResult, words::number};
 use crate::latency::Latency;
 use retrie_pipeline::{
-    replay::BundleOutcome,
-    report::{ReplayReport, ReplayResult},
+    replay::{BundleOutcome, Part},
+    report::{Merged, ReplayReport, ReplayResult, Spread},
 };
 use serde_json::{Map, Value, json};
 use std::{collections::BTreeMap, path::Path, time::Duration};
@@ -109,13 +109,43 @@ impl From<&ReplayReport> for Document {
                 command: report.command.clone(),
                 complete: report.complete,
                 results: report.results.iter().flat_map(replay_results).collect(),
-                notes: Vec::new(),
+                notes: report.merged.iter().flat_map(merged_notes).collect(),
                 references: Vec::new(),
             },
             failures: report.results.iter().flat_map(failures).collect(),
             json,
         }
     }
+}
+
+/// What has to be known of a report that was merged: from what, and how far its machines lie apart.
+fn merged_notes(merged: &Merged) -> Vec<String> {
+    let list = |parts: &[Part]| {
+        parts.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+    };
+    let mut notes = vec![format!("Merged from {} of {} parts.", merged.runs.len(), merged.parts)];
+    if !merged.missing.is_empty() {
+        notes.push(format!("Parts that are missing: {}.", list(&merged.missing)));
+    }
+    if !merged.repeated.is_empty() {
+        let twice = list(&merged.repeated);
+        notes.push(format!("Parts that came twice, with the same results, and count once: {twice}."));
+    }
+    notes.extend(merged.spread.iter().map(spread_note));
+    notes
+}
+
+fn spread_note(spread: &Spread) -> String {
+    format!(
+        "{}: transactions a second on each of {} machines: {} at the least, {} in the median, {} at most; \
+         {} on all together.",
+        spread.backend,
+        spread.machines.len(),
+        number(spread.tps_min),
+        number(spread.tps_median),
+        number(spread.tps_max),
+        number(spread.tps_sum),
+    )
 }
 
 /// A replay's result as results of a workload: the whole, then each kind of bundles apart.

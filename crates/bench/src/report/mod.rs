@@ -4,9 +4,11 @@
 //! * [`Document`]: a report of any command, read from a file or fresh.
 //! * [`page()`]: documents as one HTML page.
 //! * [`compare`]: what has become slower between two documents, and what is noise.
+//! * [`merge`]: reports of parts of a replay as one.
 
 pub mod compare;
 mod document;
+pub mod merge;
 mod page;
 mod variant;
 mod words;

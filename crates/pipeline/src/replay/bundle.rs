@@ -4,7 +4,7 @@ use super::{effects::effects, pad::synthetic_hash};
 use crate::{
     ImportTimes, PipelineError,
     recover::recover_senders,
-    report::{Amplification, Breakdown, BundleOutcome, ReplayResult, peak_rss_bytes},
+    report::{Amplification, Breakdown, BundleOutcome, PartFigures, ReplayResult, peak_rss_bytes},
 };
 use alloy_consensus::{TxReceipt, proofs::calculate_receipt_root};
 use alloy_hardforks::EthereumHardforks;
@@ -51,6 +51,8 @@ pub struct BundleReplay<'a> {
     codes: CodeCache,
     breakdown: Breakdown,
     outcomes: Vec<BundleOutcome>,
+    /// Blocks that could not be executed, and why.
+    refused: Vec<(u64, String)>,
     total: Duration,
     key_reads: u64,
     key_writes: u64,
@@ -132,6 +134,7 @@ impl<'a> BundleReplay<'a> {
             codes: CodeCache::default(),
             breakdown: Breakdown::default(),
             outcomes: Vec::new(),
+            refused: Vec::new(),
             total: Duration::ZERO,
             key_reads: 0,
             key_writes: 0,
@@ -143,12 +146,32 @@ impl<'a> BundleReplay<'a> {
     /// Replays one bundle.
     ///
     /// # Errors
-    /// When it cannot be executed at all, naming file and block; checks that do not hold are in the
-    /// outcome.
+    /// When it cannot be executed at all, naming file and block ([`refuse`](Self::refuse) then lets one
+    /// go on); checks that do not hold are in the outcome.
     pub fn run(&mut self, bundle: &Bundle) -> Result<&BundleOutcome, PipelineError> {
         let outcome = self.run_bundle(bundle).map_err(|error| error.in_bundle(bundle))?;
         self.outcomes.push(outcome);
         Ok(&self.outcomes[self.outcomes.len() - 1])
+    }
+
+    /// Counts block `number` as failed, because its bundle could not be read or executed, and takes back
+    /// whatever is left of it, so that the next one finds the base state.
+    ///
+    /// # Errors
+    /// If it cannot be taken back: then it is the store that has failed.
+    pub fn refuse(&mut self, number: u64, error: &PipelineError) -> Result<(), PipelineError> {
+        if self.store.tip().is_some_and(|tip| tip.block.number > self.base.number) {
+            self.take_back()?;
+        }
+        self.refused.push((number, error.to_string()));
+        Ok(())
+    }
+
+    fn take_back(&self) -> Result<(), PipelineError> {
+        let mut txn = self.kv.begin_write()?;
+        let after = self.store.revert(self.base.number, &mut *txn)?;
+        txn.commit()?;
+        Ok(after.run()?)
     }
 
     /// Replays one bundle as a node meets a payload: `receive` gives the block, its senders recovered,
@@ -207,8 +230,11 @@ impl<'a> BundleReplay<'a> {
         let sum = |field: fn(&BundleOutcome) -> u64| self.outcomes.iter().map(field).sum::<u64>();
         let (txs, gas) = (sum(|o| o.txs), sum(|o| o.gas));
         let rate = |n: f64| if seconds > 0.0 { n / seconds } else { 0.0 };
-        let failures: Vec<_> =
-            self.outcomes.iter().filter(|o| !o.ok()).map(BundleOutcome::failure).collect();
+        let failed = self.outcomes.iter().filter(|o| !o.ok()).map(|o| (o.number, o.failure()));
+        let mut failed: Vec<_> = failed.chain(self.refused).collect();
+        // Stable: of one block the checks come first.
+        failed.sort_by_key(|(number, _)| *number);
+        let (failed_blocks, failures): (Vec<_>, Vec<_>) = failed.into_iter().unzip();
         ReplayResult {
             backend: self.store.identity().name.into(),
             chain: self.options.spec.name().into(),
@@ -227,6 +253,12 @@ impl<'a> BundleReplay<'a> {
             amplification: Amplification::new(&self.counts, self.key_reads, self.key_writes),
             disk_bytes,
             peak_rss_bytes: peak_rss_bytes(),
+            part: Some(PartFigures {
+                key_reads: self.key_reads,
+                key_writes: self.key_writes,
+                failed_blocks,
+                ..PartFigures::default()
+            }),
             bundles: self.outcomes,
         }
     }
@@ -324,10 +356,7 @@ impl<'a> BundleReplay<'a> {
 
         self.root = proposal.root();
         self.counts = &self.counts + &(&self.store.counts() - &counts);
-        let mut txn = self.kv.begin_write()?;
-        let after = self.store.revert(self.base.number, &mut *txn)?;
-        txn.commit()?;
-        after.run()?;
+        self.take_back()?;
         let checked = checked.unwrap_or_else(|| check(self));
         Ok((BundleOutcome { seconds, ..checked }, latency))
     }
