@@ -7,6 +7,8 @@ use std::{
 
 use alloy_primitives::{Address, B256, U256};
 
+use crate::objects::error::ObjectError;
+
 /// Why a block or bundle could not be read or written.
 ///
 /// Displays as one line: file, place, reason and, where there is one, the way out.
@@ -26,9 +28,9 @@ impl SourceError {
         Self { file: file.to_owned(), place, kind: Box::new(kind) }
     }
 
-    /// An operating system error about the file as a whole.
+    /// A failure to do something with the file as a whole.
     pub(crate) fn io(file: &Path, action: &'static str, error: io::Error) -> Self {
-        Self::new(file, Place::File, SourceErrorKind::Io { action, error })
+        Self::new(file, Place::File, SourceErrorKind::of_io(action, error))
     }
 }
 
@@ -78,6 +80,9 @@ impl fmt::Display for Place {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SourceErrorKind {
+    /// The object store, or the way there.
+    #[error(transparent)]
+    Object(#[from] ObjectError),
     /// The operating system refused.
     #[error("cannot {action}: {error}")]
     Io {
@@ -235,6 +240,14 @@ pub enum SourceErrorKind {
 }
 
 impl SourceErrorKind {
+    /// What a reader says, of a file or of an object.
+    pub(crate) fn of_io(action: &'static str, error: io::Error) -> Self {
+        match ObjectError::of_io(error) {
+            Ok(error) => Self::Object(error),
+            Err(error) => Self::Io { action, error },
+        }
+    }
+
     /// A line that does not parse; the number of the line is the place's business.
     pub(crate) fn line_json(error: serde_json::Error) -> Self {
         let (line, column) = (error.line(), error.column());

@@ -14,7 +14,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ureq::{Agent, Body, config::Config, http::Response};
+use ureq::{
+    Agent, Body,
+    config::{Config, ConfigBuilder},
+    http::{Method, Request, Response},
+    typestate::AgentScope,
+};
 
 /// How patient a client is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,7 +65,7 @@ impl fmt::Debug for Http {
 }
 
 /// Why an exchange failed.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum HttpFault {
     /// The address cannot be one.
@@ -128,17 +133,14 @@ impl HttpFault {
 impl Http {
     /// A client that gives up when `stop` is set.
     pub fn new(options: HttpOptions, stop: Arc<AtomicBool>) -> Self {
-        let config = Config::builder()
-            .http_status_as_error(false)
-            .user_agent(concat!("retrie/", env!("CARGO_PKG_VERSION")))
-            .timeout_resolve(Some(options.timeout))
-            .timeout_connect(Some(options.timeout))
-            .timeout_per_write(Some(options.timeout))
-            .timeout_recv_response(Some(options.timeout))
-            .timeout_per_read(Some(options.timeout))
-            .timeout_global(options.whole)
-            .build();
+        let config = config(options).build();
         Self { agent: config.into(), options, stop }
+    }
+
+    /// A client of other patience that no proxy is between, which the same flag stops.
+    pub(crate) fn direct(&self, options: HttpOptions) -> Self {
+        let config = config(options).proxy(None).build();
+        Self { agent: config.into(), options, stop: self.stop.clone() }
     }
 
     /// A client of other patience, which the same flag stops.
@@ -163,6 +165,28 @@ impl Http {
     pub(crate) fn post_json(&self, url: &str, json: &[u8]) -> Result<Response<Body>, HttpFault> {
         let request = self.agent.post(url).header("content-type", "application/json");
         request.send(json).map_err(|error| self.fault(error))
+    }
+
+    /// One request, whatever its method. Any status is an answer, a redirect too unless they are
+    /// followed.
+    pub(crate) fn run(
+        &self,
+        request: Request<Vec<u8>>,
+        follows: bool,
+    ) -> Result<Response<Body>, HttpFault> {
+        let (parts, body) = request.into_parts();
+        let redirects = if follows { 10 } else { 0 };
+        let has_body = !body.is_empty() || [Method::PUT, Method::POST].contains(&parts.method);
+        let answer = if has_body {
+            let request = Request::from_parts(parts, body);
+            let request = self.agent.configure_request(request).max_redirects(redirects).build();
+            self.agent.run(request)
+        } else {
+            let request = Request::from_parts(parts, ());
+            let request = self.agent.configure_request(request).max_redirects(redirects).build();
+            self.agent.run(request)
+        };
+        answer.map_err(|error| self.fault(error))
     }
 
     /// The whole body, at most `limit` bytes of it.
@@ -233,6 +257,18 @@ impl Http {
     }
 }
 
+fn config(options: HttpOptions) -> ConfigBuilder<AgentScope> {
+    Config::builder()
+        .http_status_as_error(false)
+        .user_agent(concat!("retrie/", env!("CARGO_PKG_VERSION")))
+        .timeout_resolve(Some(options.timeout))
+        .timeout_connect(Some(options.timeout))
+        .timeout_per_write(Some(options.timeout))
+        .timeout_recv_response(Some(options.timeout))
+        .timeout_per_read(Some(options.timeout))
+        .timeout_global(options.whole)
+}
+
 /// Fails unless the status is success.
 pub(crate) fn success(answer: Response<Body>) -> Result<Response<Body>, HttpFault> {
     if answer.status().is_success() { Ok(answer) } else { Err(status_fault(&answer)) }
@@ -240,12 +276,13 @@ pub(crate) fn success(answer: Response<Body>) -> Result<Response<Body>, HttpFaul
 
 /// The status of an answer as a failure.
 pub(crate) fn status_fault(answer: &Response<Body>) -> HttpFault {
-    // The other form, a date, leaves the wait to us.
-    let seconds = header(answer, "retry-after").and_then(|value| value.trim().parse().ok());
-    HttpFault::Status {
-        code: answer.status().as_u16(),
-        retry_after: seconds.map(Duration::from_secs),
-    }
+    HttpFault::Status { code: answer.status().as_u16(), retry_after: retry_after(answer) }
+}
+
+/// How long the server asks to wait. The other form, a date, leaves the wait to us.
+pub(crate) fn retry_after(answer: &Response<Body>) -> Option<Duration> {
+    let seconds = header(answer, "retry-after")?.trim().parse().ok()?;
+    Some(Duration::from_secs(seconds))
 }
 
 /// A header, if it is there and is text.

@@ -9,7 +9,10 @@ use std::{
 
 use flate2::bufread::MultiGzDecoder;
 
-use crate::error::{Place, SourceError, SourceErrorKind};
+use crate::{
+    error::{Place, SourceError, SourceErrorKind},
+    objects::{Location, ObjectError},
+};
 
 /// Largest block, header, body or receipt list accepted, in bytes after decompression (64 MiB).
 ///
@@ -41,8 +44,17 @@ impl fmt::Debug for Input {
 }
 
 impl Input {
-    pub(crate) fn open(path: &Path) -> Result<Self, SourceError> {
-        let mut file = File::open(path).map_err(|e| SourceError::io(path, "open the file", e))?;
+    pub(crate) fn open(location: &Location) -> Result<Self, SourceError> {
+        let path = location.name();
+        let mut file: Box<dyn Read + Send> = match location {
+            Location::Path(path) => {
+                let file = File::open(path).map_err(|e| SourceError::io(path, "open the file", e))?;
+                Box::new(file)
+            }
+            Location::Object(object) => {
+                Box::new(object.reader().map_err(|error| object.error(error))?)
+            }
+        };
         let mut magic = Vec::with_capacity(2);
         file.by_ref()
             .take(2)
@@ -144,6 +156,10 @@ impl Input {
 /// Tells damage from trouble: the gzip decoder reports both as `io::Error`, but only the operating
 /// system sets an error code.
 fn classify(error: io::Error, gzip: bool, what: &'static str) -> SourceErrorKind {
+    let error = match ObjectError::of_io(error) {
+        Ok(error) => return SourceErrorKind::Object(error),
+        Err(error) => error,
+    };
     if error.raw_os_error().is_some() || !gzip {
         SourceErrorKind::Io { action: "read the file", error }
     } else if error.kind() == io::ErrorKind::UnexpectedEof {

@@ -1,14 +1,16 @@
 //! Where blocks come from, and how they leave again.
 //!
 //! Most modules are one-way readers over a file: bytes in, decoded blocks out, nothing kept in memory
-//! but the block at hand. Two modules fetch over HTTP. No chain rule is applied beyond what the container itself promises
-//! (hashes, links, accumulators); that is the business of the consensus crate.
+//! but the block at hand. What they read is on disk, in an object store or on a web server: a [`Location`].
+//! Two modules fetch from nodes and mirrors. No chain rule is applied beyond what the container itself
+//! promises (hashes, links, accumulators); that is the business of the consensus crate.
 //!
 //! ```text
 //!  chain.rlp, chain.rlp.gz ── rlp::RlpReader ────┐
 //!  mainnet-00000-….era1 ───── era1::Era1Reader ──┼──> BlockSource ──> SourceBlock, in file order
 //!  folder of these ───────────────────────────────┘
 //!  123.json.gz, folder ────── bundle::list_bundles ──> BundleFile::load ──> Bundle
+//!  s3://…, gs://…, https://… ─ objects::Stores ──> Location, which all of the above take
 //!  Block ──────────────────── export::BlockWriter ──> chain.rlp, chain.rlp.gz
 //!  mirror of era1 files ───── download::Era1Mirror ──> mainnet-00000-….era1
 //!  a node's JSON-RPC ──────── rpc::RpcClient ──> Block (a fetch::BlockFetcher), accounts, slots
@@ -34,7 +36,8 @@
 //!   that are really there before memory is reserved, and every failure is a [`SourceError`] that
 //!   names the file and the place in it. A reader that has failed yields nothing more.
 //! * A server is trusted no more than a file: [`download`] and [`rpc`] say what they check. Their
-//!   errors name the address (and an RPC endpoint's host only, as its path may be a key).
+//!   errors name the address (and an RPC endpoint's host only, as its path may be a key). Objects of
+//!   stores are compared with their listing, and with `SHA256SUMS` beside them ([`objects`]).
 //! * Checks against hashes inside the same file find damage, not forgery. What makes a chain the
 //!   real one is its genesis and its rules.
 
@@ -43,6 +46,7 @@ pub mod download;
 pub mod era1;
 pub mod export;
 pub mod fetch;
+pub mod objects;
 pub mod rlp;
 pub mod rpc;
 pub mod state_dump;
@@ -57,7 +61,7 @@ mod source;
 pub mod testkit;
 
 pub use bundle::{
-    Bundle, BundleFile, BundleKind, PreAccount, PreState, PrestateBundle, WitnessBundle,
+    Bundle, BundleFile, BundleFolder, BundleKind, PreAccount, PreState, PrestateBundle, WitnessBundle,
     list_bundles,
 };
 pub use download::{DownloadError, Downloaded, Era1Mirror, Transfer};
@@ -66,6 +70,7 @@ pub use error::{Place, SourceError, SourceErrorKind};
 pub use export::{BlockWriter, ExportSummary};
 pub use fetch::{BlockFetcher, BlockTag, FetchError};
 pub use http::{Http, HttpFault, HttpOptions};
+pub use objects::{Environment, Location, Object, ObjectError, Stores};
 pub use input::MAX_ITEM_BYTES;
 pub use origin::{Origin, SourceBlock};
 pub use rlp::RlpReader;

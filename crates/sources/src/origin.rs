@@ -44,6 +44,12 @@ pub(crate) fn folder_entries(folder: &Path) -> Result<Vec<PathBuf>, SourceError>
     Ok(files)
 }
 
+/// Whether a file is named like one of blocks or a bundle.
+pub(crate) fn has_known_extension(path: &Path) -> bool {
+    let name = file_name(path);
+    [".rlp", ".rlp.gz", ".era1", ".json", ".json.gz"].iter().any(|end| name.ends_with(end))
+}
+
 /// The last component of a path, in lower case, for recognising extensions.
 pub(crate) fn file_name(path: &Path) -> Cow<'_, str> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();

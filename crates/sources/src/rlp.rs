@@ -18,6 +18,7 @@ use crate::{
     check::decode_strictly,
     error::{Place, SourceError, SourceErrorKind},
     input::{Input, MAX_ITEM_BYTES},
+    objects::Location,
     origin::{Origin, SourceBlock},
 };
 
@@ -41,8 +42,8 @@ impl RlpReader {
     /// # Errors
     ///
     /// When the file cannot be opened or its first bytes cannot be read.
-    pub fn open(path: impl AsRef<Path>) -> Result<Self, SourceError> {
-        let input = Input::open(path.as_ref())?;
+    pub fn open(source: impl Into<Location>) -> Result<Self, SourceError> {
+        let input = Input::open(&source.into())?;
         let file = Arc::from(input.path());
         Ok(Self { file, input, item: Vec::new(), scratch: Vec::new(), index: 0, ended: false })
     }

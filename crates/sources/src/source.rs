@@ -2,18 +2,19 @@
 
 use std::{
     collections::VecDeque,
-    fs::{self, File},
+    fs::File,
     io::Read,
     iter::FusedIterator,
-    path::{Path, PathBuf},
+    path::Path,
 };
 
 use crate::{
     bundle::{is_bundle_name, number_in_name},
-    era1::{Era1Reader, verify_era1},
+    era1::Era1Reader,
     error::{Place, SourceError, SourceErrorKind},
     input::Input,
-    origin::{SourceBlock, file_name, folder_entries},
+    objects::Location,
+    origin::{SourceBlock, file_name},
     rlp::RlpReader,
 };
 
@@ -60,44 +61,51 @@ impl SourceKind {
 /// # Errors
 ///
 /// When the path cannot be read, nothing in it is known, or it is ambiguous.
-pub fn detect(path: impl AsRef<Path>) -> Result<SourceKind, SourceError> {
-    let path = path.as_ref();
-    let meta = fs::metadata(path).map_err(|e| SourceError::io(path, "read the path", e))?;
-    if meta.is_dir() {
-        let entries = folder_entries(path)?;
-        let blocks = entries.iter().any(|e| BlockFileKind::of_name(e).is_some());
-        let bundles = |e: &PathBuf| is_bundle_name(e) && (!blocks || number_in_name(e).is_some());
-        let bundles = entries.iter().any(bundles);
+pub fn detect(source: impl Into<Location>) -> Result<SourceKind, SourceError> {
+    let location = source.into();
+    if let Some(entries) = location.entries()? {
+        let keys = || entries.iter().map(Location::key);
+        let blocks = keys().any(|key| BlockFileKind::of_name(key).is_some());
+        let bundles = |key| is_bundle_name(key) && (!blocks || number_in_name(key).is_some());
+        let bundles = keys().any(bundles);
         let kind = match (blocks, bundles) {
             (true, false) => return Ok(SourceKind::BlockFolder),
             (false, true) => return Ok(SourceKind::BundleFolder),
             (true, true) => SourceErrorKind::MixedFolder,
             (false, false) => SourceErrorKind::NoBlocks,
         };
-        return Err(SourceError::new(path, Place::File, kind));
+        return Err(SourceError::new(location.name(), Place::File, kind));
     }
-    match BlockFileKind::of_name(path) {
+    match BlockFileKind::of_name(location.key()) {
         Some(BlockFileKind::Rlp) => return Ok(SourceKind::Rlp),
         Some(BlockFileKind::Era1) => return Ok(SourceKind::Era1),
-        None if is_bundle_name(path) => return Ok(SourceKind::Bundle),
+        None if is_bundle_name(location.key()) => return Ok(SourceKind::Bundle),
         None => {}
     }
-    detect_content(path)
+    detect_content(&location)
 }
 
-fn detect_content(path: &Path) -> Result<SourceKind, SourceError> {
+fn detect_content(location: &Location) -> Result<SourceKind, SourceError> {
     /// The version entry every era1 file starts with.
     const ERA1_MAGIC: [u8; 8] = [0x65, 0x32, 0, 0, 0, 0, 0, 0];
 
+    let path = location.name();
     let mut magic = Vec::new();
-    File::open(path)
-        .and_then(|file| file.take(8).read_to_end(&mut magic))
-        .map_err(|e| SourceError::io(path, "read the file", e))?;
+    let read = match location {
+        Location::Path(path) => {
+            File::open(path).and_then(|file| file.take(8).read_to_end(&mut magic))
+        }
+        Location::Object(object) => {
+            let reader = object.reader().map_err(|error| object.error(error))?;
+            reader.take(8).read_to_end(&mut magic)
+        }
+    };
+    read.map_err(|e| SourceError::io(path, "read the file", e))?;
     if magic == ERA1_MAGIC {
         return Ok(SourceKind::Era1);
     }
     let fail = |kind| SourceError::new(path, Place::File, kind);
-    match Input::open(path)?.peek("the file").map_err(fail)? {
+    match Input::open(location)?.peek("the file").map_err(fail)? {
         Some(alloy_rlp::EMPTY_LIST_CODE..) => Ok(SourceKind::Rlp),
         Some(b'{') => Ok(SourceKind::Bundle),
         Some(_) => Err(fail(SourceErrorKind::UnknownKind)),
@@ -110,8 +118,8 @@ fn detect_content(path: &Path) -> Result<SourceKind, SourceError> {
 /// # Errors
 ///
 /// See [`BlockSource::open`].
-pub fn open(path: impl AsRef<Path>) -> Result<BlockSource, SourceError> {
-    BlockSource::open(path)
+pub fn open(source: impl Into<Location>) -> Result<BlockSource, SourceError> {
+    BlockSource::open(source)
 }
 
 /// The format of a block file.
@@ -139,35 +147,34 @@ impl BlockFileKind {
 /// A block file and what was learned about it on opening.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BlockFile {
-    /// The file.
-    pub path: PathBuf,
+    /// Where it is.
+    pub path: Location,
     /// Its format.
     pub kind: BlockFileKind,
     /// Number of its first block.
     pub first_block: u64,
     /// Number of its blocks where the format tells without reading them all (era1).
     pub block_count: Option<u64>,
-    /// Its size on disk in bytes.
+    /// Its size in bytes, as it is stored.
     pub bytes: u64,
 }
 
 impl BlockFile {
-    fn probe(path: &Path, kind: BlockFileKind) -> Result<Self, SourceError> {
+    fn probe(path: &Location, kind: BlockFileKind) -> Result<Self, SourceError> {
         let (first_block, block_count) = match kind {
             BlockFileKind::Era1 => {
-                let reader = Era1Reader::open(path)?;
+                let reader = Era1Reader::look_at(path)?;
                 (reader.first_block(), Some(reader.block_count()))
             }
             BlockFileKind::Rlp => match RlpReader::open(path)?.next().transpose()? {
                 Some(first) => (first.block.header.number, None),
                 None => {
-                    return Err(SourceError::new(path, Place::File, SourceErrorKind::NoBlocks));
+                    let kind = SourceErrorKind::NoBlocks;
+                    return Err(SourceError::new(path.name(), Place::File, kind));
                 }
             },
         };
-        let bytes =
-            fs::metadata(path).map_err(|e| SourceError::io(path, "read the file's size", e))?.len();
-        Ok(Self { path: path.to_owned(), kind, first_block, block_count, bytes })
+        Ok(Self { path: path.clone(), kind, first_block, block_count, bytes: path.bytes()? })
     }
 }
 
@@ -181,6 +188,8 @@ impl BlockFile {
 pub struct BlockSource {
     files: Vec<BlockFile>,
     waiting: VecDeque<usize>,
+    /// The one of [`current`](Self::current).
+    index: usize,
     current: Option<Reader>,
     verify_era1: bool,
 }
@@ -199,27 +208,32 @@ impl BlockSource {
     ///
     /// When the path cannot be read, holds no blocks (bundles have their own reader), or the
     /// beginning of a file is damaged.
-    pub fn open(path: impl AsRef<Path>) -> Result<Self, SourceError> {
-        let path = path.as_ref();
-        let mut files = match detect(path)? {
-            SourceKind::Rlp => vec![BlockFile::probe(path, BlockFileKind::Rlp)?],
-            SourceKind::Era1 => vec![BlockFile::probe(path, BlockFileKind::Era1)?],
-            SourceKind::BlockFolder => folder_entries(path)?
+    pub fn open(source: impl Into<Location>) -> Result<Self, SourceError> {
+        let location = source.into();
+        let probe = |path: &Location, kind| {
+            BlockFile::probe(path, kind).map_err(|error| path.blame(error))
+        };
+        let mut files = match detect(&location)? {
+            SourceKind::Rlp => vec![probe(&location, BlockFileKind::Rlp)?],
+            SourceKind::Era1 => vec![probe(&location, BlockFileKind::Era1)?],
+            SourceKind::BlockFolder => location
+                .entries()?
                 .iter()
-                .filter_map(|path| Some((path, BlockFileKind::of_name(path)?)))
-                .map(|(path, kind)| BlockFile::probe(path, kind))
+                .flatten()
+                .filter_map(|path| Some((path, BlockFileKind::of_name(path.key())?)))
+                .map(|(path, kind)| probe(path, kind))
                 .collect::<Result<Vec<_>, _>>()?,
             kind @ (SourceKind::Bundle | SourceKind::BundleFolder) => {
                 let kind = SourceErrorKind::WrongKind {
                     expected: "a file or folder of blocks",
                     got: kind.describe(),
                 };
-                return Err(SourceError::new(path, Place::File, kind));
+                return Err(SourceError::new(location.name(), Place::File, kind));
             }
         };
         files.sort_by(|a, b| (a.first_block, &a.path).cmp(&(b.first_block, &b.path)));
         let waiting = (0..files.len()).collect();
-        Ok(Self { files, waiting, current: None, verify_era1: true })
+        Ok(Self { files, waiting, index: 0, current: None, verify_era1: true })
     }
 
     /// Streams era1 files without verifying them first, saving one pass; faults are then reported
@@ -240,11 +254,11 @@ impl BlockSource {
         match kind {
             BlockFileKind::Rlp => RlpReader::open(path).map(|r| Reader::Rlp(Box::new(r))),
             BlockFileKind::Era1 => {
-                if self.verify_era1 {
-                    verify_era1(path)?;
-                }
-                let reader = Era1Reader::open(path)?.without_receipts();
-                Ok(Reader::Era1(Box::new(reader)))
+                let reader = match self.verify_era1 {
+                    true => Era1Reader::open_verified(path)?,
+                    false => Era1Reader::open(path)?,
+                };
+                Ok(Reader::Era1(Box::new(reader.without_receipts())))
             }
         }
     }
@@ -263,7 +277,8 @@ impl Iterator for BlockSource {
             let item = item.or_else(|| {
                 let next = self.waiting.pop_front();
                 self.current = None;
-                match self.open_file(next?) {
+                self.index = next?;
+                match self.open_file(self.index) {
                     Ok(reader) => {
                         self.current = Some(reader);
                         None
@@ -271,9 +286,10 @@ impl Iterator for BlockSource {
                     Err(error) => Some(Err(error)),
                 }
             });
-            if let Some(Err(_)) = item {
+            if let Some(Err(error)) = item {
                 self.current = None;
                 self.waiting.clear();
+                return Some(Err(self.files[self.index].path.blame(error)));
             }
             if item.is_some() || self.current.is_none() {
                 return item;

@@ -1,6 +1,6 @@
 //! How a server is talked to.
 
-use retrie_sources::{Http, HttpOptions};
+use retrie_sources::{Environment, Http, HttpOptions, Stores};
 use std::{
     sync::{Arc, atomic::AtomicBool},
     time::Duration,
@@ -27,5 +27,10 @@ impl HttpArgs {
             ..HttpOptions::default()
         };
         Http::new(options, stop.clone())
+    }
+
+    /// What finds paths and URLs, with credentials and endpoints of the environment.
+    pub(crate) fn stores(&self, stop: &Arc<AtomicBool>) -> Stores {
+        Stores::new(Environment::of_process(), self.client(stop))
     }
 }

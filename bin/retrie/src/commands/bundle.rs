@@ -9,9 +9,9 @@ use eyre::{Context, bail};
 use retrie_backends::find;
 use retrie_chainspec::parse_chain;
 use retrie_pipeline::replay::BundleMaker;
-use retrie_sources::{Bundle, RpcClient, bundle::write_json_gz};
+use retrie_sources::{Bundle, BundleFolder, Location, RpcClient};
 use std::{
-    path::{Path, PathBuf},
+    path::PathBuf,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -52,8 +52,9 @@ pub(crate) struct MakeArgs {
     to: u64,
     #[command(flatten)]
     http: HttpArgs,
-    /// Where the bundles go, as NUMBER.json.gz. Those that are there and replay are kept.
-    #[arg(value_name = "DIR")]
+    /// Where the bundles go, as NUMBER.json.gz: a folder, or a prefix of an object store (s3://, gs://),
+    /// whose SHA256SUMS is kept up. Bundles that are there and replay are kept.
+    #[arg(value_name = "DIR_OR_URL")]
     folder: PathBuf,
 }
 
@@ -72,8 +73,20 @@ impl MakeArgs {
             backend: find("raw")?.trial()?,
             opener: opener.as_ref().and_then(|backend| backend.partial_state()),
         };
-        std::fs::create_dir_all(&self.folder)
-            .wrap_err_with(|| format!("creating the folder {}", self.folder.display()))?;
+        let mut folder = BundleFolder::open(self.http.stores(stop).locate(&self.folder)?)?;
+        let made = self.make_all(&maker, &mut folder, stop);
+        // However it ended: what has been made counts.
+        let finished = folder.finish();
+        made?;
+        Ok(finished?)
+    }
+
+    fn make_all(
+        &self,
+        maker: &BundleMaker<'_>,
+        folder: &mut BundleFolder,
+        stop: &AtomicBool,
+    ) -> eyre::Result<()> {
         let out = Output::default();
         let total = self.to - self.from + 1;
         let mut meter = Meter::blocks(total);
@@ -82,7 +95,7 @@ impl MakeArgs {
             let outcome = if stop.load(Ordering::Relaxed) {
                 Err(eyre::eyre!("stopped"))
             } else {
-                make_one(&maker, &self.folder, number)
+                make_one(maker, folder, number)
             };
             let (line, was_there) = match outcome {
                 Ok(done) => done,
@@ -110,16 +123,23 @@ impl MakeArgs {
 }
 
 /// The bundle of a block: a line about it, and whether it was there.
-fn make_one(maker: &BundleMaker<'_>, folder: &Path, number: u64) -> eyre::Result<(String, bool)> {
-    let file = folder.join(format!("{number}.json.gz"));
-    if file.exists() {
+fn make_one(
+    maker: &BundleMaker<'_>,
+    folder: &mut BundleFolder,
+    number: u64,
+) -> eyre::Result<(String, bool)> {
+    let file = folder.bundle(number);
+    if folder.has(number) {
         match check_existing(maker, &file, number)? {
-            Ok(bundle) => return Ok((describe(&bundle, "was there, replays"), true)),
+            Ok(bundle) => {
+                folder.keep(number)?;
+                return Ok((describe(&bundle, "was there, replays"), true));
+            }
             Err(error) => tracing::warn!("{error:#}; it is made again"),
         }
     }
-    let made = maker.make(number, &file)?;
-    write_json_gz(&file, &made.json)?;
+    let made = maker.make(number, file.name())?;
+    folder.write(number, &made.json)?;
     let proof = if made.proved {
         "made, replays, state proved"
     } else {
@@ -134,7 +154,7 @@ fn make_one(maker: &BundleMaker<'_>, folder: &Path, number: u64) -> eyre::Result
 /// If it is of another block than the node's: it is not ours to replace.
 fn check_existing(
     maker: &BundleMaker<'_>,
-    file: &Path,
+    file: &Location,
     number: u64,
 ) -> eyre::Result<eyre::Result<Bundle>> {
     let checked = || -> eyre::Result<Bundle> {

@@ -7,7 +7,7 @@ use crate::{
 };
 use eyre::{Context, bail};
 use retrie_chainspec::parse_chain;
-use retrie_sources::{Era1Mirror, Transfer};
+use retrie_sources::{Era1Mirror, Location, Transfer};
 use std::{
     path::PathBuf,
     sync::{
@@ -44,7 +44,8 @@ pub(crate) struct Era1Args {
     /// Last epoch. Mainnet's last one, with the merge, is 1896.
     #[arg(long, value_name = "EPOCH")]
     to: u64,
-    /// A folder of era1 files on an HTTP server; without it, a public mirror of the chain.
+    /// A folder of era1 files on an HTTP server or in an object store (s3://, gs://); without it, a
+    /// public mirror of the chain.
     #[arg(long, value_name = "URL")]
     mirror: Option<String>,
     #[command(flatten)]
@@ -61,7 +62,15 @@ impl Era1Args {
         }
         let spec = parse_chain(&self.chain)?;
         let http = self.http.client(stop);
-        let mirror = Era1Mirror::open(spec, self.mirror.as_deref(), http)?;
+        let mirror = match &self.mirror {
+            Some(url) if url.starts_with("s3://") || url.starts_with("gs://") => {
+                match self.http.stores(stop).locate(url)? {
+                    Location::Object(folder) => Era1Mirror::open_store(spec, &folder)?,
+                    Location::Path(path) => bail!("{} is no URL", path.display()),
+                }
+            }
+            mirror => Era1Mirror::open(spec, mirror.as_deref(), http)?,
+        };
         // A gap is found before the first byte is fetched.
         for epoch in self.from..=self.to {
             mirror.name(epoch)?;

@@ -1,15 +1,19 @@
 //! `retrie import`: block files into a datadir.
 
 use crate::{
-    args::{ChainArgs, DbArgs, StateArgs},
+    args::{ChainArgs, DbArgs, HttpArgs, StateArgs},
     output::{Output, grouped, say},
     progress::Progress,
 };
 use eyre::{Context, bail};
 use retrie_pipeline::{Chain, CheckRoots, End, ImportOptions, import};
-use retrie_sources::BlockSource;
+use retrie_sources::{BlockSource, Location};
 use retrie_telemetry::{Metrics, MetricsServer};
-use std::{net::SocketAddr, path::PathBuf, sync::atomic::AtomicBool};
+use std::{
+    net::SocketAddr,
+    path::PathBuf,
+    sync::{Arc, atomic::AtomicBool},
+};
 
 /// Arguments of `retrie import`.
 #[derive(Clone, Debug, clap::Args)]
@@ -43,7 +47,10 @@ pub(crate) struct Args {
     /// Serve Prometheus metrics on this address.
     #[arg(long, value_name = "ADDR:PORT", help_heading = "Metrics")]
     metrics: Option<SocketAddr>,
-    /// Block files (.rlp, .rlp.gz, .era1) or folders of them, in the order given.
+    #[command(flatten)]
+    http: HttpArgs,
+    /// Block files (.rlp, .rlp.gz, .era1) or folders of them, in the order given: paths, or URLs of
+    /// object stores and web servers (s3://, gs://, http://, https://).
     #[arg(required = true, value_name = "PATH")]
     paths: Vec<PathBuf>,
 }
@@ -57,13 +64,13 @@ enum RootsChecked {
 
 impl Args {
     /// Runs the command.
-    pub(crate) fn run(self, stop: &AtomicBool) -> eyre::Result<()> {
+    pub(crate) fn run(self, stop: &Arc<AtomicBool>) -> eyre::Result<()> {
         let metrics = Metrics::new().wrap_err("registering the metrics")?;
         let _server = self
             .metrics
             .map(|address| MetricsServer::start(address, metrics.clone()))
             .transpose()?;
-        let sources = open_sources(&self.paths)?;
+        let sources = open_sources(&self.http.stores(stop).locate_all(&self.paths)?)?;
         let (spec, datadir) = self.chain.resolve()?;
         let options = self.state.chain_options(spec, &datadir, self.db.options())?;
         let checkers = [Some(&options.backend), options.referee.as_ref()];
@@ -153,8 +160,11 @@ impl Args {
 }
 
 /// Opens block files in the order given.
-pub(crate) fn open_sources(paths: &[PathBuf]) -> eyre::Result<Vec<BlockSource>> {
-    Ok(paths.iter().map(BlockSource::open).collect::<Result<_, _>>()?)
+pub(crate) fn open_sources<P>(places: &[P]) -> eyre::Result<Vec<BlockSource>>
+where
+    for<'a> &'a P: Into<Location>,
+{
+    Ok(places.iter().map(BlockSource::open).collect::<Result<_, _>>()?)
 }
 
 /// Number of blocks in all files, where every format tells.

@@ -20,6 +20,7 @@ use crate::{
     check::{self, same_hash, same_number},
     error::{Place, SourceError, SourceErrorKind},
     input::Input,
+    objects::Location,
 };
 
 /// Largest bundle accepted, in bytes of JSON (1 GiB; a full 60 Mgas block takes some 20 MB).
@@ -28,20 +29,22 @@ const MAX_JSON_BYTES: u64 = 1 << 30;
 /// How many ancestors the BLOCKHASH opcode reaches (yellow paper, section 9.4 and appendix H).
 const BLOCKHASH_DEPTH: u64 = 256;
 
-pub(super) fn load(path: &Path) -> Result<Bundle, SourceError> {
-    parse(path, &read(path)?)
+pub(super) fn load(location: &Location) -> Result<Bundle, SourceError> {
+    let parsed = read(location).and_then(|json| parse(location.name(), &json));
+    parsed.map_err(|error| location.blame(error))
 }
 
 /// The block number of a bundle, nothing else parsed or checked.
-pub(super) fn peek_number(path: &Path) -> Result<u64, SourceError> {
-    let json = read(path)?;
+pub(super) fn peek_number(location: &Location) -> Result<u64, SourceError> {
+    let path = location.name();
+    let json = read(location).map_err(|error| location.blame(error))?;
     let members = Members::parse(path, &json)?;
     Format::of(path, &members)?;
     members.get("number")
 }
 
-fn read(path: &Path) -> Result<Vec<u8>, SourceError> {
-    Input::open(path)?.read_whole(MAX_JSON_BYTES, "the bundle")
+fn read(location: &Location) -> Result<Vec<u8>, SourceError> {
+    Input::open(location)?.read_whole(MAX_JSON_BYTES, "the bundle")
 }
 
 pub(super) fn parse(file: &Path, json: &[u8]) -> Result<Bundle, SourceError> {

@@ -16,10 +16,12 @@
 //! hash, the chain of ancestor headers down to `preStateRoot`, and the summary members. It does not
 //! recover senders, execute, or open the trie: a bundle that loads may still be incomplete state.
 
+mod folder;
 mod json;
 mod load;
 mod store;
 
+pub use folder::BundleFolder;
 pub use store::{encode_prestate, write_json_gz};
 
 use std::{
@@ -33,7 +35,8 @@ use retrie_chainspec::primitives::{Block, Header};
 use crate::{
     check::same_number,
     error::{Place, SourceError, SourceErrorKind},
-    origin::{file_name, folder_entries},
+    objects::Location,
+    origin::file_name,
 };
 
 /// A block together with the state it touches.
@@ -128,8 +131,8 @@ impl Bundle {
     ///
     /// When the file cannot be read, is not a bundle, or contradicts itself; the error names the
     /// member.
-    pub fn load(path: impl AsRef<Path>) -> Result<Self, SourceError> {
-        load::load(path.as_ref())
+    pub fn load(source: impl Into<Location>) -> Result<Self, SourceError> {
+        load::load(&source.into())
     }
 
     /// Checks and takes apart a bundle that is already in memory. `file` is for error messages.
@@ -184,8 +187,8 @@ impl Bundle {
 pub struct BundleFile {
     /// Number of its block.
     pub number: u64,
-    /// The file.
-    pub path: PathBuf,
+    /// Where it is.
+    pub path: Location,
 }
 
 impl BundleFile {
@@ -197,13 +200,13 @@ impl BundleFile {
     pub fn load(&self) -> Result<Bundle, SourceError> {
         let bundle = Bundle::load(&self.path)?;
         same_number("block number", self.number, bundle.number).map_err(|kind| {
-            SourceError::new(&self.path, Place::Member("number".to_owned()), kind)
+            SourceError::new(self.path.name(), Place::Member("number".to_owned()), kind)
         })?;
         Ok(bundle)
     }
 }
 
-/// The bundles of a file or folder, by ascending block number (then by name).
+/// The bundles of a file or folder (of a disk or a store), by ascending block number (then by name).
 ///
 /// In a folder these are the visible files ending in `.json` or `.json.gz`; files of other names and
 /// subfolders are passed over. The number is taken from a name such as `123.json.gz` (and checked on
@@ -213,17 +216,16 @@ impl BundleFile {
 /// # Errors
 ///
 /// When the path cannot be read, a file is not a bundle, or a folder holds none.
-pub fn list_bundles(path: impl AsRef<Path>) -> Result<Vec<BundleFile>, SourceError> {
-    let path = path.as_ref();
-    let meta = std::fs::metadata(path).map_err(|e| SourceError::io(path, "read the path", e))?;
-    if !meta.is_dir() {
-        return Ok(vec![BundleFile { number: load::peek_number(path)?, path: path.to_owned() }]);
-    }
-    let mut files = folder_entries(path)?
+pub fn list_bundles(source: impl Into<Location>) -> Result<Vec<BundleFile>, SourceError> {
+    let location = source.into();
+    let Some(entries) = location.entries()? else {
+        return Ok(vec![BundleFile { number: load::peek_number(&location)?, path: location }]);
+    };
+    let mut files = entries
         .into_iter()
-        .filter(|path| is_bundle_name(path))
+        .filter(|path| is_bundle_name(path.key()))
         .map(|path| {
-            let number = match number_in_name(&path) {
+            let number = match number_in_name(path.key()) {
                 Some(number) => number,
                 None => load::peek_number(&path)?,
             };
@@ -231,7 +233,7 @@ pub fn list_bundles(path: impl AsRef<Path>) -> Result<Vec<BundleFile>, SourceErr
         })
         .collect::<Result<Vec<_>, SourceError>>()?;
     if files.is_empty() {
-        return Err(SourceError::new(path, Place::File, SourceErrorKind::NoBlocks));
+        return Err(SourceError::new(location.name(), Place::File, SourceErrorKind::NoBlocks));
     }
     files.sort();
     Ok(files)

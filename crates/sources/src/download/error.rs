@@ -8,7 +8,7 @@ use std::{
 use alloy_primitives::{B256, hex};
 
 use super::Era1Name;
-use crate::{error::SourceError, http::HttpFault};
+use crate::{error::SourceError, http::HttpFault, objects::error::ObjectError};
 
 /// Why a download failed. Displays as one line; a file under its final name is always whole.
 #[derive(Debug)]
@@ -48,6 +48,9 @@ pub enum DownloadErrorKind {
     /// The exchange failed.
     #[error(transparent)]
     Http(#[from] HttpFault),
+    /// The store, or the way there.
+    #[error(transparent)]
+    Object(#[from] ObjectError),
     /// There is no public mirror of this chain that we know of.
     #[error("no mirror of era1 files is known for chain {chain}")]
     NoMirror {

@@ -9,7 +9,10 @@ use std::{
 use ureq::{Body, http::Response};
 
 use super::error::DownloadErrorKind;
-use crate::http::{Http, HttpFault, header, status_fault};
+use crate::{
+    http::{Http, HttpFault, header, status_fault},
+    objects::{Object, ObjectError},
+};
 
 /// First entry of every era1 file: the version, empty.
 const MAGIC: [u8; 8] = [0x65, 0x32, 0, 0, 0, 0, 0, 0];
@@ -85,6 +88,40 @@ impl Part {
                 HttpFault::Stopped => DownloadErrorKind::Stopped { bytes: self.len },
                 fault => fault.into(),
             })?;
+        }
+        let io = |error| DownloadErrorKind::Io { action: "sync the .part file to disk", error };
+        self.file.sync_all().map_err(io)
+    }
+
+    /// The same from an object store, where the reader sees to broken connections.
+    pub(super) fn fetch_object(
+        &mut self,
+        object: &Object,
+        report: &mut dyn FnMut(u64, Option<u64>),
+    ) -> Result<(), DownloadErrorKind> {
+        let write = |error| DownloadErrorKind::Io { action: "write the .part file", error };
+        let read = |error| match ObjectError::of_io(error) {
+            Ok(ObjectError::Broken { fault: HttpFault::Stopped, offset }) => {
+                DownloadErrorKind::Stopped { bytes: offset }
+            }
+            Ok(error) => error.into(),
+            Err(error) => DownloadErrorKind::Io { action: "read the object", error },
+        };
+        let total = object.size()?;
+        // What is there cannot be of this file.
+        if self.len > total {
+            self.clear()?;
+        }
+        // The caller compares the checksum of the whole file.
+        let mut reader = object.unchecked_reader().starting_at(self.len);
+        self.file.seek(SeekFrom::Start(self.len)).map_err(write)?;
+        let mut buffer = vec![0; 64 << 10];
+        while self.len < total {
+            object.go_on(self.len).map_err(ObjectError::into_io).map_err(read)?;
+            let read = reader.read(&mut buffer).map_err(read)?;
+            self.file.write_all(&buffer[..read]).map_err(write)?;
+            self.len += read as u64;
+            report(self.len, Some(total));
         }
         let io = |error| DownloadErrorKind::Io { action: "sync the .part file to disk", error };
         self.file.sync_all().map_err(io)

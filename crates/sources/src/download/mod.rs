@@ -1,4 +1,4 @@
-//! era1 files from a public mirror: resumable, and checked before they get their name.
+//! era1 files from a public mirror or an object store: resumable, and checked before they get their name.
 //!
 //! ```text
 //!  checksums.txt, index page --> Era1Mirror: name and SHA-256 by epoch
@@ -42,6 +42,7 @@ use crate::{
     era1::{Era1Reader, Era1Summary, MAX_BLOCKS, verify_era1},
     export::sync_folder,
     http::{Http, HttpFault, success},
+    objects::{MANIFEST, Object},
 };
 use fetch::Part;
 use index::{Checksums, names_in};
@@ -58,13 +59,11 @@ pub fn default_mirror(chain: &str) -> Option<&'static str> {
     }
 }
 
-/// A server's folder of era1 files of one chain.
+/// A folder of era1 files of one chain, on a server or in an object store.
 #[derive(Debug)]
 pub struct Era1Mirror {
-    http: Http,
+    remote: Remote,
     spec: Arc<ChainSpec>,
-    /// Ends with a slash.
-    base: String,
     names: BTreeMap<u64, Era1Name>,
     checksums: BTreeMap<u64, B256>,
 }
@@ -101,6 +100,35 @@ pub struct Downloaded {
     pub summary: Era1Summary,
 }
 
+/// Where the files are.
+#[derive(Debug)]
+enum Remote {
+    /// Below this URL, which ends with a slash.
+    Server(Http, String),
+    /// In this folder of a store.
+    Store(Object),
+}
+
+impl Remote {
+    /// The URL of a file, for messages too.
+    fn url(&self, name: &str) -> String {
+        match self {
+            Self::Server(_, base) => format!("{base}{name}"),
+            Self::Store(folder) => folder.child(name).name().display().to_string(),
+        }
+    }
+
+    /// A text, `None` if there is none.
+    fn read_text(&self, name: &str) -> Result<Option<String>, DownloadError> {
+        let bytes = match self {
+            Self::Server(http, _) => return read_text(http, &self.url(name)),
+            Self::Store(folder) => folder.child(name).read_small(MAX_INDEX_BYTES),
+        };
+        let bytes = bytes.map_err(|error| DownloadError::new(&self.url(name), None, error))?;
+        Ok(bytes.map(|(bytes, _)| String::from_utf8_lossy(&bytes).into_owned()))
+    }
+}
+
 impl Era1Mirror {
     /// Reads what the mirror at `url` offers of the chain. `url` is a folder or its index page;
     /// without it the chain's [default](default_mirror) is used.
@@ -118,9 +146,36 @@ impl Era1Mirror {
             return Err(DownloadError::new("era1", None, kind));
         };
         let base = folder_of(url);
+        Self::read(spec, url, Remote::Server(http.clone(), base), || {
+            Ok(read_text(&http, url)?.unwrap_or_default())
+        })
+    }
+
+    /// Reads what a folder of an object store offers of the chain. A URL of a web server is a
+    /// [mirror](Self::open).
+    ///
+    /// # Errors
+    /// If it cannot be listed, or holds no file of the chain.
+    pub fn open_store(spec: Arc<ChainSpec>, folder: &Object) -> Result<Self, DownloadError> {
+        let folder = folder.as_folder();
+        let url = folder.name().display().to_string();
+        let names = folder.entries().map_err(|error| DownloadError::new(&url, None, error))?;
+        let names: Vec<_> = names.iter().flatten().map(Object::file_name).collect();
+        let page = names.join("\n");
+        Self::read(spec, &url, Remote::Store(folder), || Ok(page))
+    }
+
+    /// `page` is what names the files if no list of checksums does.
+    fn read(
+        spec: Arc<ChainSpec>,
+        url: &str,
+        remote: Remote,
+        page: impl FnOnce() -> Result<String, DownloadError>,
+    ) -> Result<Self, DownloadError> {
+        let chain = spec.name().to_owned();
         let mut sums = Checksums::default();
-        for name in ["checksums.txt", "checksums_sha256.txt"] {
-            let text = read_text(&http, &format!("{base}{name}"))?;
+        for name in ["checksums.txt", "checksums_sha256.txt", MANIFEST] {
+            let text = remote.read_text(name)?;
             if let Some(found) = text.and_then(|text| Checksums::parse(&text)) {
                 sums = found;
                 break;
@@ -131,8 +186,7 @@ impl Era1Mirror {
         let list: Vec<_> = sums.named.iter().map(|(name, _)| name.as_str()).collect();
         let mut names = names_in(&list.join("\n"), &chain).map_err(two)?;
         if names.is_empty() {
-            let page = read_text(&http, url)?.unwrap_or_default();
-            names = names_in(&page, &chain).map_err(two)?;
+            names = names_in(&page()?, &chain).map_err(two)?;
         }
         if names.is_empty() {
             return Err(fail(DownloadErrorKind::NoFiles { chain }));
@@ -148,7 +202,7 @@ impl Era1Mirror {
             // The mirror lacks some of the files that its list was made for.
             (0..).zip(sums.bare).collect()
         };
-        Ok(Self { http, spec, base, names, checksums })
+        Ok(Self { remote, spec, names, checksums })
     }
 
     /// The file of an epoch.
@@ -163,7 +217,7 @@ impl Era1Mirror {
                 first: first.copied().unwrap_or_default(),
                 last: last.copied().unwrap_or_default(),
             };
-            DownloadError::new(&self.base, None, kind)
+            DownloadError::new(&self.remote.url(""), None, kind)
         })
     }
 
@@ -181,7 +235,7 @@ impl Era1Mirror {
         progress: &mut dyn FnMut(Transfer),
     ) -> Result<Downloaded, DownloadError> {
         let name = self.name(epoch)?;
-        let url = format!("{}{name}", self.base);
+        let url = self.remote.url(&name.to_string());
         let path = folder.join(name.to_string());
         let part = folder.join(format!("{name}.part"));
         self.obtain(name, &url, &path, &part, progress)
@@ -222,9 +276,13 @@ impl Era1Mirror {
         let mut file = Part::open(part)?;
         let mut resumed = file.len() > 0;
         let summary = loop {
-            let fetched = file.fetch(&self.http, url, &mut |bytes, total| {
-                progress(Transfer::Fetching { bytes, total });
-            });
+            let mut report = |bytes, total| progress(Transfer::Fetching { bytes, total });
+            let fetched = match &self.remote {
+                Remote::Server(http, _) => file.fetch(http, url, &mut report),
+                Remote::Store(folder) => {
+                    file.fetch_object(&folder.child(&name.to_string()), &mut report)
+                }
+            };
             if fetched.is_err() && file.len() == 0 {
                 remove(part)?;
             }

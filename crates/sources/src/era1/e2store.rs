@@ -2,7 +2,7 @@
 //! data`, and the block index that closes the file.
 
 use std::{
-    fs::File,
+    fmt,
     io::{self, BufReader, Cursor, Read, Seek, SeekFrom},
     path::{Path, PathBuf},
 };
@@ -52,11 +52,15 @@ pub(super) struct BlockIndex {
     pub(super) offset: u64,
 }
 
+/// What era1 files are read from.
+pub(super) trait Bytes: Read + Seek + Send {}
+
+impl<T: Read + Seek + Send> Bytes for T {}
+
 /// Sequential reader of the entries in front of the block index.
-#[derive(Debug)]
 pub(super) struct EntryReader {
     path: PathBuf,
-    file: BufReader<File>,
+    file: BufReader<Box<dyn Bytes>>,
     position: u64,
     end: u64,
     /// Kept across entries: each decoder owns 140 KB of buffers. It is used again only after a
@@ -64,12 +68,24 @@ pub(super) struct EntryReader {
     snappy: FrameDecoder<Cursor<Vec<u8>>>,
 }
 
+impl fmt::Debug for EntryReader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("EntryReader")
+            .field("path", &self.path)
+            .field("position", &self.position)
+            .finish_non_exhaustive()
+    }
+}
+
 impl EntryReader {
-    /// Opens a file, reads version and block index, and stands before the first block.
-    pub(super) fn open(path: &Path) -> Result<(Self, BlockIndex), SourceError> {
-        let file = File::open(path).map_err(|e| SourceError::io(path, "open the file", e))?;
-        let len =
-            file.metadata().map_err(|e| SourceError::io(path, "read the file's size", e))?.len();
+    /// Reads version and block index, and stands before the first block. `path` is for messages.
+    pub(super) fn new(
+        path: &Path,
+        mut file: Box<dyn Bytes>,
+    ) -> Result<(Self, BlockIndex), SourceError> {
+        let size = |e| SourceError::io(path, "read the file's size", e);
+        let len = file.seek(SeekFrom::End(0)).map_err(size)?;
+        file.rewind().map_err(size)?;
         let mut this = Self {
             path: path.to_owned(),
             file: BufReader::with_capacity(256 << 10, file),
@@ -265,6 +281,6 @@ impl EntryReader {
 
 impl SourceError {
     fn is_io(&self) -> bool {
-        matches!(*self.kind, SourceErrorKind::Io { .. })
+        matches!(*self.kind, SourceErrorKind::Io { .. } | SourceErrorKind::Object(_))
     }
 }

@@ -22,7 +22,7 @@ mod e2store;
 
 pub use accumulator::{HeaderRecord, accumulator_root};
 
-use std::{iter::FusedIterator, path::Path, sync::Arc};
+use std::{fs::File, iter::FusedIterator, path::Path, sync::Arc};
 
 use alloy_consensus::{ReceiptEnvelope, proofs::calculate_receipt_root};
 use alloy_primitives::{B256, U256, keccak256};
@@ -32,9 +32,10 @@ use retrie_chainspec::primitives::{Block, BlockBody, Header};
 use crate::{
     check::{self, decode_strictly, same_hash, same_number},
     error::{Place, SourceError, SourceErrorKind},
+    objects::Location,
     origin::{Origin, SourceBlock},
 };
-use e2store::{BlockIndex, EntryReader, entry_type};
+use e2store::{BlockIndex, Bytes, EntryReader, entry_type};
 
 /// Most blocks an era1 file can hold.
 pub const MAX_BLOCKS: u64 = 8192;
@@ -105,15 +106,40 @@ pub struct Era1Reader {
 }
 
 impl Era1Reader {
-    /// Opens a file and reads its version and block index.
+    /// Opens a file and reads its version and block index. An object goes through a temporary file, which
+    /// nobody else sees.
     ///
     /// # Errors
     ///
     /// When the file cannot be read or does not end with a sound block index.
-    pub fn open(path: impl AsRef<Path>) -> Result<Self, SourceError> {
-        let (entries, index) = EntryReader::open(path.as_ref())?;
+    pub fn open(source: impl Into<Location>) -> Result<Self, SourceError> {
+        let location = source.into();
+        Self::new(location.name(), Box::new(file_of(&location)?))
+    }
+
+    /// Opens a file that [`verify_era1`] finds sound.
+    pub(crate) fn open_verified(location: &Location) -> Result<Self, SourceError> {
+        let file = file_of(location)?;
+        let again = |e| SourceError::io(location.name(), "open the file", e);
+        verify(location.name(), file.try_clone().map_err(again)?)?;
+        Self::new(location.name(), Box::new(file))
+    }
+
+    /// Opens a file for what its index says. Of an object nothing else is read.
+    pub(crate) fn look_at(location: &Location) -> Result<Self, SourceError> {
+        match location {
+            Location::Path(_) => Self::open(location),
+            Location::Object(object) => {
+                let reader = object.reader().map_err(|error| object.error(error))?;
+                Self::new(location.name(), Box::new(reader))
+            }
+        }
+    }
+
+    fn new(name: &Path, file: Box<dyn Bytes>) -> Result<Self, SourceError> {
+        let (entries, index) = EntryReader::new(name, file)?;
         Ok(Self {
-            file: Arc::from(path.as_ref()),
+            file: Arc::from(name),
             entries,
             index,
             records: Vec::new(),
@@ -299,9 +325,22 @@ pub struct Era1Summary {
 /// # Errors
 ///
 /// The first fault found, naming file, entry offset and block.
-pub fn verify_era1(path: impl AsRef<Path>) -> Result<Era1Summary, SourceError> {
-    let path = path.as_ref();
-    let mut reader = Era1Reader::open(path)?;
+pub fn verify_era1(source: impl Into<Location>) -> Result<Era1Summary, SourceError> {
+    let location = source.into();
+    verify(location.name(), file_of(&location)?)
+}
+
+fn file_of(location: &Location) -> Result<File, SourceError> {
+    match location {
+        Location::Path(path) => {
+            File::open(path).map_err(|e| SourceError::io(path, "open the file", e))
+        }
+        Location::Object(object) => object.spool(),
+    }
+}
+
+fn verify(path: &Path, file: File) -> Result<Era1Summary, SourceError> {
+    let mut reader = Era1Reader::new(path, Box::new(file))?;
     let mut parent_hash = None;
     let mut last = None;
     for block in reader.by_ref() {

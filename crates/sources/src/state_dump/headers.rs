@@ -33,7 +33,7 @@ pub enum HeaderItem {
 /// Names the item that is neither.
 pub fn read_headers(path: impl AsRef<Path>) -> Result<Vec<HeaderItem>, SourceError> {
     let path = path.as_ref();
-    let bytes = Input::open(path)?.read_whole(MAX_BYTES, "the file of headers")?;
+    let bytes = Input::open(&path.into())?.read_whole(MAX_BYTES, "the file of headers")?;
     let fail = |place, kind| SourceError::new(path, place, kind);
     // No hex digit, `0x` or blank starts a list.
     let bytes = match bytes.first() {

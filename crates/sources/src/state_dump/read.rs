@@ -51,7 +51,7 @@ impl StateDump {
     /// # Errors
     /// If the file cannot be read, or does not begin with a state root.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, SourceError> {
-        let input = Input::open(path.as_ref())?;
+        let input = Input::open(&path.into())?;
         let mut dump = Self { input, root: B256::ZERO, line: 0, text: Vec::new(), ended: false };
         let first = dump.next_line().and_then(|line| match line {
             Some(Line { root: Some(root), accounts: None, address: None, key: None, .. }) => {

@@ -9,7 +9,7 @@ use retrie_pipeline::{
     PipelineError,
     replay::{BundleReplayOptions, Padding, bundle_effects},
 };
-use retrie_sources::{Bundle, SourceError, list_bundles};
+use retrie_sources::{Bundle, Location, SourceError, list_bundles};
 use std::{
     collections::BTreeMap,
     fs::{self, File},
@@ -67,7 +67,7 @@ pub enum TraceError {
 
 /// A file of the corpus.
 enum Found {
-    Bundle(PathBuf),
+    Bundle(Location),
     Diff(PathBuf),
 }
 
