@@ -1,12 +1,21 @@
 //! What the block of a bundle reads and writes, without a store.
 
 use super::bundle::{BundleReplayOptions, Surroundings, flatten};
-use crate::{PipelineError, recover::recover_senders};
+use crate::{PipelineError, RootMismatch, recover::recover_senders};
+use alloy_hardforks::EthereumHardforks;
 use alloy_primitives::{Address, B256};
-use retrie_execution::{AccessRecorder, ExecutionInput, execute_block, load_trusted_setup};
+use retrie_chainspec::primitives::RecoveredBlock;
+use retrie_consensus::ExecutionResult;
+use retrie_execution::{
+    AccessRecorder, ExecutionInput, ExecutionOutcome, execute_block, execute_block_with_observer,
+    load_trusted_setup,
+};
 use retrie_sources::{Bundle, BundleKind};
-use retrie_state::{StateDelta, StateError, StateKey, StateReader, Value};
-use std::collections::{BTreeMap, btree_map::Entry};
+use retrie_state::{PartialTree, StateDelta, StateError, StateKey, StateReader, Value};
+use std::{
+    collections::{BTreeMap, btree_map::Entry},
+    sync::Arc,
+};
 
 /// What a block reads and writes.
 #[derive(Clone, Debug, Default)]
@@ -65,6 +74,107 @@ pub(super) fn effects(
         pre.entry(change.key).or_insert_with(|| change.previous.clone());
     }
     Ok(BundleEffects { pre, delta })
+}
+
+/// The block of a bundle, and what executing it gave.
+#[derive(Clone, Debug)]
+pub struct ExecutedBundle {
+    /// The block with the senders of its transactions. Without ommers where the bundle does not have
+    /// them.
+    pub block: RecoveredBlock,
+    /// Receipts, changes and the rest.
+    pub outcome: ExecutionOutcome,
+    /// The state root after each transaction, which receipts before Byzantium hold: of witnesses.
+    pub roots: Option<Vec<B256>>,
+}
+
+/// Executes the block of a bundle on its witness, or on the state that the bundle lists, and checks
+/// what that gives against the header: gas, receipts, bloom and requests, and of a witness the state
+/// root.
+///
+/// # Errors
+/// When it cannot be executed, or gives something else than the header says, naming file and block.
+pub fn execute_bundle(
+    bundle: &Bundle,
+    options: &BundleReplayOptions<'_>,
+) -> Result<ExecutedBundle, PipelineError> {
+    load_trusted_setup();
+    let executed = match (&bundle.kind, options.witness_opener, bundle.pre()) {
+        (BundleKind::Witness(witness), Some(opener), _) => opener
+            .open_witness(witness.pre_state_root, &witness.state)
+            .map_err(PipelineError::from)
+            .and_then(|tree| on_witness(bundle, options, tree, witness.post_state_root)),
+        (_, _, Some(pre)) => on_listed(bundle, options, &Listed(flatten(pre))),
+        (_, _, None) => Err(PipelineError::MissingPreState),
+    };
+    executed.map_err(|error| error.in_bundle(bundle))
+}
+
+fn on_listed(
+    bundle: &Bundle,
+    options: &BundleReplayOptions<'_>,
+    state: &dyn StateReader,
+) -> Result<ExecutedBundle, PipelineError> {
+    let surroundings = Surroundings::of(bundle);
+    let block = recover_senders(&options.spec, bundle.block.clone())?;
+    let spec = options.spec.for_header(block.header());
+    let input = ExecutionInput::new(state, &surroundings.codes, &surroundings.hashes);
+    let outcome = execute_block(&spec, &block, input)?;
+    checked(options, ExecutedBundle { block, outcome, roots: None })
+}
+
+fn on_witness(
+    bundle: &Bundle,
+    options: &BundleReplayOptions<'_>,
+    tree: Arc<dyn PartialTree>,
+    post_state_root: B256,
+) -> Result<ExecutedBundle, PipelineError> {
+    let surroundings = Surroundings::of(bundle);
+    let block = recover_senders(&options.spec, bundle.block.clone())?;
+    let number = block.header().number;
+    let spec = options.spec.for_header(block.header());
+    let input = ExecutionInput::new(&*tree, &surroundings.codes, &surroundings.hashes);
+    let (outcome, roots) = if spec.is_byzantium_active_at_block(number) {
+        (execute_block(&spec, &block, input)?, None)
+    } else {
+        let (mut after, mut roots) = (tree.clone(), Vec::new());
+        let outcome = execute_block_with_observer(&spec, &block, input, &mut |_, delta| {
+            after = after.apply(&delta)?;
+            roots.push(after.root());
+            Ok(())
+        })?;
+        (outcome, Some(roots))
+    };
+    let root = tree.apply(&outcome.delta)?.root();
+    if root != post_state_root {
+        let mismatch = RootMismatch { expected: post_state_root, got: root, backend: "witness" };
+        return Err(PipelineError::StateRoot {
+            number,
+            hash: bundle.hash,
+            source: Box::new(mismatch),
+        });
+    }
+    checked(options, ExecutedBundle { block, outcome, roots })
+}
+
+/// What was executed, if it is what the header says.
+fn checked(
+    options: &BundleReplayOptions<'_>,
+    executed: ExecutedBundle,
+) -> Result<ExecutedBundle, PipelineError> {
+    let ExecutedBundle { block, outcome, roots } = &executed;
+    let result = ExecutionResult {
+        receipts: &outcome.receipts,
+        gas_used: outcome.gas_used,
+        blob_gas_used: Some(outcome.blob_gas_used),
+        requests: &outcome.requests,
+        block_access_list: outcome.access_list.as_deref(),
+        intermediate_state_roots: roots.as_deref(),
+    };
+    let spec = options.spec.for_header(block.header());
+    retrie_consensus::validate_post_execution(&spec, block.sealed_block(), &result)
+        .map_err(|error| PipelineError::invalid(block.sealed_block(), error))?;
+    Ok(executed)
 }
 
 fn execute(

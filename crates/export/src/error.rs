@@ -1,0 +1,195 @@
+//! Why an export stopped.
+
+use alloy_primitives::B256;
+use parquet::errors::ParquetError;
+use retrie_bench::report::ReportError;
+use retrie_consensus::ConsensusError;
+use retrie_db::DbError;
+use retrie_execution::ExecutionError;
+use retrie_pipeline::PipelineError;
+use retrie_sources::SourceError;
+use retrie_state::StateError;
+use std::{io, path::PathBuf};
+
+/// Why an export stopped. Files that are there under their names are whole.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ExportError {
+    /// The database cannot be read.
+    #[error(transparent)]
+    Db(#[from] DbError),
+    /// A bundle cannot be read.
+    #[error(transparent)]
+    Source(#[from] SourceError),
+    /// A bundle cannot be executed.
+    #[error(transparent)]
+    Bundle(Box<PipelineError>),
+    /// A report cannot be read.
+    #[error(transparent)]
+    Report(#[from] ReportError),
+    /// A block is not there.
+    #[error("block {number} is not stored")]
+    NoBlock {
+        /// Number.
+        number: u64,
+    },
+    /// Blocks that are not all there were asked for.
+    #[error("blocks {from} to {to} are not all there: the chain has {first} to {last}")]
+    NotThere {
+        /// First block asked for.
+        from: u64,
+        /// Last block asked for.
+        to: u64,
+        /// First block there is.
+        first: u64,
+        /// Last block there is.
+        last: u64,
+    },
+    /// The state below a block, on which it would be executed, is not kept.
+    #[error(
+        "what block {number} changed is not known: the state of its parent is not kept ({source})"
+    )]
+    NoState {
+        /// Number.
+        number: u64,
+        /// Why.
+        source: Box<StateError>,
+    },
+    /// The state cannot be opened.
+    #[error("opening the state: {0}")]
+    State(Box<StateError>),
+    /// A block cannot be executed.
+    #[error("block {number} ({hash}): {source}")]
+    Execution {
+        /// Number.
+        number: u64,
+        /// Hash.
+        hash: B256,
+        /// Why.
+        source: Box<ExecutionError>,
+    },
+    /// Executing a block gave something else than its header says.
+    #[error("block {number} ({hash}): {source}")]
+    Outcome {
+        /// Number.
+        number: u64,
+        /// Hash.
+        hash: B256,
+        /// What differs.
+        source: Box<ConsensusError>,
+    },
+    /// A contract code that the state names is missing.
+    #[error("block {number}: code {hash} of account {address} is missing")]
+    NoCode {
+        /// Block that changed it.
+        number: u64,
+        /// keccak-256 of the code.
+        hash: B256,
+        /// The account.
+        address: alloy_primitives::Address,
+    },
+    /// A value of the state does not decode.
+    #[error("block {number}: the value of {key} is not canonical")]
+    BadValue {
+        /// Block that changed it.
+        number: u64,
+        /// The key.
+        key: retrie_state::StateKey,
+    },
+    /// A number is too large for the type that its column has.
+    #[error(
+        "block {number}: {column} is {value}, which does not fit into the 32 bits of its column"
+    )]
+    TooLarge {
+        /// Number.
+        number: u64,
+        /// Column.
+        column: &'static str,
+        /// The value.
+        value: u64,
+    },
+    /// Two bundles say that they are the same block.
+    #[error(
+        "{} holds block {number} ({hash}), and another bundle another block of this number: export \
+         them into different folders",
+        file.display()
+    )]
+    TwoBlocks {
+        /// Number.
+        number: u64,
+        /// Hash of one.
+        hash: B256,
+        /// Its file.
+        file: PathBuf,
+    },
+    /// A file cannot be written or read.
+    #[error("{}: cannot {action}: {source}", path.display())]
+    Io {
+        /// File or folder.
+        path: PathBuf,
+        /// What was tried.
+        action: &'static str,
+        /// Why not.
+        source: io::Error,
+    },
+    /// A file cannot be written as Parquet.
+    #[error("{}: cannot write it as Parquet: {source}", path.display())]
+    Parquet {
+        /// File.
+        path: PathBuf,
+        /// Why not.
+        source: Box<ParquetError>,
+    },
+    /// A file under a name that the export would write is damaged.
+    #[error("{} is not whole: {what}", path.display())]
+    Damaged {
+        /// File.
+        path: PathBuf,
+        /// What is wrong.
+        what: String,
+    },
+    /// A file under a name that the export would write holds something else.
+    #[error("{} holds something else: {what}", path.display())]
+    Another {
+        /// File.
+        path: PathBuf,
+        /// What.
+        what: String,
+    },
+    /// A file of the same table has some of the blocks, so that they would be there twice.
+    #[error(
+        "{} has some of the blocks {first} to {last} as well, which would be there twice",
+        path.display()
+    )]
+    Overlap {
+        /// File.
+        path: PathBuf,
+        /// First block of the chunk.
+        first: u64,
+        /// Last block of the chunk.
+        last: u64,
+    },
+    /// Another process writes this file.
+    #[error("another export writes {} just now", path.display())]
+    Busy {
+        /// File.
+        path: PathBuf,
+    },
+    /// It was told to stop.
+    #[error(
+        "stopped before block {number}; {files} files are whole, and the same command goes on from \
+         there"
+    )]
+    Stopped {
+        /// The block.
+        number: u64,
+        /// Files written or found in this run.
+        files: u64,
+    },
+}
+
+impl From<PipelineError> for ExportError {
+    fn from(error: PipelineError) -> Self {
+        Self::Bundle(Box::new(error))
+    }
+}

@@ -1,0 +1,232 @@
+//! The tables: their columns, and the rows that a block gives to each.
+
+mod blocks;
+mod changes;
+mod logs;
+mod receipts;
+pub(crate) mod results;
+mod transactions;
+
+use crate::{
+    BlockData, ExportError, Needs,
+    column::Schema,
+    file::{self, Stamp, TableFile},
+};
+use alloy_primitives::{Address, B256, Bytes};
+use std::{fmt, path::Path, str::FromStr, sync::Arc};
+
+/// A table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Table {
+    /// Headers, and what can be counted of bodies.
+    Blocks,
+    /// Transactions with what became of them.
+    Transactions,
+    /// Receipts.
+    Receipts,
+    /// Logs.
+    Logs,
+    /// Balances that blocks changed.
+    BalanceDiffs,
+    /// Nonces that blocks changed.
+    NonceDiffs,
+    /// Codes that blocks changed.
+    CodeDiffs,
+    /// Slots that blocks changed.
+    StorageDiffs,
+    /// Results of races and replays.
+    Results,
+    /// Checks of each bundle of a replay.
+    ResultBlocks,
+}
+
+impl Table {
+    /// All that are made of blocks.
+    pub const OF_BLOCKS: [Self; 8] = [
+        Self::Blocks,
+        Self::Transactions,
+        Self::Receipts,
+        Self::Logs,
+        Self::BalanceDiffs,
+        Self::NonceDiffs,
+        Self::CodeDiffs,
+        Self::StorageDiffs,
+    ];
+
+    /// All that are made of reports.
+    pub const OF_REPORTS: [Self; 2] = [Self::Results, Self::ResultBlocks];
+
+    /// Its name, here and in file names.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Blocks => "blocks",
+            Self::Transactions => "transactions",
+            Self::Receipts => "receipts",
+            Self::Logs => "logs",
+            Self::BalanceDiffs => "balance_diffs",
+            Self::NonceDiffs => "nonce_diffs",
+            Self::CodeDiffs => "code_diffs",
+            Self::StorageDiffs => "storage_diffs",
+            Self::Results => "results",
+            Self::ResultBlocks => "result_blocks",
+        }
+    }
+
+    /// What its rows need of a block.
+    pub(crate) const fn needs(self) -> Needs {
+        Needs {
+            receipts: matches!(self, Self::Transactions | Self::Receipts | Self::Logs),
+            changes: matches!(
+                self,
+                Self::BalanceDiffs | Self::NonceDiffs | Self::CodeDiffs | Self::StorageDiffs
+            ),
+        }
+    }
+
+    /// How its rows are made of blocks; `None` if they are not.
+    pub(crate) fn layout(self) -> Option<Box<dyn Layout>> {
+        const fn boxed<R: 'static>(
+            table: Table,
+            schema: fn() -> Schema<R>,
+            rows: RowsOf<R>,
+        ) -> Of<R> {
+            Of { table, schema, rows }
+        }
+        Some(match self {
+            Self::Blocks => Box::new(boxed(self, blocks::schema, blocks::rows)),
+            Self::Transactions => Box::new(boxed(self, transactions::schema, transactions::rows)),
+            Self::Receipts => Box::new(boxed(self, receipts::schema, transactions::rows)),
+            Self::Logs => Box::new(boxed(self, logs::schema, logs::rows)),
+            Self::BalanceDiffs => {
+                Box::new(boxed(self, changes::balance_schema, changes::balance_rows))
+            }
+            Self::NonceDiffs => Box::new(boxed(self, changes::nonce_schema, changes::nonce_rows)),
+            Self::CodeDiffs => Box::new(boxed(self, changes::code_schema, changes::code_rows)),
+            Self::StorageDiffs => {
+                Box::new(boxed(self, changes::storage_schema, changes::storage_rows))
+            }
+            Self::Results | Self::ResultBlocks => return None,
+        })
+    }
+}
+
+impl fmt::Display for Table {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// There is no table of this name.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("there is no table `{0}`; there are {list}", list = list())]
+pub struct UnknownTable(String);
+
+fn list() -> String {
+    let all = Table::OF_BLOCKS.iter().chain(&Table::OF_REPORTS);
+    all.map(|table| table.name()).collect::<Vec<_>>().join(", ")
+}
+
+impl FromStr for Table {
+    type Err = UnknownTable;
+
+    fn from_str(name: &str) -> Result<Self, UnknownTable> {
+        // Second names that cryo knows.
+        let name = match name {
+            "txs" => "transactions",
+            "events" => "logs",
+            "slot_diffs" => "storage_diffs",
+            name => name,
+        };
+        let mut all = Self::OF_BLOCKS.into_iter().chain(Self::OF_REPORTS);
+        all.find(|table| table.name() == name).ok_or_else(|| UnknownTable(name.to_owned()))
+    }
+}
+
+/// Takes the rows of a block.
+type Sink<'a, R> = dyn FnMut(&R) -> Result<(), ExportError> + 'a;
+type RowsOf<R> = fn(&Arc<BlockData>, &mut Sink<'_, R>) -> Result<(), ExportError>;
+
+/// How the rows of a table are made of blocks, and written.
+pub(crate) trait Layout {
+    /// Begins a file.
+    fn create(&self, target: &Path) -> Result<Box<dyn RowWriter>, ExportError>;
+
+    /// Makes sure that a file is whole and holds what `stamp` says. Returns its rows.
+    fn check(&self, path: &Path, stamp: &Stamp) -> Result<u64, ExportError>;
+}
+
+/// Writes the rows of blocks into a file.
+pub(crate) trait RowWriter {
+    /// Adds the rows of a block.
+    fn push(&mut self, block: &Arc<BlockData>) -> Result<(), ExportError>;
+
+    /// Makes the file durable and gives it its name. Returns its rows.
+    fn finish(self: Box<Self>, stamp: &Stamp) -> Result<u64, ExportError>;
+}
+
+struct Of<R: 'static> {
+    table: Table,
+    schema: fn() -> Schema<R>,
+    rows: RowsOf<R>,
+}
+
+struct Writing<R: 'static> {
+    file: TableFile<R>,
+    rows: RowsOf<R>,
+}
+
+impl<R: 'static> Layout for Of<R> {
+    fn create(&self, target: &Path) -> Result<Box<dyn RowWriter>, ExportError> {
+        let file = TableFile::create(target, self.table.name(), (self.schema)())?;
+        Ok(Box::new(Writing { file, rows: self.rows }))
+    }
+
+    fn check(&self, path: &Path, stamp: &Stamp) -> Result<u64, ExportError> {
+        file::check(path, self.table.name(), &(self.schema)(), stamp)
+    }
+}
+
+impl<R> RowWriter for Writing<R> {
+    fn push(&mut self, block: &Arc<BlockData>) -> Result<(), ExportError> {
+        let file = &mut self.file;
+        (self.rows)(block, &mut |row| file.push(row))
+    }
+
+    fn finish(self: Box<Self>, stamp: &Stamp) -> Result<u64, ExportError> {
+        self.file.finish(stamp)
+    }
+}
+
+fn hash(hash: B256) -> Option<Bytes> {
+    Some(Bytes::copy_from_slice(hash.as_slice()))
+}
+
+fn address(address: Address) -> Option<Bytes> {
+    Some(Bytes::copy_from_slice(address.as_slice()))
+}
+
+/// A price of a unit of gas in wei, which cryo keeps in 64 bits; null where it is larger.
+fn price(wei: u128) -> Option<u64> {
+    u64::try_from(wei).ok()
+}
+
+/// A number that fits, as nothing in a block is larger.
+const fn count(number: usize) -> Option<u32> {
+    Some(number as u32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tables_are_found_by_their_names_and_by_those_of_cryo() {
+        for table in Table::OF_BLOCKS.into_iter().chain(Table::OF_REPORTS) {
+            assert_eq!(table.name().parse(), Ok(table));
+            assert_eq!(table.layout().is_some(), Table::OF_BLOCKS.contains(&table));
+        }
+        assert_eq!("txs".parse(), Ok(Table::Transactions));
+        let error = "traces".parse::<Table>().unwrap_err().to_string();
+        assert!(error.contains("`traces`") && error.contains("balance_diffs"), "{error}");
+    }
+}
