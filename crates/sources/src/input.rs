@@ -48,7 +48,8 @@ impl Input {
         let path = location.name();
         let mut file: Box<dyn Read + Send> = match location {
             Location::Path(path) => {
-                let file = File::open(path).map_err(|e| SourceError::io(path, "open the file", e))?;
+                let file =
+                    File::open(path).map_err(|e| SourceError::io(path, "open the file", e))?;
                 Box::new(file)
             }
             Location::Object(object) => {

@@ -61,8 +61,8 @@ mod source;
 pub mod testkit;
 
 pub use bundle::{
-    Bundle, BundleFile, BundleFolder, BundleKind, PreAccount, PreState, PrestateBundle, WitnessBundle,
-    list_bundles,
+    Bundle, BundleFile, BundleFolder, BundleKind, PreAccount, PreState, PrestateBundle,
+    WitnessBundle, list_bundles,
 };
 pub use download::{DownloadError, Downloaded, Era1Mirror, Transfer};
 pub use era1::{Era1Reader, Era1Summary, EraBlock, verify_era1};
@@ -70,8 +70,8 @@ pub use error::{Place, SourceError, SourceErrorKind};
 pub use export::{BlockWriter, ExportSummary};
 pub use fetch::{BlockFetcher, BlockTag, FetchError};
 pub use http::{Http, HttpFault, HttpOptions};
-pub use objects::{Environment, Location, Object, ObjectError, Stores};
 pub use input::MAX_ITEM_BYTES;
+pub use objects::{Environment, Location, Object, ObjectError, Stores};
 pub use origin::{Origin, SourceBlock};
 pub use rlp::RlpReader;
 pub use rpc::{RpcClient, RpcError};

@@ -1,12 +1,6 @@
 //! One iterator over blocks, whatever they are stored in, and the recognition of what a path holds.
 
-use std::{
-    collections::VecDeque,
-    fs::File,
-    io::Read,
-    iter::FusedIterator,
-    path::Path,
-};
+use std::{collections::VecDeque, fs::File, io::Read, iter::FusedIterator, path::Path};
 
 use crate::{
     bundle::{is_bundle_name, number_in_name},
@@ -210,9 +204,8 @@ impl BlockSource {
     /// beginning of a file is damaged.
     pub fn open(source: impl Into<Location>) -> Result<Self, SourceError> {
         let location = source.into();
-        let probe = |path: &Location, kind| {
-            BlockFile::probe(path, kind).map_err(|error| path.blame(error))
-        };
+        let probe =
+            |path: &Location, kind| BlockFile::probe(path, kind).map_err(|error| path.blame(error));
         let mut files = match detect(&location)? {
             SourceKind::Rlp => vec![probe(&location, BlockFileKind::Rlp)?],
             SourceKind::Era1 => vec![probe(&location, BlockFileKind::Era1)?],

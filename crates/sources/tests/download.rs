@@ -2,6 +2,7 @@
 //! name is whole and checked.
 
 mod common;
+mod objects;
 
 use std::{
     collections::BTreeMap,

@@ -33,9 +33,8 @@ impl Environment {
         &'a self,
         prefix: &'a str,
     ) -> impl Iterator<Item = (String, &'a str)> {
-        let set = move |(name, value): &(&String, &String)| {
-            name.starts_with(prefix) && !value.is_empty()
-        };
+        let set =
+            move |(name, value): &(&String, &String)| name.starts_with(prefix) && !value.is_empty();
         self.vars.iter().filter(set).map(|(name, value)| (name.to_lowercase(), value.as_str()))
     }
 
@@ -131,7 +130,8 @@ mod tests {
                       region = no\n[default]\nregion = us-west-2\n";
         std::fs::write(aws.join("config"), config).unwrap();
         let home = folder.path().to_str().unwrap();
-        let environment: Environment = [("HOME", home), ("AWS_PROFILE", "lab")].into_iter().collect();
+        let environment: Environment =
+            [("HOME", home), ("AWS_PROFILE", "lab")].into_iter().collect();
         let profile = environment.profile();
         assert!(profile.has_keys());
         assert_eq!(profile.get("aws_access_key_id"), Some("k"));

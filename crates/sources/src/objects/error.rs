@@ -106,7 +106,9 @@ pub enum ObjectError {
     #[error("nothing is written over http(s): name an s3:// or gs:// prefix, or a folder")]
     ReadOnly,
     /// Somebody else wrote it at the same time.
-    #[error("others write the object at the same time, again and again: run the same command again")]
+    #[error(
+        "others write the object at the same time, again and again: run the same command again"
+    )]
     Conflict,
     /// The store cannot write on a condition.
     #[error("the store does not know conditions of writes")]

@@ -81,8 +81,7 @@ mod tests {
     fn lists_are_read_and_written_alike() {
         let sum = B256::repeat_byte(0xab);
         let hex = hex::encode(sum);
-        let text =
-            format!("{hex}  1.json.gz\n{hex} *./with space\r\n\n{hex}  below/2.json.gz\n");
+        let text = format!("{hex}  1.json.gz\n{hex} *./with space\r\n\n{hex}  below/2.json.gz\n");
         let list = Manifest::parse(text.as_bytes()).unwrap();
         assert_eq!(list.names().collect::<Vec<_>>(), ["1.json.gz", "with space"]);
         assert_eq!(list.get("1.json.gz"), Some(sum));

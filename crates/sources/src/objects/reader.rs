@@ -221,9 +221,7 @@ impl Seek for ObjectReader {
         let position = match to {
             SeekFrom::Start(position) => Some(position),
             SeekFrom::Current(by) => self.position.checked_add_signed(by),
-            SeekFrom::End(by) => {
-                self.size().map_err(ObjectError::into_io)?.checked_add_signed(by)
-            }
+            SeekFrom::End(by) => self.size().map_err(ObjectError::into_io)?.checked_add_signed(by),
         };
         let position = position.ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
         self.go_to(position);

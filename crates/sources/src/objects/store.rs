@@ -128,12 +128,8 @@ impl Store {
         }
         let (known, variables) = match &self.login {
             Login::Nobody => return Ok(()),
-            Login::Aws(login) => {
-                (block_on(login.get_credential())?.map(drop), AWS_VARIABLES)
-            }
-            Login::Gcs(login) => {
-                (block_on(login.get_credential())?.map(drop), GCS_VARIABLES)
-            }
+            Login::Aws(login) => (block_on(login.get_credential())?.map(drop), AWS_VARIABLES),
+            Login::Gcs(login) => (block_on(login.get_credential())?.map(drop), GCS_VARIABLES),
         };
         known.map_err(|error| {
             let why = match (find::<HttpFault>(&error), find::<Refusal>(&error)) {
@@ -194,8 +190,7 @@ fn s3(
         }
     }
     let profile = environment.profile();
-    let no_credentials =
-        |why| ObjectError::NoCredentials { why, variables: AWS_VARIABLES };
+    let no_credentials = |why| ObjectError::NoCredentials { why, variables: AWS_VARIABLES };
     let names = ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"];
     let anonymous = environment.says("AWS_SKIP_SIGNATURE");
     let service = [
