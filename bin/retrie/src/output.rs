@@ -29,6 +29,13 @@ pub(crate) struct ReportArgs {
     metrics: Option<SocketAddr>,
 }
 
+impl ReportArgs {
+    /// For commands that measure nothing: there is nothing to serve.
+    pub(crate) const fn of_files(json: Option<PathBuf>, report: Option<PathBuf>) -> Self {
+        Self { json, report, metrics: None }
+    }
+}
+
 /// Results of a command. Lines go to stdout, or to stderr if results for programs go to stdout.
 #[derive(Debug, Default)]
 pub(crate) struct Output {

@@ -30,7 +30,7 @@ pub(crate) enum Hash {
 }
 
 impl Hash {
-    const fn name(self) -> &'static str {
+    pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Keccak => "keccak",
             Self::Blake2b => "blake2b",
@@ -115,6 +115,19 @@ impl BackendArgs {
     /// The flags with their values.
     pub(crate) const fn flags(&self) -> &Flags {
         &self.0
+    }
+
+    /// The flags that are set, with their values as text; of a path its last part, as every machine may
+    /// keep the file elsewhere.
+    pub(crate) fn words(&self) -> impl Iterator<Item = (String, String)> {
+        flags().into_iter().filter_map(|flag| {
+            let value = self.0.path(flag.long)?;
+            let value = match flag.takes {
+                Takes::Path => Path::new(value.file_name().unwrap_or_default()),
+                _ => value,
+            };
+            Some((flag.long.to_owned(), value.display().to_string()))
+        })
     }
 }
 

@@ -2,32 +2,38 @@
 
 mod built_in;
 mod padded;
+mod part;
+pub(crate) mod table;
 
 use super::import::{open_sources, total_blocks};
 use crate::{
-    args::{BackendArgs, Hash, check_names, make, witness_opener},
-    output::{Output, ReportArgs, command_line, grouped, say},
+    args::{BackendArgs, Hash, HttpArgs, check_names, make, witness_opener},
+    output::{Output, ReportArgs, command_line, say},
     progress::Progress,
 };
 use eyre::{Context, bail};
+use part::Run;
 use retrie_backends::{Purpose, find, names};
 use retrie_chainspec::{ChainSpec, parse_chain};
 use retrie_db::{Db, OpenOptions, StateRootMode, SyncMode};
 use retrie_pipeline::{
-    ChainOptions, ImportOptions, chain_replay_result, import, import_below,
-    replay::{BundleOutcome, BundleReplay, BundleReplayOptions},
-    report::{ReplayReport, ReplayResult, machine},
+    ChainOptions, ImportOptions, ImportOutcome, PipelineError, chain_replay_result, import, import_below,
+    replay::{BundleReplay, BundleReplayOptions},
+    report::{PartFigures, ReplayReport, ReplayResult, machine},
 };
-use retrie_sources::{BundleFile, detect, list_bundles};
+use retrie_sources::{BundleFile, Location, detect, list_bundles};
 use retrie_state::{AnyBackend, StateStore, StoreOptions};
 use retrie_telemetry::Metrics;
 use std::{
+    collections::BTreeMap,
+    ops::RangeInclusive,
     path::PathBuf,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
 };
+use table::{print_header, print_outcome, print_summary};
 
 /// Arguments of `retrie replay`.
 #[derive(Clone, Debug, clap::Args)]
@@ -43,12 +49,8 @@ pub(crate) struct Args {
     /// Hash function of the state stores that have the choice (`mpt-archive`), for comparison only.
     #[arg(long, value_name = "HASH")]
     hash: Option<Hash>,
-    /// First block to replay. Of a chain, those before it run too, but are not measured.
-    #[arg(long, value_name = "NUMBER", default_value_t = 0)]
-    from: u64,
-    /// Last block to replay.
-    #[arg(long, value_name = "NUMBER", default_value_t = u64::MAX)]
-    to: u64,
+    #[command(flatten)]
+    part: part::PartArgs,
     #[command(flatten)]
     backends: BackendArgs,
     #[command(flatten)]
@@ -61,8 +63,11 @@ pub(crate) struct Args {
     retention: u64,
     #[command(flatten)]
     report: ReportArgs,
-    /// Bundles, block files, or folders of either. Without any, a built-in chain is made from a
-    /// seed: transfers, ERC-20 calls and swaps.
+    #[command(flatten)]
+    http: HttpArgs,
+    /// Bundles, block files, or folders of either: paths, or URLs of object stores and web servers
+    /// (s3://, gs://, http://, https://). Without any, a built-in chain is made from a seed: transfers,
+    /// ERC-20 calls and swaps.
     #[arg(value_name = "PATH")]
     paths: Vec<PathBuf>,
 }
@@ -76,41 +81,31 @@ struct Lane<'a> {
 /// Blocks of one chain in files.
 struct ChainFiles {
     spec: Arc<ChainSpec>,
-    paths: Vec<PathBuf>,
+    paths: Vec<Location>,
+    /// Which of them are replayed; none if the part is empty.
+    blocks: Option<RangeInclusive<u64>>,
+    /// The first one that was asked for, which the report names even if the chain has it not.
+    from: u64,
     /// How many blocks are to be replayed, where that is known.
     total: Option<u64>,
 }
 
+/// What is replayed.
+enum Inputs {
+    /// Bundles, sorted.
+    Bundles(Arc<ChainSpec>, Vec<BundleFile>),
+    Chain(ChainFiles),
+}
+
 impl Args {
     /// Runs the command.
-    pub(crate) fn run(self, stop: &AtomicBool) -> eyre::Result<()> {
+    pub(crate) fn run(self, stop: &Arc<AtomicBool>) -> eyre::Result<()> {
         let sync = match self.sync.as_str() {
             "durable" => SyncMode::Durable,
             "none" => SyncMode::NoSync,
             other => bail!("--sync is `durable` or `none`, not `{other}`"),
         };
-        let mut bundles = Vec::new();
-        let mut chains = Vec::new();
-        for path in &self.paths {
-            if detect(path)?.has_blocks() {
-                chains.push(path.clone());
-            } else {
-                bundles.extend(list_bundles(path)?);
-            }
-        }
-        bundles.retain(|bundle| (self.from..=self.to).contains(&bundle.number));
-        bundles.sort();
-        if !bundles.is_empty() && !chains.is_empty() {
-            bail!(
-                "give either bundles or block files: a bundle stands alone, a chain from genesis"
-            );
-        }
-        if bundles.is_empty() && chains.is_empty() && !self.paths.is_empty() {
-            bail!("no bundle lies within blocks {} to {}", self.from, self.to);
-        }
-        if !bundles.is_empty() && self.retention < 2 {
-            bail!("--retention must be 2 at least: a bundle's pre-state and block are taken back");
-        }
+        let (bundles, chains) = self.find(stop)?;
         let backends = match &self.state_backend[..] {
             [] if self.paths.is_empty() => names(),
             [] => vec!["mpt"],
@@ -124,17 +119,38 @@ impl Args {
         let lanes: Vec<_> = backends.into_iter().map(made).collect::<Result<_, _>>()?;
         let out = Output::open(&self.report)?;
         let made = match self.paths.is_empty() {
-            true => Some(built_in::make(self.from, self.to, &out, stop)?),
+            true => Some(built_in::Wanted::of(&self.part)?.make(&out, stop)?),
             false => None,
         };
         let spec = match &made {
             Some(made) => parse_chain(&made.genesis)?,
             None => parse_chain(self.chain.as_deref().unwrap_or("mainnet"))?,
         };
-        let chain = ChainFiles {
-            spec,
-            total: made.as_ref().map(|made| made.replayed),
-            paths: made.as_ref().map_or(chains, |made| vec![made.blocks.clone()]),
+        let (inputs, part) = match &made {
+            None if chains.is_empty() => {
+                let (bundles, part) = self.part.of_bundles(&bundles, self.run_of(&spec));
+                (Inputs::Bundles(spec, bundles), part)
+            }
+            _ => {
+                let all = match &made {
+                    Some(made) => made.blocks.clone(),
+                    None => self.part.of_files(&chains)?,
+                };
+                let (blocks, part) = self.part.of_blocks(&all, self.run_of(&spec));
+                let is_first = blocks.as_ref().is_none_or(|blocks| blocks.start() == all.start());
+                let asked = *self.part.blocks().start();
+                let paths = made.as_ref().map_or(chains, |made| vec![made.file.clone().into()]);
+                let count = |blocks: &RangeInclusive<u64>| blocks.end() - blocks.start() + 1;
+                let known = made.is_some() || part.is_some();
+                let chain = ChainFiles {
+                    spec,
+                    paths,
+                    from: blocks.as_ref().filter(|_| !is_first).map_or(asked, |it| *it.start()),
+                    total: blocks.as_ref().filter(|_| known).map(count),
+                    blocks,
+                };
+                (Inputs::Chain(chain), part)
+            }
         };
         let mut report = ReplayReport {
             machine: machine(),
@@ -142,6 +158,8 @@ impl Args {
             command: command_line(),
             complete: true,
             results: Vec::new(),
+            part,
+            merged: None,
         };
         say!(
             out,
@@ -150,17 +168,34 @@ impl Args {
             self.retention,
             report.machine
         );
+        if let Some(part) = &report.part {
+            say!(out, "{}", part::words(part));
+        }
+        let mut unread = None;
         for lane in lanes {
             if stop.load(Ordering::Relaxed) {
                 break;
             }
-            let mut result = if chain.paths.is_empty() {
-                self.replay_bundles(&out, &chain.spec, &lane, &bundles, sync, stop)?
-            } else {
-                self.replay_chain(&out, &chain, &lane.backend, sync, stop)?
+            let mut result = match &inputs {
+                Inputs::Bundles(spec, bundles) if bundles.is_empty() => nothing(spec),
+                Inputs::Bundles(spec, bundles) => {
+                    let (result, error) =
+                        self.replay_bundles(&out, spec, &lane, bundles, sync, stop)?;
+                    unread = unread.or(error);
+                    result
+                }
+                Inputs::Chain(chain) => match &chain.blocks {
+                    None => nothing(&chain.spec),
+                    Some(blocks) => {
+                        self.replay_chain(&out, chain, blocks, &lane.backend, sync, stop)?
+                    }
+                },
             };
             // What a datadir stores is not enough: `cole-sync` is `cole` there.
             result.backend = lane.name.to_owned();
+            if report.part.is_none() {
+                result.part = None;
+            }
             report.results.push(result);
         }
         report.complete = !stop.load(Ordering::Relaxed);
@@ -169,12 +204,55 @@ impl Args {
         if !report.complete {
             bail!("stopped before the end");
         }
+        if let Some(error) = unread {
+            return Err(error.into());
+        }
         match report.results.iter().flat_map(|result| &result.failures).next() {
             Some(failure) => bail!("not all checks held: {failure}"),
             None => Ok(()),
         }
     }
 
+    /// The bundles within the blocks asked for, sorted, or else the block files that the paths name.
+    fn find(&self, stop: &Arc<AtomicBool>) -> eyre::Result<(Vec<BundleFile>, Vec<Location>)> {
+        let asked = self.part.blocks();
+        let mut bundles = Vec::new();
+        let mut chains = Vec::new();
+        for path in self.http.stores(stop).locate_all(&self.paths)? {
+            if detect(&path)?.has_blocks() {
+                chains.push(path);
+            } else {
+                bundles.extend(list_bundles(path)?);
+            }
+        }
+        bundles.retain(|bundle| asked.contains(&bundle.number));
+        bundles.sort();
+        if !bundles.is_empty() && !chains.is_empty() {
+            bail!(
+                "give either bundles or block files: a bundle stands alone, a chain from genesis"
+            );
+        }
+        if bundles.is_empty() && chains.is_empty() && !self.paths.is_empty() {
+            bail!("no bundle lies within blocks {} to {}", asked.start(), asked.end());
+        }
+        if !bundles.is_empty() && self.retention < 2 {
+            bail!("--retention must be 2 at least: a bundle's pre-state and block are taken back");
+        }
+        Ok((bundles, chains))
+    }
+
+    /// What all parts of this run have in common.
+    fn run_of(&self, spec: &ChainSpec) -> Run {
+        let mut options: BTreeMap<_, _> = self.backends.words().collect();
+        let hash = self.hash.map(|hash| ("hash".to_owned(), hash.name().to_owned()));
+        options.extend(hash);
+        options.extend(self.pad.words());
+        options.insert("sync".into(), self.sync.clone());
+        options.insert("retention".into(), self.retention.to_string());
+        Run { genesis: spec.genesis_hash(), options }
+    }
+
+    /// The result, and why the first of the bundles that could not be replayed could not.
     fn replay_bundles(
         &self,
         out: &Output,
@@ -183,7 +261,7 @@ impl Args {
         bundles: &[BundleFile],
         sync: SyncMode,
         stop: &AtomicBool,
-    ) -> eyre::Result<ReplayResult> {
+    ) -> eyre::Result<(ReplayResult, Option<PipelineError>)> {
         let Lane { name, backend } = lane;
         let folder = self.pad.base_state(backend)?;
         let db = Db::open(folder.path(), &db_options(sync))?;
@@ -198,22 +276,33 @@ impl Args {
             witness_opener: opener.as_ref().and_then(|backend| backend.partial_state()),
         };
         let mut replay = BundleReplay::new(&options, &store, &*kv)?;
+        let mut unread = None;
         print_header(out, name)?;
         for file in bundles {
             if stop.load(Ordering::Relaxed) {
                 break;
             }
-            let bundle = file.load()?;
-            print_outcome(out, replay.run(&bundle)?)?;
+            let bundle = file.load().map_err(PipelineError::from);
+            let ran = bundle.and_then(|bundle| Ok(replay.run(&bundle)?.clone()));
+            match ran {
+                Ok(outcome) => print_outcome(out, &outcome)?,
+                // The others are still worth knowing.
+                Err(error) => {
+                    replay.refuse(file.number, &error)?;
+                    say!(out, "{:>10} {error}", file.number);
+                    unread.get_or_insert(error);
+                }
+            }
         }
         store.flush()?;
-        Ok(replay.result(kv.disk_bytes()? + store.stats()?.file_bytes))
+        Ok((replay.result(kv.disk_bytes()? + store.stats()?.file_bytes), unread))
     }
 
     fn replay_chain(
         &self,
         out: &Output,
         files: &ChainFiles,
+        blocks: &RangeInclusive<u64>,
         backend: &Arc<dyn AnyBackend>,
         sync: SyncMode,
         stop: &AtomicBool,
@@ -233,25 +322,36 @@ impl Args {
             store: StoreOptions { retention: self.retention, ..StoreOptions::default() },
         })?;
         let mut sources = open_sources(&files.paths)?;
+        // Files above the last block need not be read to be passed over.
+        sources.retain(|source| source.files().iter().any(|file| file.first_block <= *blocks.end()));
         let metrics = match out.metrics() {
             Some(metrics) => metrics.clone(),
             None => Metrics::new().wrap_err("registering the metrics")?,
         };
         chain.show_in(&metrics);
-        import_below(&chain, &mut sources, self.from, &metrics, stop)?;
-        let mut progress = Progress::new(files.total.or_else(|| total_blocks(&sources)));
-        let outcome = import(
-            &chain,
-            sources,
-            self.from..=self.to,
-            ImportOptions::default(),
-            &metrics,
-            stop,
-            &mut |report| progress.update(report),
-        );
-        progress.finish();
-        Ok(chain_replay_result(&chain, self.from, &outcome?)?)
+        let below = import_below(&chain, &mut sources, *blocks.start(), &metrics, stop);
+        let parent = chain.tip()?.hash;
+        let outcome = match below {
+            Err(error) => ImportOutcome::failed_before(&chain, error)?,
+            Ok(()) => {
+                let mut progress = Progress::new(files.total.or_else(|| total_blocks(&sources)));
+                let options = ImportOptions::default();
+                let outcome =
+                    import(&chain, sources, blocks.clone(), options, &metrics, stop, &mut |report| {
+                        progress.update(report)
+                    });
+                progress.finish();
+                outcome?
+            }
+        };
+        Ok(chain_replay_result(&chain, files.from, parent, &outcome)?)
     }
+}
+
+/// The result of an empty part.
+fn nothing(spec: &ChainSpec) -> ReplayResult {
+    let part = Some(PartFigures::default());
+    ReplayResult { chain: spec.name().into(), ok: true, part, ..ReplayResult::default() }
 }
 
 fn db_options(sync: SyncMode) -> OpenOptions {
@@ -266,113 +366,3 @@ fn fresh_folder() -> eyre::Result<tempfile::TempDir> {
         .wrap_err("creating a temporary folder (set TMPDIR to choose where)")
 }
 
-const fn mark(check: Option<bool>) -> &'static str {
-    match check {
-        Some(true) => "ok",
-        Some(false) => "BAD",
-        None => "-",
-    }
-}
-
-fn print_header(out: &Output, backend: &str) -> eyre::Result<()> {
-    say!(
-        out,
-        "\n{backend}\n{:>10} {:<18} {:<9} {:>5} {:>10} {:>9}  {:<4} {:<6} {:<9} {:<9} {:<5}",
-        "block",
-        "fork",
-        "bundle",
-        "txs",
-        "gas",
-        "ms",
-        "gas",
-        "bloom",
-        "receipts",
-        "requests",
-        "root"
-    );
-    Ok(())
-}
-
-fn print_outcome(out: &Output, outcome: &BundleOutcome) -> eyre::Result<()> {
-    say!(
-        out,
-        "{:>10} {:<18} {:<9} {:>5} {:>10} {:>9.2}  {:<4} {:<6} {:<9} {:<9} {:<5}",
-        outcome.number,
-        outcome.fork,
-        outcome.kind,
-        outcome.txs,
-        outcome.gas,
-        outcome.seconds * 1e3,
-        mark(Some(outcome.gas_ok)),
-        mark(Some(outcome.bloom_ok)),
-        mark(outcome.receipts_ok),
-        mark(outcome.requests_ok),
-        mark(outcome.root_ok),
-    );
-    Ok(())
-}
-
-fn print_summary(out: &Output, results: &[ReplayResult]) -> eyre::Result<()> {
-    say!(
-        out,
-        "\n{:<12} {:>8} {:>9} {:>9} {:>9} {:>9} {:>10} | {:>9} {:>9} {:>9} {:>9} | {:>6}",
-        "backend",
-        "blocks",
-        "txs",
-        "seconds",
-        "TPS",
-        "Mgas/s",
-        "disk MiB",
-        "exec s",
-        "auth s",
-        "io s",
-        "other s",
-        "checks"
-    );
-    for result in results {
-        let parts = &result.breakdown;
-        say!(
-            out,
-            "{:<12} {:>8} {:>9} {:>9.3} {:>9.0} {:>9.1} {:>10.1} | {:>9.3} {:>9.3} {:>9.3} {:>9.3} | {:>6}",
-            result.backend,
-            grouped(result.blocks),
-            grouped(result.txs),
-            result.seconds,
-            result.tps,
-            result.mgas_per_s,
-            result.disk_bytes as f64 / (1 << 20) as f64,
-            parts.execution,
-            parts.authentication,
-            parts.storage_io,
-            parts.other,
-            if result.ok { "ok" } else { "FAILED" },
-        );
-        print_kinds(out, result)?;
-    }
-    for failure in results.iter().flat_map(|result| &result.failures) {
-        say!(out, "{failure}");
-    }
-    Ok(())
-}
-
-/// The two kinds of bundles apart: a backend that opens witnesses executes them in memory and
-/// commits nothing, so only prestate bundles compare backends.
-fn print_kinds(out: &Output, result: &ReplayResult) -> eyre::Result<()> {
-    for kind in ["witness", "prestate"] {
-        let of_kind = || result.bundles.iter().filter(|bundle| bundle.kind == kind);
-        let (blocks, txs): (usize, u64) = (of_kind().count(), of_kind().map(|b| b.txs).sum());
-        if blocks == 0 || blocks == result.bundles.len() {
-            continue;
-        }
-        let seconds: f64 = of_kind().map(|b| b.seconds).sum();
-        let gas: u64 = of_kind().map(|b| b.gas).sum();
-        say!(
-            out,
-            "  {kind:<10} {blocks:>8} {:>9} {seconds:>9.3} {:>9.0} {:>9.1}",
-            grouped(txs),
-            txs as f64 / seconds.max(1e-9),
-            gas as f64 / 1e6 / seconds.max(1e-9),
-        );
-    }
-    Ok(())
-}

@@ -114,7 +114,6 @@ impl<'a> BundleReplay<'a> {
         store: &'a StateStore,
         kv: &'a dyn KvStore,
     ) -> Result<Self, PipelineError> {
-        load_trusted_setup();
         let base = match store.tip() {
             Some(tip) => tip.block,
             None => {
@@ -149,6 +148,7 @@ impl<'a> BundleReplay<'a> {
     /// When it cannot be executed at all, naming file and block ([`refuse`](Self::refuse) then lets one
     /// go on); checks that do not hold are in the outcome.
     pub fn run(&mut self, bundle: &Bundle) -> Result<&BundleOutcome, PipelineError> {
+        self.prepare_for(bundle);
         let outcome = self.run_bundle(bundle).map_err(|error| error.in_bundle(bundle))?;
         self.outcomes.push(outcome);
         Ok(&self.outcomes[self.outcomes.len() - 1])
@@ -185,10 +185,18 @@ impl<'a> BundleReplay<'a> {
         bundle: &Bundle,
         receive: impl FnOnce() -> Result<RecoveredBlock, PipelineError>,
     ) -> Result<LiveBundle<'_>, PipelineError> {
+        self.prepare_for(bundle);
         let ran = self.run_on_store(bundle, &Surroundings::of(bundle), receive, true);
         let (outcome, latency) = ran.map_err(|error| error.in_bundle(bundle))?;
         self.outcomes.push(outcome);
         Ok(LiveBundle { outcome: &self.outcomes[self.outcomes.len() - 1], latency })
+    }
+
+    /// Does, untimed, what the first blocks of blobs would otherwise wait for. Others need not.
+    fn prepare_for(&self, bundle: &Bundle) {
+        if self.options.spec.is_cancun_active_at_timestamp(bundle.block.header.timestamp) {
+            load_trusted_setup();
+        }
     }
 
     /// What it has counted so far.

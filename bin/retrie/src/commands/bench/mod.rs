@@ -8,6 +8,7 @@ mod lanes;
 mod locality;
 pub(crate) mod make_chain;
 mod measured;
+mod merge;
 pub(crate) mod page;
 mod paper;
 pub(crate) mod provenance;
@@ -42,6 +43,8 @@ pub(crate) enum Command {
     MakeChain(make_chain::Args),
     /// Compare two JSON reports: what has become slower or larger, and what is noise.
     Compare(compare::Args),
+    /// Make one report of those of all parts of a replay (`retrie replay --part`), from whatever machines.
+    Merge(merge::Args),
     /// Make one HTML page of JSON reports.
     Page(page::Args),
 }
@@ -83,6 +86,7 @@ impl Command {
             Self::Paper(args) => args.run(stop),
             Self::MakeChain(args) => args.run(stop),
             Self::Compare(args) => args.run(),
+            Self::Merge(args) => args.run(),
             Self::Page(args) => args.run(),
         }
     }

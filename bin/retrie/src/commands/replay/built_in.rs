@@ -1,6 +1,6 @@
 //! The built-in chain: what `retrie replay` runs when it is given no path.
 
-use super::fresh_folder;
+use super::{fresh_folder, part::PartArgs};
 use crate::{
     args::root_maker,
     commands::bench::make_chain::as_report,
@@ -9,7 +9,7 @@ use crate::{
 };
 use eyre::{OptionExt, bail};
 use retrie_bench::chain::{CHAIN_FILE, ChainMaker, GENESIS_FILE, Recipe, write_chain};
-use std::{path::PathBuf, sync::atomic::AtomicBool};
+use std::{ops::RangeInclusive, path::PathBuf, sync::atomic::AtomicBool};
 use tempfile::TempDir;
 
 /// Its length, unless `--to` asks for another.
@@ -20,39 +20,67 @@ pub(super) struct BuiltIn {
     /// The genesis file.
     pub(super) genesis: String,
     /// The block file.
-    pub(super) blocks: PathBuf,
-    /// Number of blocks to be replayed.
-    pub(super) replayed: u64,
+    pub(super) file: PathBuf,
+    /// The blocks that all parts together replay; the file may end with those of one part.
+    pub(super) blocks: RangeInclusive<u64>,
     _folder: TempDir,
 }
 
-/// Makes the chain up to the last block asked for; no figure counts that time.
-pub(super) fn make(from: u64, to: u64, out: &Output, stop: &AtomicBool) -> eyre::Result<BuiltIn> {
-    let last = if to == u64::MAX { BLOCKS } else { to };
-    if last == 0 || from > last {
-        bail!("blocks {from} to {last} are none of the built-in chain; it starts with block 1");
+/// How much of the chain is needed.
+pub(super) struct Wanted {
+    /// The blocks that all parts together replay.
+    all: RangeInclusive<u64>,
+    /// Those of this part; none if it is empty.
+    mine: Option<RangeInclusive<u64>>,
+}
+
+impl Wanted {
+    /// What the flags say.
+    ///
+    /// # Errors
+    /// If the chain has no such block.
+    pub(super) fn of(part: &PartArgs) -> eyre::Result<Self> {
+        let asked = part.blocks();
+        let (from, last) = match *asked.end() {
+            u64::MAX => (*asked.start(), BLOCKS),
+            last => (*asked.start(), last),
+        };
+        if last == 0 || from > last {
+            bail!("blocks {from} to {last} are none of the built-in chain; it starts with block 1");
+        }
+        let all = from.max(1)..=last;
+        Ok(Self { mine: part.cut(&all), all })
     }
-    let recipe = Recipe::default();
-    let backend = root_maker()?;
-    let mut maker = ChainMaker::new(recipe.clone(), backend)?;
-    let folder = fresh_folder()?;
-    let mut progress = Progress::new(Some(last));
-    let made = write_chain(&mut maker, last, folder.path(), stop, &mut |made| {
-        progress.update(&as_report(made));
-    });
-    progress.finish();
-    let made = made?;
-    let first = from.max(1);
-    say!(
-        out,
-        "replaying blocks {first} to {last} of the built-in chain ({} txs: {}, seed {}); for real \
-         mainnet give paths of block files or bundles, which `retrie download` fetches",
-        grouped(made.txs),
-        recipe.mix,
-        recipe.seed,
-    );
-    let [genesis, blocks] = [GENESIS_FILE, CHAIN_FILE].map(|name| folder.path().join(name));
-    let genesis = genesis.to_str().ok_or_eyre("the path of the temporary folder is not UTF-8")?;
-    let genesis = genesis.to_owned();
-    Ok(BuiltIn { genesis, blocks, replayed: last - first + 1, _folder: folder })
+
+    /// Makes the chain up to the last block of the part; no figure counts that time.
+    pub(super) fn make(self, out: &Output, stop: &AtomicBool) -> eyre::Result<BuiltIn> {
+        let recipe = Recipe::default();
+        let backend = root_maker()?;
+        let mut maker = ChainMaker::new(recipe.clone(), backend)?;
+        let folder = fresh_folder()?;
+        // Of an empty part only the genesis is needed.
+        let last = self.mine.as_ref().map_or(1, |mine| *mine.end());
+        let mut progress = Progress::new(Some(last));
+        let made = write_chain(&mut maker, last, folder.path(), stop, &mut |made| {
+            progress.update(&as_report(made));
+        });
+        progress.finish();
+        let made = made?;
+        if let Some(mine) = &self.mine {
+            say!(
+                out,
+                "replaying blocks {} to {} of the built-in chain ({} txs: {}, seed {}); for real \
+                 mainnet give paths of block files or bundles, which `retrie download` fetches",
+                mine.start(),
+                mine.end(),
+                grouped(made.txs),
+                recipe.mix,
+                recipe.seed,
+            );
+        }
+        let [genesis, file] = [GENESIS_FILE, CHAIN_FILE].map(|name| folder.path().join(name));
+        let genesis = genesis.to_str().ok_or_eyre("the path of the temporary folder is not UTF-8")?;
+        let genesis = genesis.to_owned();
+        Ok(BuiltIn { genesis, file, blocks: self.all, _folder: folder })
+    }
 }

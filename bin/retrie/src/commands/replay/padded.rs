@@ -35,6 +35,12 @@ impl PadArgs {
         Padding { accounts: self.pad_accounts, slots: self.pad_slots }
     }
 
+    /// What results depend on, as flags and values.
+    pub(super) fn words(&self) -> [(String, String); 2] {
+        [("pad-accounts", self.pad_accounts), ("pad-slots", self.pad_slots)]
+            .map(|(name, count)| (name.to_owned(), count.to_string()))
+    }
+
     /// Where the states are kept; an empty state is not worth it.
     fn cache(&self) -> StateCache {
         if self.padding().is_none() {

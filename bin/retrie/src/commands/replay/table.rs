@@ -1,0 +1,115 @@
+//! What a replay prints.
+
+use crate::output::{Output, grouped, say};
+use retrie_pipeline::{replay::BundleOutcome, report::ReplayResult};
+
+const fn mark(check: Option<bool>) -> &'static str {
+    match check {
+        Some(true) => "ok",
+        Some(false) => "BAD",
+        None => "-",
+    }
+}
+
+pub(super) fn print_header(out: &Output, backend: &str) -> eyre::Result<()> {
+    say!(
+        out,
+        "\n{backend}\n{:>10} {:<18} {:<9} {:>5} {:>10} {:>9}  {:<4} {:<6} {:<9} {:<9} {:<5}",
+        "block",
+        "fork",
+        "bundle",
+        "txs",
+        "gas",
+        "ms",
+        "gas",
+        "bloom",
+        "receipts",
+        "requests",
+        "root"
+    );
+    Ok(())
+}
+
+pub(super) fn print_outcome(out: &Output, outcome: &BundleOutcome) -> eyre::Result<()> {
+    say!(
+        out,
+        "{:>10} {:<18} {:<9} {:>5} {:>10} {:>9.2}  {:<4} {:<6} {:<9} {:<9} {:<5}",
+        outcome.number,
+        outcome.fork,
+        outcome.kind,
+        outcome.txs,
+        outcome.gas,
+        outcome.seconds * 1e3,
+        mark(Some(outcome.gas_ok)),
+        mark(Some(outcome.bloom_ok)),
+        mark(outcome.receipts_ok),
+        mark(outcome.requests_ok),
+        mark(outcome.root_ok),
+    );
+    Ok(())
+}
+
+pub(crate) fn print_summary(out: &Output, results: &[ReplayResult]) -> eyre::Result<()> {
+    say!(
+        out,
+        "\n{:<12} {:>8} {:>9} {:>9} {:>9} {:>9} {:>10} | {:>9} {:>9} {:>9} {:>9} | {:>6}",
+        "backend",
+        "blocks",
+        "txs",
+        "seconds",
+        "TPS",
+        "Mgas/s",
+        "disk MiB",
+        "exec s",
+        "auth s",
+        "io s",
+        "other s",
+        "checks"
+    );
+    for result in results {
+        let parts = &result.breakdown;
+        say!(
+            out,
+            "{:<12} {:>8} {:>9} {:>9.3} {:>9.0} {:>9.1} {:>10.1} | {:>9.3} {:>9.3} {:>9.3} {:>9.3} | {:>6}",
+            result.backend,
+            grouped(result.blocks),
+            grouped(result.txs),
+            result.seconds,
+            result.tps,
+            result.mgas_per_s,
+            result.disk_bytes as f64 / (1 << 20) as f64,
+            parts.execution,
+            parts.authentication,
+            parts.storage_io,
+            parts.other,
+            if result.ok { "ok" } else { "FAILED" },
+        );
+        print_kinds(out, result)?;
+    }
+    for failure in results.iter().flat_map(|result| &result.failures) {
+        say!(out, "{failure}");
+    }
+    Ok(())
+}
+
+/// The two kinds of bundles apart: a backend that opens witnesses executes them in memory and
+/// commits nothing, so only prestate bundles compare backends.
+fn print_kinds(out: &Output, result: &ReplayResult) -> eyre::Result<()> {
+    for kind in ["witness", "prestate"] {
+        let of_kind = || result.bundles.iter().filter(|bundle| bundle.kind == kind);
+        let (blocks, txs): (usize, u64) = (of_kind().count(), of_kind().map(|b| b.txs).sum());
+        if blocks == 0 || blocks == result.bundles.len() {
+            continue;
+        }
+        let seconds: f64 = of_kind().map(|b| b.seconds).sum();
+        let gas: u64 = of_kind().map(|b| b.gas).sum();
+        say!(
+            out,
+            "  {kind:<10} {blocks:>8} {:>9} {seconds:>9.3} {:>9.0} {:>9.1}",
+            grouped(txs),
+            txs as f64 / seconds.max(1e-9),
+            gas as f64 / 1e6 / seconds.max(1e-9),
+        );
+    }
+    Ok(())
+}
