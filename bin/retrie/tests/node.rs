@@ -364,7 +364,10 @@ fn a_follower_has_the_same_chain_and_goes_on_with_it() {
     let balance = json!([Address::repeat_byte(9), "latest"]);
     assert_eq!(follower.call("eth_getBalance", &balance), leader.call("eth_getBalance", &balance));
     assert_eq!(follower.call("eth_syncing", &json!([])), json!(false));
-    assert_eq!(follower.health(), (200, json!({ "syncing": false, "head": 6 })));
+    let (status, health) = follower.health();
+    assert_eq!((status, &health["syncing"], &health["head"]), (200, &json!(false), &json!(6)));
+    assert_eq!((&health["hash"], &health["shard"]), (&follower.hash(6), &json!("none")));
+    assert_eq!(health["node"], follower.call("web3_clientVersion", &json!([])));
 }
 
 /// It is far from there; a load balancer must not send anybody to it.
@@ -401,7 +404,8 @@ fn a_follower_that_is_behind_says_so_to_load_balancers_and_wallets() {
         (&json!("0x0"), &json!("0x3e8"))
     );
     let (status, health) = node.health();
-    assert_eq!((status, health), (503, json!({ "syncing": true, "head": 0 })));
+    assert_eq!((status, &health["syncing"], &health["head"]), (503, &json!(true), &json!(0)));
+    assert_eq!(health["shard"], json!(null));
     node.interrupt();
 }
 
@@ -431,16 +435,37 @@ fn four_nodes_prove_together_what_none_can_prove_alone() {
         let flags = format!("--chain {chain} {} {more}", shard(n));
         Node::start(&folder.path().join(n.to_string()), &flags)
     };
-    let others: Vec<Node> = (1..4).map(|n| start(n, "")).collect();
+    let mut others: Vec<Node> = (1..4).map(|n| start(n, "")).collect();
     let urls: Vec<_> = others.iter().map(|node| node.url.clone()).collect();
     let node = start(0, &format!("--proof-peers {}", urls.join(",")));
     let lonely = &others[0];
+    // A door without any shard, among whose peers one is gone and one bends what it passes on.
+    let door = {
+        let liar = liar(&others[1].url, "state_getProofPart", |bytes| {
+            let last = bytes.len() - 1;
+            bytes[last] ^= 1;
+        });
+        let peers = format!("{},http://127.0.0.1:1,{},{}", liar.url(), node.url, urls.join(","));
+        let line = format!(
+            "import --chain {chain} --datadir {} --state-backend lvmt {}",
+            folder.path().join("door").display(),
+            blocks.display()
+        );
+        succeeds(&mut retrie(words(&line)));
+        let flags = format!(
+            "--chain {chain} --state-backend lvmt --proof-peers {peers} --proof-peers.probe 200ms \
+             --metrics 127.0.0.1:0"
+        );
+        (Node::start(&folder.path().join("door"), &flags), liar)
+    };
     let mut alone = 0;
     for n in 0..24 {
         let address = Address::repeat_byte(n);
         let request = json!([address, [], "latest"]);
         let proof = node.call("state_getProof", &request);
         assert_eq!(proof["account"]["balance"], "0x5", "{n}: {proof}");
+        // By whichever door, and whoever lies.
+        assert_eq!(door.0.call("state_getProof", &request), proof, "{n}");
         let file = folder.path().join("proof.json");
         std::fs::write(&file, proof.to_string()).unwrap();
         let root = proof["root"].as_str().unwrap();
@@ -449,6 +474,21 @@ fn four_nodes_prove_together_what_none_can_prove_alone() {
         alone += u32::from(lonely.answer("state_getProof", &request).get("error").is_none());
     }
     assert!(alone < 20, "a node with a quarter of the proofs proved {alone} of 24 by itself");
+    // Without the last node of a shard, the error names it.
+    others.pop().unwrap().interrupt();
+    let errors = (0..24).filter_map(|n| {
+        let answer = node.answer("state_getProof", &json!([Address::repeat_byte(n), [], "latest"]));
+        answer["error"]["message"].as_str().map(str::to_owned)
+    });
+    let error = errors.into_iter().next().expect("some proof takes shard 3/4");
+    let (_, metrics) = door.0.log.split_once("metrics on ").expect("it says where");
+    let metrics = metrics.split_whitespace().next().unwrap();
+    let metrics = ureq::get(metrics).call().unwrap().body_mut().read_to_string().unwrap();
+    let liar = door.1.url();
+    let set_aside =
+        format!("retrie_proof_peer_set_aside_total{{peer=\"{}\"}} 1\n", &liar[7..]);
+    assert!(metrics.contains(&set_aside), "{set_aside} is not in {metrics}");
+    assert!(error.contains("shard 3/4") && error.contains(&urls[2][7..]), "{error}");
 }
 
 #[test]
@@ -518,25 +558,33 @@ fn old_states_and_versions_are_fetched_from_a_node_and_verified_without_it() {
     refuses(&versions, &later_hash, "from", json!("0x1"), "");
 }
 
-/// A node that passes requests on and bends the chunks that come back.
-fn liar(url: &str, bend: impl Fn(&mut Vec<u8>) + Send + Sync + 'static) -> HttpServer {
+/// A node that passes requests on, and bends the bytes that come back from one method, by themselves or
+/// in a list.
+fn liar(
+    url: &str,
+    method: &'static str,
+    bend: impl Fn(&mut Vec<u8>) + Send + Sync + 'static,
+) -> HttpServer {
     let url = url.to_owned();
     let server = HttpServer::start(move |request| {
+        if request.method == "GET" {
+            let url = format!("{url}{}", request.path);
+            let Ok(mut answer) = ureq::get(url).call() else { return Reply::new(502, "") };
+            return Reply::new(200, answer.body_mut().read_to_vec().unwrap());
+        }
         let call: Value = serde_json::from_slice(&request.body).unwrap();
-        let answer = ureq::post(&url)
-            .header("content-type", "application/json")
-            .send(&request.body[..])
-            .unwrap()
-            .body_mut()
-            .read_to_vec()
-            .unwrap();
+        let post = ureq::post(&url).header("content-type", "application/json");
+        let Ok(mut answer) = post.send(&request.body[..]) else { return Reply::new(502, "") };
+        let answer = answer.body_mut().read_to_vec().unwrap();
         let mut answer: Value = serde_json::from_slice(&answer).unwrap();
-        if let Some(chunks) = answer["result"].as_array_mut()
-            && call["method"] == "sync_getChunks"
-        {
-            for chunk in chunks.iter_mut().filter(|chunk| chunk.is_string()) {
-                let mut bytes: Bytes = serde_json::from_value(chunk.clone()).unwrap();
-                let mut bent = std::mem::take(&mut bytes).to_vec();
+        if call["method"] == method {
+            let all = match &mut answer["result"] {
+                Value::Array(all) => &mut all[..],
+                one => std::slice::from_mut(one),
+            };
+            for chunk in all.iter_mut().filter(|chunk| chunk.is_string()) {
+                let bytes: Bytes = serde_json::from_value(chunk.clone()).unwrap();
+                let mut bent = bytes.to_vec();
                 bend(&mut bent);
                 *chunk = json!(Bytes::from(bent));
             }
@@ -564,9 +612,10 @@ fn a_new_node_begins_with_the_state_of_one_honest_node_among_liars_and_goes_on()
         wait_for("a block", || (origin.head().0 >= 6).then_some(()));
         let (number, head, root) = origin.state();
 
-        let flips = liar(&origin.url, |bytes| bytes[0] ^= 1);
-        let cuts = liar(&origin.url, |bytes| bytes.truncate(bytes.len() / 2));
-        let grows = liar(&origin.url, |bytes| bytes.resize(3 << 20, 7));
+        let chunks = "sync_getChunks";
+        let flips = liar(&origin.url, chunks, |bytes| bytes[0] ^= 1);
+        let cuts = liar(&origin.url, chunks, |bytes| bytes.truncate(bytes.len() / 2));
+        let grows = liar(&origin.url, chunks, |bytes| bytes.resize(3 << 20, 7));
         let garbage = HttpServer::start(|_| Reply::new(200, "[1, 2")).unwrap();
         let endless = HttpServer::start(|_| Reply::new(200, vec![b' '; 64 << 20])).unwrap();
         let gone = "http://127.0.0.1:1";

@@ -1,6 +1,6 @@
 //! What every method has at hand.
 
-use crate::{RpcError, RpcResult, eth_state::EthState};
+use crate::{RpcError, RpcResult, eth_state::EthState, proof_peers::ProofPeers};
 use alloy_eips::{BlockId, BlockNumberOrTag};
 use alloy_primitives::{Address, B256};
 use retrie_chainspec::{DEV_ACCOUNTS, primitives::SealedHeader};
@@ -8,7 +8,6 @@ use retrie_db::ChainRead;
 use retrie_engine::{
     DevChain, EngineHandle, LiveChain, NodeStatus, StateAfter, StateServer, View, pool::Pool,
 };
-use retrie_sources::RpcClient;
 use retrie_telemetry::rpc::RpcMetrics;
 use std::{fmt, sync::Arc, time::Duration};
 use tokio::sync::Semaphore;
@@ -95,7 +94,7 @@ pub struct RpcContext {
     /// What moves the chain, if methods may.
     pub(crate) engine: Option<EngineHandle>,
     /// Nodes that are asked for the parts of proofs that this one does not keep.
-    pub(crate) proof_peers: Arc<[RpcClient]>,
+    pub(crate) proof_peers: Option<ProofPeers>,
     /// What methods of `eth` keep between requests.
     pub(crate) eth: Arc<EthState>,
     /// States that are held for other nodes to fetch.
@@ -134,7 +133,7 @@ impl RpcContext {
             accounts: Arc::new([]),
             dev: None,
             engine: None,
-            proof_peers: Arc::new([]),
+            proof_peers: None,
             eth: Arc::default(),
             states: StateServer::default(),
             metrics: RpcMetrics::default(),
@@ -197,8 +196,8 @@ impl RpcContext {
 
     /// The same with nodes that keep other parts of proofs (`--proof-peers`).
     #[must_use]
-    pub fn with_proof_peers(self, peers: Vec<RpcClient>) -> Self {
-        Self { proof_peers: peers.into(), ..self }
+    pub fn with_proof_peers(self, peers: ProofPeers) -> Self {
+        Self { proof_peers: Some(peers), ..self }
     }
 
     /// The same, whose servers count in `metrics`.

@@ -17,6 +17,7 @@
 //!   threads, as are the smallest reads at the head. The others get threads that may block: those that
 //!   read older or whole blocks, and those that execute or walk over many; of each only so many run at
 //!   once.
+//! * **proof peer**: a node that keeps another part of proofs; see [`proof_peers`].
 
 mod admin;
 mod args;
@@ -31,6 +32,7 @@ mod eth;
 mod eth_state;
 mod namespace;
 mod net;
+pub mod proof_peers;
 mod replay;
 pub mod server;
 mod state;

@@ -2,17 +2,21 @@
 
 use crate::{
     Args, RpcContext, RpcError, RpcResult,
-    args::{at_block, quick, read},
+    args::{at_block, quick, read, waiting},
     context::ResolveBlock,
+    proof_peers::{Ask, GatherError, Parts},
 };
 use alloy_eips::BlockId;
-use alloy_primitives::{Address, B256, U64};
+use alloy_primitives::{Address, B256, Bytes, U64, U256};
 use alloy_serde::JsonStorageKey;
 use jsonrpsee::{Methods, RpcModule};
 use retrie_engine::{Need, View};
 use retrie_light_client::{ProvenanceResponse, StateProofResponse};
-use retrie_state::{ProofError, StateAt, StateError, StateKey, StateProof, StateReader};
+use retrie_state::{
+    Account, ProofError, ProofHole, StateError, StateKey, StateProof, StateReader,
+};
 use serde::Serialize;
+use std::sync::Arc;
 
 /// Most slots that one request may ask for.
 const MAX_SLOTS: usize = 1024;
@@ -76,7 +80,7 @@ pub(crate) fn methods(context: &RpcContext) -> Methods {
         let root = view.state_root(&block_hash)?.ok_or_else(unknown)?;
         Ok(RootInfo { backend, block: U64::from(header.number), block_hash, root })
     });
-    read(&mut module, "state_getProof", |rpc, view, args| prove(rpc, &view, args));
+    waiting(&mut module, "state_getProof", Wanted::of, prove);
     read(&mut module, "state_getProofPart", |rpc, view, args| {
         let Wanted { address, slots, id } = Wanted::of(args)?;
         let _permit = rpc.eth.proofs.acquire(rpc.limits.proof_permits)?;
@@ -139,22 +143,107 @@ impl Wanted {
     }
 }
 
-fn prove(rpc: &RpcContext, view: &View, args: &mut Args<'_>) -> RpcResult<StateProofResponse> {
-    let Wanted { address, slots, id } = Wanted::of(args)?;
-    let _permit = rpc.eth.proofs.acquire(rpc.limits.proof_permits)?;
-    let block = view.resolve(id)?.hash();
-    let (state, proven) = (view.state(&block)?, view.state_at(&block, Need::Proofs)?);
-    let keys = StateProofResponse::keys_of(address, slots.iter().copied());
-    let proof = match proven.prove(&keys) {
-        Err(outside @ StateError::OutsideShard { .. }) if !rpc.proof_peers.is_empty() => {
-            gather(rpc, &proven, address, &slots, &block)?.ok_or(outside)?
-        }
-        proof => proof?,
-    };
-    let value = |slot: B256| Ok((slot, state.slot(&address, &slot)?));
-    let values = slots.into_iter().map(value).collect::<Result<Vec<_>, StateError>>()?;
-    Ok(StateProofResponse::new(proof, address, state.account(&address)?, values))
+/// A proof that this node makes, or has to put together with others.
+enum Begun {
+    Whole(StateProofResponse),
+    Part(Box<Unfinished>),
 }
+
+/// All of an answer but the proof.
+struct Unfinished {
+    wanted: Wanted,
+    account: Option<Account>,
+    values: Vec<(B256, U256)>,
+    /// This node's part.
+    own: StateProof,
+    /// What it lacks.
+    outside: StateError,
+}
+
+/// `state_getProof`. While other nodes are asked, this request holds no thread, no permit and no view:
+/// nodes that ask each other would wait for each other's.
+async fn prove(rpc: Arc<RpcContext>, wanted: Wanted) -> RpcResult<StateProofResponse> {
+    let context = rpc.clone();
+    let Unfinished { wanted, account, values, own, outside } =
+        match rpc.read(move |view| begin(&context, &view, wanted)).await? {
+            Begun::Whole(answer) => return Ok(answer),
+            Begun::Part(unfinished) => *unfinished,
+        };
+    let Some(peers) = &rpc.proof_peers else { return Err(outside.into()) };
+    let Wanted { address, slots, .. } = wanted;
+    let keys = StateProofResponse::keys_of(address, slots.iter().copied());
+    let ask = Ask { address, slots, block: own.block.hash };
+    let parts = OwnPart { rpc: rpc.clone(), keys, block: own.block.hash, root: own.root, own: own.bytes.clone() };
+    let bytes = peers.gather(ask, Arc::new(parts)).await.map_err(|error| match error {
+        GatherError::Own(error) => error,
+        error => RpcError::Rejected(format!("{outside}: {error}")),
+    })?;
+    Ok(StateProofResponse::new(StateProof { bytes, ..own }, address, account, values))
+}
+
+fn begin(rpc: &RpcContext, view: &View, wanted: Wanted) -> RpcResult<Begun> {
+    let _permit = rpc.eth.proofs.acquire(rpc.limits.proof_permits)?;
+    let block = view.resolve(wanted.id)?.hash();
+    let (state, proven) = (view.state(&block)?, view.state_at(&block, Need::Proofs)?);
+    let (address, slots) = (wanted.address, &wanted.slots);
+    let keys = StateProofResponse::keys_of(address, slots.iter().copied());
+    let (proof, outside) = match proven.prove(&keys) {
+        Err(outside @ StateError::OutsideShard { .. }) if rpc.proof_peers.is_some() => {
+            (proven.prove_part(&keys)?, Some(outside))
+        }
+        proof => (proof?, None),
+    };
+    let value = |slot: &B256| Ok((*slot, state.slot(&address, slot)?));
+    let values = slots.iter().map(value).collect::<Result<Vec<_>, StateError>>()?;
+    let account = state.account(&address)?;
+    Ok(match outside {
+        None => Begun::Whole(StateProofResponse::new(proof, address, account, values)),
+        Some(outside) => {
+            Begun::Part(Box::new(Unfinished { wanted, account, values, own: proof, outside }))
+        }
+    })
+}
+
+/// Judges the parts of a proof by this node's own part and its state.
+struct OwnPart {
+    rpc: Arc<RpcContext>,
+    keys: Vec<StateKey>,
+    block: B256,
+    root: B256,
+    own: Bytes,
+}
+
+impl OwnPart {
+    fn all(&self, others: &[Bytes]) -> Vec<Bytes> {
+        [&self.own].into_iter().chain(others).cloned().collect()
+    }
+}
+
+impl Parts for OwnPart {
+    fn holes(&self, others: &[Bytes]) -> Result<Vec<ProofHole>, ProofError> {
+        let shards = self.rpc.live.backend().proof_shards().ok_or(NO_SHARDS)?;
+        shards.holes(&self.keys, &self.all(others))
+    }
+
+    fn fills(&self, shard: &str, hole: &ProofHole) -> bool {
+        let shards = self.rpc.live.backend().proof_shards();
+        shards.is_some_and(|shards| shards.fills(shard, hole))
+    }
+
+    fn finish(&self, others: &[Bytes]) -> Result<Bytes, ProofError> {
+        let backend = self.rpc.live.backend();
+        let whole = backend.proof_shards().ok_or(NO_SHARDS)?.combine(&self.all(others))?;
+        backend.verify(self.root, &self.keys, &whole)?;
+        Ok(whole)
+    }
+
+    fn check(&self, part: &Bytes) -> RpcResult<Result<(), ProofError>> {
+        let state = self.rpc.view()?.state_at(&self.block, Need::Proofs)?;
+        Ok(state.check_part(&self.keys, &self.own, part)?)
+    }
+}
+
+const NO_SHARDS: ProofError = ProofError::WrongKind { what: "the backend has no proof shards" };
 
 /// `state_getProvenance(address, slot | null, from, to)`: what an account or a slot was over a range of
 /// blocks, proven under the root of the head.
@@ -193,46 +282,4 @@ fn provenance(rpc: &RpcContext, view: &View, args: &mut Args<'_>) -> RpcResult<P
     }
     let damaged = |_| StateError::corrupt("state", format!("a version of {key} is not canonical"));
     Ok(ProvenanceResponse::new(proof, key, from..=to, versions).map_err(damaged)?)
-}
-
-/// Puts a proof together from what this node and its peers have; `None` if that is not all. The
-/// answer of a peer counts only if the whole verifies.
-fn gather(
-    rpc: &RpcContext,
-    state: &StateAt,
-    address: Address,
-    slots: &[B256],
-    block: &B256,
-) -> RpcResult<Option<StateProof>> {
-    let backend = rpc.live.backend();
-    let Some(shards) = backend.proof_shards() else { return Ok(None) };
-    let keys = StateProofResponse::keys_of(address, slots.iter().copied());
-    let own = state.prove_part(&keys)?;
-    let mut parts = vec![own.bytes.clone()];
-    for peer in &*rpc.proof_peers {
-        match peer.proof_part(address, slots, *block) {
-            Ok(part) => parts.push(part),
-            Err(error) => {
-                tracing::debug!(%error, "a peer has no part of the proof");
-                continue;
-            }
-        }
-        let whole = match shards.combine(&parts) {
-            Ok(whole) => whole,
-            Err(ProofError::Missing { .. }) => continue,
-            Err(error) => {
-                tracing::warn!(peer = peer.endpoint(), %error, "a peer's part does not fit");
-                parts.pop();
-                continue;
-            }
-        };
-        match backend.verify(own.root, &keys, &whole) {
-            Ok(_) => return Ok(Some(StateProof { bytes: whole, ..own })),
-            Err(error) => {
-                tracing::warn!(peer = peer.endpoint(), %error, "a peer's part is wrong");
-                parts.pop();
-            }
-        }
-    }
-    Ok(None)
 }

@@ -1,11 +1,13 @@
 //! Logs and metrics: the tracing subscriber, one Prometheus registry, and the endpoint that serves it.
 //!
 //! All metrics are declared in [`metrics`], those of state stores in [`state`], those of JSON-RPC in
-//! [`rpc`] and those of what comes from peers in [`traffic`], so that these pages list them. Names are
+//! [`rpc`], those of what comes from peers in [`traffic`] and those of proofs that are put together
+//! from many nodes in [`proofs`], so that these pages list them. Names are
 //! `retrie_<part>_<what>_<unit>`, counters end in `_total`. A dashboard and alert rules for them are in
 //! `etc/`.
 
 pub mod metrics;
+pub mod proofs;
 pub mod rpc;
 mod server;
 pub mod state;

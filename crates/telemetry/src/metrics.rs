@@ -1,8 +1,9 @@
 //! Every metric of the client but those of state stores, which [`state`](crate::state) lists, and of
-//! the JSON-RPC servers, which [`rpc`](crate::rpc) does, and of what comes from peers
-//! ([`traffic`](crate::traffic)).
+//! the JSON-RPC servers, which [`rpc`](crate::rpc) does, of what comes from peers
+//! ([`traffic`](crate::traffic)), and of proofs from many nodes ([`proofs`](crate::proofs)).
 
 use crate::{
+    proofs::ProofMetrics,
     rpc::RpcMetrics,
     state::{StateFigures, States},
     traffic::TrafficMetrics,
@@ -63,6 +64,8 @@ pub struct Metrics {
     pub pool_bytes: IntGaugeVec,
     /// The JSON-RPC servers.
     pub rpc: RpcMetrics,
+    /// Proofs that are put together from the parts of many nodes.
+    pub proofs: ProofMetrics,
     /// What peers send and are sent.
     pub traffic: TrafficMetrics,
     /// Operations of `retrie bench`, by backend and workload.
@@ -184,6 +187,7 @@ impl Metrics {
             pool_transactions: pool("retrie_pool_transactions", "Transactions in the pool")?,
             pool_bytes: pool("retrie_pool_bytes", "Bytes of transactions in the pool")?,
             rpc: RpcMetrics::new(&registry)?,
+            proofs: ProofMetrics::new(&registry)?,
             traffic: TrafficMetrics::new(&registry)?,
             bench_operations,
             bench_commit_seconds,

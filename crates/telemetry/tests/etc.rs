@@ -35,6 +35,9 @@ fn dashboard_and_alerts_name_only_metrics_that_exist() {
     let http = metrics.rpc.server("http", []);
     http.answered("eth_chainId", Duration::ZERO, true);
     drop(http.connected());
+    let peer = metrics.proofs.peer("10.0.0.1:8545");
+    peer.answered(Duration::ZERO);
+    peer.failed("failed");
     metrics.traffic.show_peers(1, 1);
     metrics.traffic.show_connections(&[("messages_in", 1)]);
     metrics.traffic.show_blocks(&[("headers", 1)]);

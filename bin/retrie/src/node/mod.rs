@@ -12,6 +12,7 @@ mod args;
 pub(crate) mod config;
 mod heap;
 mod network;
+mod proof_peers;
 mod servers;
 mod services;
 mod sync;

@@ -1,6 +1,8 @@
 //! JSON-RPC of a node: flags, and the servers they ask for.
 
-use super::{args::AuthArgs, heap, network::NodePeers, services::Services};
+use super::{
+    args::AuthArgs, heap, network::NodePeers, proof_peers::ProofPeersArgs, services::Services,
+};
 use alloy_rpc_types_engine::JwtSecret;
 use clap::{ArgAction, Args};
 use eyre::Context;
@@ -15,7 +17,6 @@ use retrie_rpc::{
         AuthConfig, ConnectionLimits, HttpConfig, IpcConfig, ServerConfig, Servers, WsConfig,
     },
 };
-use retrie_sources::{Http, HttpOptions, RpcClient};
 use retrie_telemetry::Metrics;
 use std::{
     net::{IpAddr, SocketAddr},
@@ -23,9 +24,6 @@ use std::{
     sync::Arc,
     time::Duration,
 };
-
-/// How long a peer may take for its part of a proof.
-const PEER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// JSON-RPC.
 #[derive(Clone, Debug, Args)]
@@ -128,13 +126,11 @@ pub(crate) struct RpcArgs {
     /// Requests that execute or walk over blocks at once; the number of cores if absent.
     #[arg(long = "rpc.max-tracing-requests", value_name = "N")]
     threads: Option<usize>,
-    /// Nodes with other proof shards of the same chain and backend: what this one cannot prove by
-    /// itself is put together with their parts.
-    #[arg(long = "proof-peers", value_name = "RPC_URL,..", value_delimiter = ',')]
-    proof_peers: Vec<String>,
     /// Proofs that are built at once.
     #[arg(long = "rpc.proof-permits", value_name = "N", default_value_t = 25)]
     proof_permits: usize,
+    #[command(flatten)]
+    proof_peers: ProofPeersArgs,
 }
 
 impl RpcArgs {
@@ -142,13 +138,6 @@ impl RpcArgs {
     pub(crate) fn tx_fee_cap(&self) -> u128 {
         // Ether with its fraction; a cap needs no more digits than a float has.
         (self.tx_fee_cap.max(0.0) * 1e18) as u128
-    }
-
-    /// Clients that do not try twice: a request of ours waits for them.
-    fn proof_peers(&self) -> Vec<RpcClient> {
-        let options = HttpOptions { timeout: PEER_TIMEOUT, retries: 0, ..HttpOptions::default() };
-        let client = |url: &String| RpcClient::new(url, Http::new(options, Arc::default()));
-        self.proof_peers.iter().map(client).collect()
     }
 
     fn limits(&self) -> Limits {
@@ -260,9 +249,13 @@ pub(super) async fn start(
         .with_engine(engine.clone())
         .with_states(states)
         .with_limits(args.limits())
-        .with_proof_peers(args.proof_peers())
         .with_metrics(metrics.rpc.clone())
         .with_node(Arc::new(status));
+    let live = engine.live().clone();
+    let context = match args.proof_peers.start(&metrics.proofs, move || live.head().number) {
+        Some(peers) => context.with_proof_peers(peers),
+        None => context,
+    };
     let context = match dev {
         Some(dev) => context.with_dev(dev),
         None => context,

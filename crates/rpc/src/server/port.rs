@@ -10,7 +10,7 @@ use super::{
     connections::{Answering, Connection, Connections},
     ws,
 };
-use crate::RpcContext;
+use crate::{RpcContext, client_version};
 use alloy_rpc_types_engine::JwtSecret;
 use http::{Method, Request, Response, StatusCode, header};
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
@@ -379,7 +379,15 @@ fn health(context: &RpcContext) -> Response<HttpBody> {
         true => StatusCode::OK,
         false => StatusCode::SERVICE_UNAVAILABLE,
     };
-    let mut body = json!({ "syncing": syncing.is_some(), "head": context.live.head().number });
+    let head = context.live.head();
+    let mut body = json!({
+        "syncing": syncing.is_some(),
+        "head": head.number,
+        "hash": head.hash(),
+        // Whom to ask for which proofs; null where proofs are not spread.
+        "shard": context.live.backend().proof_shards().map(|shards| shards.shard()),
+        "node": client_version(),
+    });
     if !failing.is_empty() {
         body["failing"] = json!(failing);
     }

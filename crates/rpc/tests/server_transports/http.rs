@@ -1,6 +1,6 @@
 //! HTTP: what is answered, what is refused, and in which words.
 
-use crate::common::{Answer, Node, Ws, http, mpt, post, request, test_chain};
+use crate::common::{Answer, Node, Ws, http, lvmt, mpt, post, request, test_chain};
 use retrie_engine::{NodeStatus, SyncProgress};
 use retrie_pipeline::testkit::Rules;
 use retrie_rpc::{
@@ -26,6 +26,17 @@ fn only_http(node: &Node) -> ServerConfig {
     ServerConfig { ws: None, ..node.config() }
 }
 
+/// What `/health` says of a node at its genesis.
+fn told(node: &Node, shard: Value) -> Value {
+    json!({
+        "syncing": false,
+        "head": 0,
+        "hash": node.live().head().hash(),
+        "shard": shard,
+        "node": retrie_rpc::client_version(),
+    })
+}
+
 async fn served(node: &Node, config: &ServerConfig) -> (Servers, SocketAddr) {
     let servers = node.serve(config).await;
     let addr = servers.http_addr().unwrap();
@@ -43,7 +54,7 @@ async fn requests_are_answered_and_health_is_told() {
     assert_eq!(answer.json()["id"], "a");
     assert!(answer.json()["result"].as_str().unwrap().starts_with("retrie/v"));
     let health = http(addr, "GET", "/health", &[], "").await;
-    assert_eq!((health.status, health.json()), (200, json!({ "syncing": false, "head": 0 })));
+    assert_eq!((health.status, health.json()), (200, told(&node, json!(null))));
     servers.stop().await;
     assert!(TcpStream::connect(addr).await.is_err(), "the port is free again");
 }
@@ -76,8 +87,17 @@ async fn a_node_of_which_a_part_does_not_work_is_not_healthy() {
     node.rpc = node.rpc.clone().with_node(Arc::new(Lame));
     let (_servers, addr) = served(&node, &only_http(&node)).await;
     let health = http(addr, "GET", "/health", &[], "").await;
-    let body = json!({ "syncing": false, "head": 0, "failing": ["follower"] });
+    let mut body = told(&node, json!(null));
+    body["failing"] = json!(["follower"]);
     assert_eq!((health.status, health.json()), (503, body));
+}
+
+#[tokio::test]
+async fn health_tells_which_proofs_a_node_has() {
+    let node = Node::new(&test_chain(Rules::Cancun).spec, lvmt());
+    let (_servers, addr) = served(&node, &only_http(&node)).await;
+    let health = http(addr, "GET", "/health", &[], "").await;
+    assert_eq!((health.status, health.json()), (200, told(&node, json!("all"))));
 }
 
 #[tokio::test]

@@ -18,6 +18,7 @@
 mod block;
 mod error;
 mod fetcher;
+mod health;
 mod proof;
 mod sync;
 mod wire;
@@ -36,6 +37,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 pub use error::{RpcError, RpcErrorKind};
+pub use health::NodeHealth;
 pub use sync::SyncStatus;
 
 use crate::http::{Http, HttpOptions};
