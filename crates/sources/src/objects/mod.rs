@@ -89,7 +89,7 @@ impl Stores {
             Some(store) => store.clone(),
             None => {
                 let made = Store::open(&address, &self.environment, &self.http).map_err(fail)?;
-                open.entry(place).or_insert(Arc::new(made)).clone()
+                open.entry(place).or_insert_with(|| Arc::new(made)).clone()
             }
         };
         Ok(Location::Object(Object::new(&store, address.key, address.is_folder, None)))
