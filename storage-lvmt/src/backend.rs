@@ -16,8 +16,8 @@ use crate::{
 use alloy_primitives::{Address, B256, Bytes};
 use retrie_state::{
     Applied, ApplyContext, Backend, BackendStats, BulkSink, Capabilities, Direction, HashId,
-    Identity, KeyRange, NodeRead, NodeWrite, ProofError, ProofHole, ProofShards, StateDelta, StateError,
-    StateKey, Table, Thinned, Value, prefix_end,
+    Identity, KeyRange, NodeRead, NodeWrite, ProofError, ProofHole, ProofShards, StateDelta,
+    StateError, StateKey, Table, Thinned, Value, prefix_end,
 };
 use std::{fmt, path::Path, sync::Arc};
 

@@ -130,7 +130,8 @@ fn every_changed_byte_of_a_part_is_noticed() {
     let mut noticed = 0;
     for count in [1, 2, 8] {
         // Present and absent ones.
-        let keys: Vec<_> = (0..count).map(|_| key(random.random_range(0..KEYS + KEYS / 2))).collect();
+        let keys: Vec<_> =
+            (0..count).map(|_| key(random.random_range(0..KEYS + KEYS / 2))).collect();
         // Who asks keeps a shard, or none at all.
         for asker in [&nodes[0], &nodes[4]] {
             let state = asker.tip();

@@ -485,8 +485,7 @@ fn four_nodes_prove_together_what_none_can_prove_alone() {
     let metrics = metrics.split_whitespace().next().unwrap();
     let metrics = ureq::get(metrics).call().unwrap().body_mut().read_to_string().unwrap();
     let liar = door.1.url();
-    let set_aside =
-        format!("retrie_proof_peer_set_aside_total{{peer=\"{}\"}} 1\n", &liar[7..]);
+    let set_aside = format!("retrie_proof_peer_set_aside_total{{peer=\"{}\"}} 1\n", &liar[7..]);
     assert!(metrics.contains(&set_aside), "{set_aside} is not in {metrics}");
     assert!(error.contains("shard 3/4") && error.contains(&urls[2][7..]), "{error}");
 }

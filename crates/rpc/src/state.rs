@@ -12,9 +12,7 @@ use alloy_serde::JsonStorageKey;
 use jsonrpsee::{Methods, RpcModule};
 use retrie_engine::{Need, View};
 use retrie_light_client::{ProvenanceResponse, StateProofResponse};
-use retrie_state::{
-    Account, ProofError, ProofHole, StateError, StateKey, StateProof, StateReader,
-};
+use retrie_state::{Account, ProofError, ProofHole, StateError, StateKey, StateProof, StateReader};
 use serde::Serialize;
 use std::sync::Arc;
 
@@ -173,7 +171,13 @@ async fn prove(rpc: Arc<RpcContext>, wanted: Wanted) -> RpcResult<StateProofResp
     let Wanted { address, slots, .. } = wanted;
     let keys = StateProofResponse::keys_of(address, slots.iter().copied());
     let ask = Ask { address, slots, block: own.block.hash };
-    let parts = OwnPart { rpc: rpc.clone(), keys, block: own.block.hash, root: own.root, own: own.bytes.clone() };
+    let parts = OwnPart {
+        rpc: rpc.clone(),
+        keys,
+        block: own.block.hash,
+        root: own.root,
+        own: own.bytes.clone(),
+    };
     let bytes = peers.gather(ask, Arc::new(parts)).await.map_err(|error| match error {
         GatherError::Own(error) => error,
         error => RpcError::Rejected(format!("{outside}: {error}")),

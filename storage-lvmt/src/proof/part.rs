@@ -31,7 +31,8 @@ pub(crate) fn holes(
     // A key has an entry at each level at most, whatever a part says.
     let most = asked.len() * (B256::len_bytes() * 8 / usize::from(height));
     let mut parts = parts.iter().map(|part| decode(part, most, height));
-    let first = parts.next().ok_or(ProofError::Missing { what: "all keys: there are no parts" })??;
+    let first =
+        parts.next().ok_or(ProofError::Missing { what: "all keys: there are no parts" })??;
     let proof = parts.try_fold(first, |whole, part| whole.merge(part?))?;
     let missing = proof.missing();
     let numbers: Vec<_> = (0..asked.len()).collect();

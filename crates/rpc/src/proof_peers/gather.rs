@@ -190,7 +190,8 @@ impl Gathering<'_> {
         }
         let mut needs = Vec::new();
         while !holes.is_empty() {
-            let filled = |shard: &str| holes.iter().filter(|hole| self.parts.fills(shard, hole)).count();
+            let filled =
+                |shard: &str| holes.iter().filter(|hole| self.parts.fills(shard, hole)).count();
             let best = shards
                 .iter()
                 .map(|(shard, standing)| (filled(shard), Reverse(*standing), shard))

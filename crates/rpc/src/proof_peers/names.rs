@@ -56,9 +56,10 @@ impl FromStr for PeerUrl {
             _ => return Err(BadPeerUrl),
         };
         let authority = uri.authority().ok_or(BadPeerUrl)?;
-        let login = authority.as_str().rsplit_once('@').map_or_else(String::new, |(login, _)| {
-            format!("{login}@")
-        });
+        let login = authority
+            .as_str()
+            .rsplit_once('@')
+            .map_or_else(String::new, |(login, _)| format!("{login}@"));
         let host = authority.host().trim_start_matches('[').trim_end_matches(']');
         if host.is_empty() {
             return Err(BadPeerUrl);

@@ -1,17 +1,9 @@
 //! One peer: what is known of it, and asking it.
 
-use super::{
-    Set,
-    gather::Ask,
-    names::Target,
-    ProofPeersConfig,
-};
+use super::{ProofPeersConfig, Set, gather::Ask, names::Target};
 use alloy_primitives::Bytes;
 use parking_lot::Mutex;
-use retrie_sources::{
-    Http, HttpFault, HttpOptions, RpcClient, RpcError,
-    rpc::RpcErrorKind,
-};
+use retrie_sources::{Http, HttpFault, HttpOptions, RpcClient, RpcError, rpc::RpcErrorKind};
 use retrie_telemetry::proofs::{PeerMetrics, ProofMetrics};
 use std::{
     fmt,

@@ -33,7 +33,8 @@ struct OwnPart;
 impl OwnPart {
     /// The parts put together with its own.
     fn merged(others: &[Bytes]) -> Result<[u8; 4], ProofError> {
-        const ODD: ProofError = ProofError::Malformed { what: "its parts belong to different proofs" };
+        const ODD: ProofError =
+            ProofError::Malformed { what: "its parts belong to different proofs" };
         let mut whole = [TRUTH[0], 0, 0, 0];
         for part in others {
             let part: [u8; 4] = part[..].try_into().map_err(|_| ODD)?;
@@ -127,7 +128,9 @@ impl Fake {
                 _ => {}
             }
             let answer = match mood {
-                Mood::Behind => json!({ "error": { "code": -32000, "message": "header not found" } }),
+                Mood::Behind => {
+                    json!({ "error": { "code": -32000, "message": "header not found" } })
+                }
                 Mood::Failing => json!({ "error": { "code": -32603, "message": "out of order" } }),
                 _ => json!({ "result": Bytes::from(part) }),
             };

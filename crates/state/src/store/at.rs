@@ -1,7 +1,8 @@
 //! [`StateAt`]: one state, to read and to prove from.
 
 use crate::{
-    AnyCache, BlockRef, ChunkServer, ProofError, StateError, StateKey, StateProof, StateReader, Value, Version,
+    AnyCache, BlockRef, ChunkServer, ProofError, StateError, StateKey, StateProof, StateReader,
+    Value, Version,
     backend::AccountNodes,
     durable::{flat_history, overlay::RowView, state::DurableState},
 };
