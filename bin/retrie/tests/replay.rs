@@ -250,7 +250,13 @@ fn padded_states_are_kept_between_replays() {
 }
 
 /// Runs all parts of a replay, each into a report of its own; returns their paths.
-fn replay_parts(scene: &Scene, name: &str, count: u32, more: &str, paths: &[String]) -> Vec<String> {
+fn replay_parts(
+    scene: &Scene,
+    name: &str,
+    count: u32,
+    more: &str,
+    paths: &[String],
+) -> Vec<String> {
     let part = |index| {
         let json = scene.at(&format!("{name}-{index}.json"));
         let part = format!("{index}/{count}");
@@ -269,7 +275,8 @@ fn merge(scene: &Scene, reports: &[String]) -> std::process::Command {
 
 /// What of a result is the same on every machine.
 fn facts(result: &Value) -> Value {
-    let names = ["backend", "chain", "from", "to", "blocks", "txs", "gas", "ok", "failures", "root"];
+    let names =
+        ["backend", "chain", "from", "to", "blocks", "txs", "gas", "ok", "failures", "root"];
     let mut facts: serde_json::Map<_, _> =
         names.iter().map(|name| ((*name).to_owned(), result[name].clone())).collect();
     let mut bundles = result["bundles"].clone();
@@ -343,11 +350,17 @@ fn merged_parts_of_real_bundles_are_the_whole_run() {
     let line = fails_saying(&mut merge(&scene, &parts[..2]), &["parts are missing: 3/4, 4/4"]);
     assert!(!line.contains("checks"), "{line}");
     let merged = scene.json("merged.json");
-    assert_eq!((&merged["complete"], &merged["merged"]["missing"]), (&json!(false), &json!(["3/4", "4/4"])));
+    assert_eq!(
+        (&merged["complete"], &merged["merged"]["missing"]),
+        (&json!(false), &json!(["3/4", "4/4"]))
+    );
     // Parts of another run are refused.
     let other = replay_parts(&scene, "other", 1, "--state-backend mpt --blocks 1..2", &paths);
     let mixed = [parts[0].clone(), other[0].clone()];
-    fails_saying(&mut merge(&scene, &mixed), &["other-1.json", "does not belong to", "part-1.json"]);
+    fails_saying(
+        &mut merge(&scene, &mixed),
+        &["other-1.json", "does not belong to", "part-1.json"],
+    );
     fails_saying(
         &mut merge(&scene, &[scene.at("report.json")]),
         &["report.json", "not the report of a part"],
@@ -363,7 +376,10 @@ fn parts_beyond_the_bundles_are_empty_and_merge() {
     let parts = replay_parts(&scene, "part", 3, "--state-backend mpt", &paths);
     let empty = scene.json("part-1.json");
     assert_eq!((&empty["complete"], &empty["part"]["covered"]), (&json!(true), &json!("nothing")));
-    assert_eq!((&empty["results"][0]["blocks"], &empty["results"][0]["ok"]), (&json!(0), &json!(true)));
+    assert_eq!(
+        (&empty["results"][0]["blocks"], &empty["results"][0]["ok"]),
+        (&json!(0), &json!(true))
+    );
     succeeds(&mut merge(&scene, &parts));
     is_the_whole_run(&scene, &parts);
     // A page of nothing is a page all the same.

@@ -3,7 +3,10 @@
 use crate::{
     BlockStream, Chain, ImportOptions, ImportTimes, Importer, PipelineError,
     importer::{End, import_stream},
-    report::{Amplification, Breakdown, ImportReport, PartFigures, ReplayResult, TipReport, peak_rss_bytes},
+    report::{
+        Amplification, Breakdown, ImportReport, PartFigures, ReplayResult, TipReport,
+        peak_rss_bytes,
+    },
 };
 use alloy_primitives::B256;
 use retrie_sources::BlockSource;
@@ -141,7 +144,8 @@ pub fn chain_replay_result(
     let failures: Vec<_> =
         outcome.end.as_ref().err().map(ToString::to_string).into_iter().collect();
     // What names no block happened to the next one: those before it are good.
-    let failed_block = |error: &PipelineError| error.block_number().unwrap_or(report.tip.number + 1);
+    let failed_block =
+        |error: &PipelineError| error.block_number().unwrap_or(report.tip.number + 1);
     let failed_blocks = outcome.end.as_ref().err().map(failed_block).into_iter().collect();
     Ok(ReplayResult {
         backend: chain.state().identity().name.into(),

@@ -17,7 +17,8 @@ use retrie_backends::{Purpose, find, names};
 use retrie_chainspec::{ChainSpec, parse_chain};
 use retrie_db::{Db, OpenOptions, StateRootMode, SyncMode};
 use retrie_pipeline::{
-    ChainOptions, ImportOptions, ImportOutcome, PipelineError, chain_replay_result, import, import_below,
+    ChainOptions, ImportOptions, ImportOutcome, PipelineError, chain_replay_result, import,
+    import_below,
     replay::{BundleReplay, BundleReplayOptions},
     report::{PartFigures, ReplayReport, ReplayResult, machine},
 };
@@ -323,7 +324,8 @@ impl Args {
         })?;
         let mut sources = open_sources(&files.paths)?;
         // Files above the last block need not be read to be passed over.
-        sources.retain(|source| source.files().iter().any(|file| file.first_block <= *blocks.end()));
+        sources
+            .retain(|source| source.files().iter().any(|file| file.first_block <= *blocks.end()));
         let metrics = match out.metrics() {
             Some(metrics) => metrics.clone(),
             None => Metrics::new().wrap_err("registering the metrics")?,
@@ -336,10 +338,15 @@ impl Args {
             Ok(()) => {
                 let mut progress = Progress::new(files.total.or_else(|| total_blocks(&sources)));
                 let options = ImportOptions::default();
-                let outcome =
-                    import(&chain, sources, blocks.clone(), options, &metrics, stop, &mut |report| {
-                        progress.update(report)
-                    });
+                let outcome = import(
+                    &chain,
+                    sources,
+                    blocks.clone(),
+                    options,
+                    &metrics,
+                    stop,
+                    &mut |report| progress.update(report),
+                );
                 progress.finish();
                 outcome?
             }
@@ -365,4 +372,3 @@ fn fresh_folder() -> eyre::Result<tempfile::TempDir> {
         .tempdir()
         .wrap_err("creating a temporary folder (set TMPDIR to choose where)")
 }
-

@@ -120,16 +120,17 @@ impl From<&ReplayReport> for Document {
 
 /// What has to be known of a report that was merged: from what, and how far its machines lie apart.
 fn merged_notes(merged: &Merged) -> Vec<String> {
-    let list = |parts: &[Part]| {
-        parts.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
-    };
+    let list =
+        |parts: &[Part]| parts.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
     let mut notes = vec![format!("Merged from {} of {} parts.", merged.runs.len(), merged.parts)];
     if !merged.missing.is_empty() {
         notes.push(format!("Parts that are missing: {}.", list(&merged.missing)));
     }
     if !merged.repeated.is_empty() {
         let twice = list(&merged.repeated);
-        notes.push(format!("Parts that came twice, with the same results, and count once: {twice}."));
+        notes.push(format!(
+            "Parts that came twice, with the same results, and count once: {twice}."
+        ));
     }
     notes.extend(merged.spread.iter().map(spread_note));
     notes

@@ -29,7 +29,9 @@ pub enum PartError {
         text: String,
     },
     /// There is no such part.
-    #[error("there is no part {index}/{count}: parts are numbered from 1/{count} to {count}/{count}")]
+    #[error(
+        "there is no part {index}/{count}: parts are numbered from 1/{count} to {count}/{count}"
+    )]
     None {
         /// Its number.
         index: u32,
@@ -290,7 +292,8 @@ mod tests {
 
     #[test]
     fn bundles_are_named_below_the_folder_they_share() {
-        let bundle = |(number, path): &(u64, &str)| BundleFile { number: *number, path: path.into() };
+        let bundle =
+            |(number, path): &(u64, &str)| BundleFile { number: *number, path: path.into() };
         let names = |files: &[(u64, &str)]| {
             let files: Vec<_> = files.iter().map(bundle).collect();
             NamedBundle::all(&files).into_iter().map(|named| named.file).collect::<Vec<_>>()

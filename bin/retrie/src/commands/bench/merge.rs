@@ -51,7 +51,11 @@ fn list(parts: &[Part]) -> String {
 fn print_merged(out: &Output, merged: &Merged) -> eyre::Result<()> {
     say!(out, "{} of {} parts", merged.runs.len(), merged.parts);
     if !merged.repeated.is_empty() {
-        say!(out, "given twice, with the same results, and counted once: {}", list(&merged.repeated));
+        say!(
+            out,
+            "given twice, with the same results, and counted once: {}",
+            list(&merged.repeated)
+        );
     }
     for spread in &merged.spread {
         say!(

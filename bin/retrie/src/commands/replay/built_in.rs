@@ -79,7 +79,8 @@ impl Wanted {
             );
         }
         let [genesis, file] = [GENESIS_FILE, CHAIN_FILE].map(|name| folder.path().join(name));
-        let genesis = genesis.to_str().ok_or_eyre("the path of the temporary folder is not UTF-8")?;
+        let genesis =
+            genesis.to_str().ok_or_eyre("the path of the temporary folder is not UTF-8")?;
         let genesis = genesis.to_owned();
         Ok(BuiltIn { genesis, file, blocks: self.all, _folder: folder })
     }

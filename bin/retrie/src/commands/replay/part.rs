@@ -146,12 +146,9 @@ pub(super) fn words(report: &ReplayPart) -> String {
         Covered::Bundles(bundles) => match &bundles[..] {
             [] => "nothing".into(),
             [one] => format!("the bundle of block {}", one.number),
-            [first, .., last] => format!(
-                "{} bundles, blocks {} to {}",
-                bundles.len(),
-                first.number,
-                last.number
-            ),
+            [first, .., last] => {
+                format!("{} bundles, blocks {} to {}", bundles.len(), first.number, last.number)
+            }
         },
     };
     format!("part {} of {all}: {mine}", report.part)

@@ -95,7 +95,11 @@ fn add(results: &[&ReplayResult], is_chain: bool) -> ReplayResult {
         amplification: amplification(results),
         // A chain grows up to its last block; stores of bundles stand beside each other.
         disk_bytes: last.filter(|_| is_chain).map_or(disk, |result| result.disk_bytes),
-        peak_rss_bytes: results.iter().map(|result| result.peak_rss_bytes).max().unwrap_or_default(),
+        peak_rss_bytes: results
+            .iter()
+            .map(|result| result.peak_rss_bytes)
+            .max()
+            .unwrap_or_default(),
         part: Some(PartFigures {
             key_reads: total(|it| it.part.as_ref().map_or(0, |part| part.key_reads)),
             key_writes: total(|it| it.part.as_ref().map_or(0, |part| part.key_writes)),
@@ -124,11 +128,13 @@ fn failures(results: &[&ReplayResult], is_chain: bool) -> (Vec<u64>, Vec<String>
 }
 
 fn breakdown(results: &[&ReplayResult]) -> Breakdown {
-    results.iter().map(|result| &result.breakdown).fold(Breakdown::default(), |sum, one| Breakdown {
-        execution: sum.execution + one.execution,
-        authentication: sum.authentication + one.authentication,
-        storage_io: sum.storage_io + one.storage_io,
-        other: sum.other + one.other,
+    results.iter().map(|result| &result.breakdown).fold(Breakdown::default(), |sum, one| {
+        Breakdown {
+            execution: sum.execution + one.execution,
+            authentication: sum.authentication + one.authentication,
+            storage_io: sum.storage_io + one.storage_io,
+            other: sum.other + one.other,
+        }
     })
 }
 

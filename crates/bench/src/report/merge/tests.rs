@@ -66,7 +66,8 @@ fn chain(part: &str) -> ReplayReport {
     let part: Part = part.parse().unwrap();
     let blocks = part.of_blocks(&(0..=8)).unwrap();
     let (from, to) = (*blocks.start(), *blocks.end());
-    let hash = |number: u64| if number == 0 { GENESIS } else { B256::repeat_byte(number as u8 + 100) };
+    let hash =
+        |number: u64| if number == 0 { GENESIS } else { B256::repeat_byte(number as u8 + 100) };
     let result = ReplayResult {
         backend: "mpt".into(),
         chain: "dev".into(),
@@ -193,7 +194,8 @@ fn a_part_that_came_twice_counts_once_or_names_the_block_that_differs() {
     // Another machine has used other gas in block 50, and says so consistently.
     again.results[1].bundles[1].gas += 1;
     again.results[1].gas += 1;
-    let error = refused(&[parts[2].clone(), again.clone()], &["block 50 on raw", "1.json", "0.json"]);
+    let error =
+        refused(&[parts[2].clone(), again.clone()], &["block 50 on raw", "1.json", "0.json"]);
     assert!(matches!(error, MergeError::Differs { block: 50, what: "the gas", .. }), "{error:?}");
     // A check that holds on one machine alone.
     let mut failing = bundles("3/3", "c");
@@ -269,7 +271,11 @@ fn forged_reports_contradict_themselves() {
         ("/results/1/ok", json!(false), "raw: ok is false"),
         ("/results/0/failures", json!(["block 50: bad"]), "1 failures and 0 failed"),
         ("/results/0/part/failed_blocks", json!([50]), "1 failed blocks"),
-        ("/results/0/bundles/0/gas_ok", json!(false), "block 40 (prestate): gasUsed differ, which is not"),
+        (
+            "/results/0/bundles/0/gas_ok",
+            json!(false),
+            "block 40 (prestate): gasUsed differ, which is not",
+        ),
         ("/results/0/bundles/1/number", json!(60), "block 60 stands where block 50 should"),
         ("/results/0/bundles/1/number", json!(40), "block 40 stands where block 50 should"),
         ("/results/0/bundles/0/seconds", json!(-1.0), "block 40 took -1 seconds"),
@@ -325,8 +331,7 @@ fn parts_of_a_chain_are_linked_by_hash() {
         result.part.as_mut().unwrap().failed_blocks = vec![5];
         report
     };
-    let report =
-        merged(&[parts[1].clone(), failing("2/3", 4, 2), failing("3/3", 0, 0)]).unwrap();
+    let report = merged(&[parts[1].clone(), failing("2/3", 4, 2), failing("3/3", 0, 0)]).unwrap();
     let result = &report.results[0];
     assert_eq!((result.ok, result.to, result.blocks), (false, 4, 4));
     assert_eq!(result.failures, ["block 5 (0x..) is invalid, said part 2/3"]);

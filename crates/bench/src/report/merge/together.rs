@@ -118,14 +118,18 @@ fn outcomes(here: &BundleOutcome, there: &BundleOutcome) -> Option<Difference> {
 fn results(here: &ReplayResult, there: &ReplayResult) -> Option<(u64, Difference)> {
     let failed = |result: &ReplayResult| result.part.clone().unwrap_or_default().failed_blocks;
     let (failed_here, failed_there) = (failed(here), failed(there));
-    let only = |some: &[u64], others: &[u64]| some.iter().find(|one| !others.contains(one)).copied();
+    let only =
+        |some: &[u64], others: &[u64]| some.iter().find(|one| !others.contains(one)).copied();
     let lonely = [only(&failed_here, &failed_there), only(&failed_there, &failed_here)];
     if let Some(block) = lonely.into_iter().flatten().min() {
-        return Some((block, Difference::of(
-            "whether it failed",
-            failed_here.contains(&block),
-            failed_there.contains(&block),
-        )));
+        return Some((
+            block,
+            Difference::of(
+                "whether it failed",
+                failed_here.contains(&block),
+                failed_there.contains(&block),
+            ),
+        ));
     }
     let last = here.to.min(there.to);
     let tip = |result: &ReplayResult| result.part.as_ref().and_then(|part| part.tip);
@@ -182,7 +186,14 @@ fn linked(before: &PartReport, after: &PartReport) -> Result<(), MergeError> {
         if let (Some(tip), Some(parent)) = (tip, parent)
             && tip != parent
         {
-            return Err(unlinked(after, from, parent_of, &parent.to_string(), before, &tip.to_string()));
+            return Err(unlinked(
+                after,
+                from,
+                parent_of,
+                &parent.to_string(),
+                before,
+                &tip.to_string(),
+            ));
         }
     }
     Ok(())
