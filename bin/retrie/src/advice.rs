@@ -9,9 +9,13 @@ use crate::commands::bench;
 use retrie_bench::{BenchError, chain::MakeChainError};
 use retrie_db::DbError;
 use retrie_engine::{DevError, EngineApiError, EngineError, pool::JournalError};
+use retrie_export::ExportError;
 use retrie_network::{FetchError, OriginError};
 use retrie_pipeline::{AnchorError, MigrateError, PipelineError};
-use retrie_sources::{DownloadError, RpcError, download::DownloadErrorKind, rpc::RpcErrorKind};
+use retrie_sources::{
+    DownloadError, HttpFault, ObjectError, RpcError, SourceError, SourceErrorKind,
+    download::DownloadErrorKind, rpc::RpcErrorKind,
+};
 use retrie_state::StateError;
 use retrie_telemetry::{LogError, ServeError};
 use std::{borrow::Cow, error::Error};
@@ -32,12 +36,14 @@ fn about(error: &(dyn Error + 'static)) -> Advice {
         .or_else(|| typed::<DevError>(error, dev))
         .or_else(|| typed::<JournalError>(error, journal))
         .or_else(|| typed::<RpcError>(error, |error| rpc(&error.kind)))
+        .or_else(|| typed::<SourceError>(error, source))
         .or_else(|| typed::<DownloadError>(error, |error| download(&error.kind)))
         .or_else(|| typed::<ServeError>(error, |_| say("--metrics sets it")))
         .or_else(|| typed::<LogError>(error, |_| say("choose another --log.file.directory")))
         .or_else(|| typed::<OriginError>(error, origin))
         .or_else(|| typed::<FetchError>(error, fetch))
         .or_else(|| typed::<BenchError>(error, race))
+        .or_else(|| typed::<ExportError>(error, export))
         .or_else(|| bench::advice::of(error).map(Cow::Owned))
 }
 
@@ -74,6 +80,7 @@ fn pipeline(error: &PipelineError) -> Advice {
         PipelineError::State(error) => state(error),
         PipelineError::Db(error) => db(error),
         PipelineError::Rpc(error) => rpc(&error.kind),
+        PipelineError::Source(error) => source(error),
         _ => None,
     }
 }
@@ -222,6 +229,24 @@ fn download(error: &DownloadErrorKind) -> Advice {
         DownloadErrorKind::NoFiles { .. }
         | DownloadErrorKind::Checksum { .. }
         | DownloadErrorKind::Foreign { .. } => say("name another one with --mirror"),
+        DownloadErrorKind::Object(error) => object(error),
+        _ => None,
+    }
+}
+
+fn source(error: &SourceError) -> Advice {
+    match &*error.kind {
+        SourceErrorKind::Object(error) => object(error),
+        _ => None,
+    }
+}
+
+fn object(error: &ObjectError) -> Advice {
+    match error {
+        ObjectError::Broken { fault: HttpFault::Exhausted { .. }, .. }
+        | ObjectError::Request { fault: HttpFault::Exhausted { .. }, .. } => {
+            say("--retries tries more often, --timeout waits longer")
+        }
         _ => None,
     }
 }
@@ -233,12 +258,32 @@ fn race(error: &BenchError) -> Advice {
     }
 }
 
+fn export(error: &ExportError) -> Advice {
+    match error {
+        ExportError::Damaged { .. } => say("delete it, or write all files anew (--overwrite)"),
+        ExportError::Another { .. } => {
+            say("export into another folder, or write all files anew (--overwrite)")
+        }
+        ExportError::Overlap { .. } => {
+            say("export into another folder, delete the file, or give the --chunk-size of before")
+        }
+        ExportError::NoState { .. } => {
+            say("begin with a later block (--from), or leave out the tables that end with _diffs")
+        }
+        ExportError::Db(error) => db(error),
+        ExportError::Source(error) => self::source(error),
+        ExportError::Bundle(error) => pipeline(error),
+        _ => None,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use alloy_primitives::B256;
     use eyre::{Report, WrapErr};
     use retrie_bench::Setting;
+    use retrie_sources::Place;
     use retrie_state::StoreError;
     use retrie_telemetry::{LogFiles, Metrics, MetricsServer};
     use std::{io, net::TcpListener};
@@ -386,6 +431,14 @@ mod tests {
                 "--chain and --rpc",
             ),
         ];
+        let last = Box::new(HttpFault::Broken("closed".into()));
+        let fault = HttpFault::Exhausted { tries: 5, last };
+        let broken = SourceError {
+            file: "s3://bucket/1.json.gz".into(),
+            place: Place::File,
+            kind: Box::new(ObjectError::Broken { offset: 7, fault }.into()),
+        };
+        errors.push((PipelineError::from(broken).into(), "--retries"));
         let kinds = [
             DownloadErrorKind::NoMirror { chain: chain() },
             DownloadErrorKind::NoFiles { chain: chain() },

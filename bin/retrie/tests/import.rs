@@ -1,6 +1,7 @@
 //! `init`, `import`, `export` and `db stats` as people use them.
 
 mod common;
+mod parquet;
 
 use common::{
     MAINNET_600, Scene, checked_backends, fails_saying, keys, mainnet, mainnet_blocks, retrie,

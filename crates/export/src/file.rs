@@ -186,7 +186,8 @@ impl<R> TableFile<R> {
         }
         partial.0 = None;
         let folder = target.parent().filter(|folder| !folder.as_os_str().is_empty());
-        let folder = File::open(folder.unwrap_or(Path::new("."))).and_then(|dir| dir.sync_all());
+        let folder =
+            File::open(folder.unwrap_or_else(|| Path::new("."))).and_then(|dir| dir.sync_all());
         folder.map_err(io("sync its folder to disk"))?;
         Ok(rows)
     }

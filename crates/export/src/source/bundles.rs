@@ -4,7 +4,6 @@ use super::{BlockData, BlockSource, Blocks, Changes, Needs, chain::codes_of};
 use crate::ExportError;
 use alloy_primitives::B256;
 use retrie_chainspec::ChainSpec;
-use retrie_execution::load_trusted_setup;
 use retrie_pipeline::{
     recover_senders,
     replay::{BundleReplayOptions, execute_bundle},
@@ -30,7 +29,6 @@ impl<'a> BundleSource<'a> {
         options: &'a BundleReplayOptions<'a>,
         bundles: impl IntoIterator<Item = BundleFile>,
     ) -> Self {
-        load_trusted_setup();
         let mut files: BTreeMap<u64, Vec<BundleFile>> = BTreeMap::new();
         for bundle in bundles {
             let of_block = files.entry(bundle.number).or_default();

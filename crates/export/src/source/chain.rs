@@ -11,7 +11,6 @@ use retrie_consensus::ExecutionResult;
 use retrie_db::{ChainRead, ReadTxn};
 use retrie_execution::{
     BlockHashes, CodeCache, CodeReader, ExecutionInput, ExecutionOutcome, execute_block,
-    load_trusted_setup,
 };
 use retrie_pipeline::{States, genesis_delta};
 use retrie_state::{
@@ -76,7 +75,6 @@ impl ChainSource {
         let store = match &mut self.store {
             Some(store) => store,
             none => {
-                load_trusted_setup();
                 let store = States::open_one_to_read(&self.read, self.backend.clone(), false);
                 none.insert(store.map_err(|error| ExportError::State(Box::new(error)))?)
             }
@@ -180,7 +178,7 @@ pub(super) fn codes_of(
     let mut codes: HashMap<_, _> = made.into_iter().collect();
     for change in delta.changes() {
         let StateKey::Account(address) = change.key else { continue };
-        let [before, after] = [&change.previous, &change.next].map(|value| code_hash(value));
+        let [before, after] = [&change.previous, &change.next].map(code_hash);
         if before == after {
             continue;
         }

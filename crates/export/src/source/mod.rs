@@ -32,7 +32,8 @@ impl Blocks {
         match self {
             Self::Range(range) => {
                 let (first, last) = (*range.start(), *range.end());
-                let chunks = if range.is_empty() { 1..=0 } else { first / size..=last / size };
+                // Of an empty range none is left.
+                let chunks = (first / size..=last / size).filter(move |_| first <= last);
                 Box::new(chunks.map(move |chunk| {
                     let (begin, end) = (chunk * size, (chunk * size).saturating_add(size - 1));
                     (begin.max(first)..=end.min(last)).collect()

@@ -98,7 +98,6 @@ pub fn execute_bundle(
     bundle: &Bundle,
     options: &BundleReplayOptions<'_>,
 ) -> Result<ExecutedBundle, PipelineError> {
-    load_trusted_setup();
     let executed = match (&bundle.kind, options.witness_opener, bundle.pre()) {
         (BundleKind::Witness(witness), Some(opener), _) => opener
             .open_witness(witness.pre_state_root, &witness.state)
