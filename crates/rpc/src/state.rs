@@ -144,7 +144,7 @@ impl Wanted {
 /// A proof that this node makes, or has to put together with others.
 enum Begun {
     Whole(StateProofResponse),
-    Part(Box<Unfinished>),
+    Part(Unfinished),
 }
 
 /// All of an answer but the proof.
@@ -165,7 +165,7 @@ async fn prove(rpc: Arc<RpcContext>, wanted: Wanted) -> RpcResult<StateProofResp
     let Unfinished { wanted, account, values, own, outside } =
         match rpc.read(move |view| begin(&context, &view, wanted)).await? {
             Begun::Whole(answer) => return Ok(answer),
-            Begun::Part(unfinished) => *unfinished,
+            Begun::Part(unfinished) => unfinished,
         };
     let Some(peers) = &rpc.proof_peers else { return Err(outside.into()) };
     let Wanted { address, slots, .. } = wanted;
@@ -202,9 +202,7 @@ fn begin(rpc: &RpcContext, view: &View, wanted: Wanted) -> RpcResult<Begun> {
     let account = state.account(&address)?;
     Ok(match outside {
         None => Begun::Whole(StateProofResponse::new(proof, address, account, values)),
-        Some(outside) => {
-            Begun::Part(Box::new(Unfinished { wanted, account, values, own: proof, outside }))
-        }
+        Some(outside) => Begun::Part(Unfinished { wanted, account, values, own: proof, outside }),
     })
 }
 
