@@ -175,7 +175,7 @@ impl BlockFile {
 /// Streams the blocks of one or more files in order, one block in memory at a time.
 ///
 /// It is `Send`: run it on a thread of its own to read ahead. An era1 file is verified as a whole
-/// (see [`verify_era1`]) before its first block is yielded, unless switched off. After an error it
+/// (see [`verify_era1`](crate::verify_era1)) before its first block is yielded, unless switched off. After an error it
 /// yields nothing more. Gaps and overlaps between files are not its business: the blocks come as
 /// they are, and the importer checks that they link.
 #[derive(Debug)]

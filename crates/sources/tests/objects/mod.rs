@@ -305,7 +305,7 @@ fn bundles_are_written_with_their_checksums_though_others_write_too() {
     // Another machine is faster.
     let other = b"ab".repeat(32);
     let other = [&other[..], b"  9.json.gz\n"].concat();
-    server.bucket().intruder = Some(("b/SHA256SUMS".to_owned(), other.clone()));
+    server.bucket().intruder = Some(("b/SHA256SUMS".to_owned(), other));
     folder.finish().unwrap();
     let written = list(&server);
     let names: Vec<_> = written.lines().map(|line| &line[66..]).collect();
