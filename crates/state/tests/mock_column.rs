@@ -19,7 +19,11 @@ use std::{
     },
 };
 
-retrie_state::backend_tests!(|| Arc::new(Column::default()) as Arc<dyn AnyBackend>);
+// What it is the shape of runs the whole scale.
+retrie_state::backend_tests!(
+    || Arc::new(Column::default()) as Arc<dyn AnyBackend>,
+    retrie_state::testkit::Scale::small()
+);
 
 /// The same with merges that forget.
 mod pruned {

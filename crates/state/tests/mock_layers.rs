@@ -396,7 +396,11 @@ impl Backend for Layers {
     }
 }
 
-retrie_state::backend_tests!(|| Arc::new(Layers::default()) as Arc<dyn retrie_state::AnyBackend>);
+// What it is the shape of runs the whole scale.
+retrie_state::backend_tests!(
+    || Arc::new(Layers::default()) as Arc<dyn retrie_state::AnyBackend>,
+    retrie_state::testkit::Scale::small()
+);
 
 /// Runs blocks `from..to` on the tip, each with one change.
 fn run(store: &StateStore, kv: &MemoryStore, from: u64, to: u64) {

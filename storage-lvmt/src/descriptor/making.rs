@@ -147,10 +147,7 @@ fn make(making: &Making<'_>) -> Result<Arc<dyn AnyBackend>, MakeError> {
 fn params(making: &Making<'_>, shard: ProofShard) -> Result<Params, MakeError> {
     let file = making.flags.path(PARAMS);
     let load = |file: &Path| Params::load(file).map_err(MakeError::backend);
-    let development = || match shard {
-        ProofShard::None => plain_development(),
-        _ => proving_development(HEIGHT, making.cache),
-    };
+    let development = || development(HEIGHT, shard != ProofShard::None, making.cache);
     match (making.purpose, file) {
         (Purpose::Trial, None) => development(),
         (Purpose::Trial, Some(file)) => load(file),
@@ -172,7 +169,7 @@ fn params(making: &Making<'_>, shard: ProofShard) -> Result<Params, MakeError> {
         }
         // What it was made with has been settled then.
         (Purpose::Existing { datadir, params: expected, .. }, file) => {
-            let found = file.map_or_else(plain_development, load)?;
+            let found = file.map_or_else(development, load)?;
             if found.digest() != expected {
                 return Err(MakeError::OtherParams {
                     backend: NAME,
@@ -181,36 +178,30 @@ fn params(making: &Making<'_>, shard: ProofShard) -> Result<Params, MakeError> {
                     found: file.map(|file| Box::new((file.to_owned(), found.digest()))),
                 });
             }
-            match file {
-                None if shard != ProofShard::None => development(),
-                _ => Ok(found),
-            }
+            Ok(found)
         }
     }
 }
 
-/// Development parameters without the tables for proofs: a matter of a second.
-fn plain_development() -> Result<Params, MakeError> {
-    Params::insecure_dev(HEIGHT, false, &|_, _, _| ControlFlow::Continue(()))
-        .map_err(MakeError::backend)
-}
-
-/// Development parameters with the tables for proofs. Making them takes seconds on all cores, so
-/// they are kept in a folder of `cache`.
-fn proving_development(height: u8, cache: Option<&Path>) -> Result<Params, MakeError> {
+/// Development parameters, with the tables for proofs or without. Making them takes seconds on all
+/// cores with these tables, and one without, so they are kept in a folder of `cache`.
+fn development(height: u8, proves: bool, cache: Option<&Path>) -> Result<Params, MakeError> {
     let make = || {
-        Params::insecure_dev(height, true, &|_, _, _| ControlFlow::Continue(()))
+        Params::insecure_dev(height, proves, &|_, _, _| ControlFlow::Continue(()))
             .map_err(MakeError::backend)
     };
     let Some(cache) = cache else { return make() };
-    let file = cache.join(NAME).join(format!("insecure-dev-{height}.params"));
+    let plain = if proves { "" } else { "-plain" };
+    let file = cache.join(NAME).join(format!("insecure-dev-{height}{plain}.params"));
     match Params::load(&file) {
-        Ok(params) if fits(&params, height) => return Ok(params),
+        Ok(params) if fits(&params, height, proves) => return Ok(params),
         Ok(_) => tracing::warn!("{} holds other parameters; making them again", file.display()),
         Err(ParamsError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {}
         Err(why) => tracing::warn!("{why}; making them again"),
     }
-    tracing::info!("making lvmt's development parameters with the tables for proofs");
+    if proves {
+        tracing::info!("making lvmt's development parameters with the tables for proofs");
+    }
     let params = make()?;
     if let Err(why) = keep(&params, &file) {
         tracing::warn!("the parameters are not kept for the next time: {why}");
@@ -218,8 +209,8 @@ fn proving_development(height: u8, cache: Option<&Path>) -> Result<Params, MakeE
     Ok(params)
 }
 
-fn fits(params: &Params, height: u8) -> bool {
-    params.is_insecure() && params.height() == height && params.has_quotients()
+fn fits(params: &Params, height: u8, proves: bool) -> bool {
+    params.is_insecure() && params.height() == height && params.has_quotients() == proves
 }
 
 fn keep(params: &Params, file: &Path) -> Result<(), ParamsError> {
@@ -253,7 +244,7 @@ mod tests {
     #[test]
     fn a_datadir_with_rows_of_another_layout_is_refused() {
         let flags = Flags::default();
-        let digest = plain_development().unwrap().digest();
+        let digest = VerifierParams::insecure_dev(HEIGHT).unwrap().digest();
         let make_for = |layout| {
             let purpose = Purpose::Existing { datadir: Path::new("old"), params: digest, layout };
             make(&Making { flags: &flags, purpose, cache: None })
@@ -268,21 +259,26 @@ mod tests {
     fn development_parameters_are_made_once_and_again_when_damaged() {
         let folder = tempfile::tempdir().unwrap();
         let cache = Some(folder.path());
-        let file = folder.path().join("lvmt/insecure-dev-3.params");
-        let made = proving_development(3, cache).unwrap();
-        assert!(fits(&made, 3) && !fits(&made, 4));
-        let written = fs::read(&file).unwrap();
-        let modified = fs::metadata(&file).unwrap().modified().unwrap();
-        let loaded = proving_development(3, cache).unwrap();
-        assert_eq!(loaded.digest(), made.digest());
-        assert_eq!(fs::metadata(&file).unwrap().modified().unwrap(), modified);
-        // Truncated, foreign, and without a folder to keep them in.
-        fs::write(&file, &written[..written.len() / 2]).unwrap();
-        assert_eq!(proving_development(3, cache).unwrap().digest(), made.digest());
-        assert_eq!(fs::read(&file).unwrap(), written);
-        let other = Params::insecure_dev(4, true, &|_, _, _| ControlFlow::Continue(())).unwrap();
-        other.write(&file).unwrap();
-        assert_eq!(proving_development(3, cache).unwrap().digest(), made.digest());
-        assert_eq!(proving_development(3, None).unwrap().digest(), made.digest());
+        for (proves, name) in
+            [(true, "insecure-dev-3.params"), (false, "insecure-dev-3-plain.params")]
+        {
+            let file = folder.path().join("lvmt").join(name);
+            let made = development(3, proves, cache).unwrap();
+            assert!(fits(&made, 3, proves) && !fits(&made, 4, proves) && !fits(&made, 3, !proves));
+            let written = fs::read(&file).unwrap();
+            let modified = fs::metadata(&file).unwrap().modified().unwrap();
+            let loaded = development(3, proves, cache).unwrap();
+            assert_eq!(loaded.digest(), made.digest());
+            assert_eq!(fs::metadata(&file).unwrap().modified().unwrap(), modified);
+            // Truncated, foreign, and without a folder to keep them in.
+            fs::write(&file, &written[..written.len() / 2]).unwrap();
+            assert_eq!(development(3, proves, cache).unwrap().digest(), made.digest());
+            assert_eq!(fs::read(&file).unwrap(), written);
+            let other =
+                Params::insecure_dev(4, proves, &|_, _, _| ControlFlow::Continue(())).unwrap();
+            other.write(&file).unwrap();
+            assert_eq!(development(3, proves, cache).unwrap().digest(), made.digest());
+            assert_eq!(development(3, proves, None).unwrap().digest(), made.digest());
+        }
     }
 }
