@@ -253,6 +253,9 @@ impl Follower {
     /// [`EngineError::Thread`].
     pub fn start(self) -> Result<Following, EngineError> {
         let troubles = self.troubles.clone();
+        if matches!(self.config.leader, Leader::Remote) {
+            self.engine.targets().begin_following(self.engine.live().head().number);
+        }
         let thread = std::thread::Builder::new()
             .name("follow".into())
             .spawn(move || self.run())
@@ -280,6 +283,7 @@ impl Follower {
             match step() {
                 Ok(()) => {
                     has_checked = true;
+                    self.engine.targets().has_followed(self.engine.live().head().number);
                     self.end_troubles();
                 }
                 Err(FollowError::Stopped | FollowError::Engine(EngineError::Stopped)) => return,

@@ -182,13 +182,15 @@ struct Targets {
     /// Number of the head that the follower is after: that of the other node, or the one that the
     /// consensus client wants.
     followed: u64,
+    /// The follower has just begun: how far the other node is, it has not learned yet.
+    begins: bool,
     /// Our head when we fell behind.
     starting: Option<u64>,
 }
 
 impl Targets {
     const fn is_behind(&self, current: u64) -> bool {
-        self.wanted.is_some() || self.followed > current.saturating_add(IN_STEP)
+        self.wanted.is_some() || self.begins || self.followed > current.saturating_add(IN_STEP)
     }
 
     /// Takes note of where we are when we fall behind, and forgets it when we are no longer.
@@ -225,6 +227,21 @@ impl SyncTargets {
     pub(crate) fn heard_of(&self, number: u64) {
         let mut targets = self.0.lock();
         targets.heard = targets.heard.max(number);
+    }
+
+    /// A follower of another node begins; our head is `current`. Until it has caught up once, nobody
+    /// shall take this node for one in sync: it may have been away for long.
+    pub(crate) fn begin_following(&self, current: u64) {
+        let mut targets = self.0.lock();
+        targets.begins = true;
+        targets.note(current);
+    }
+
+    /// The follower has come to the other node's head; ours is `current`.
+    pub(crate) fn has_followed(&self, current: u64) {
+        let mut targets = self.0.lock();
+        targets.begins = false;
+        targets.note(current);
     }
 
     /// The follower is after a head of this number; ours is `current`.
@@ -269,6 +286,19 @@ mod tests {
         // The other node has gone back.
         targets.follow(80, 100);
         assert_eq!(told(&targets, 100), None);
+    }
+
+    #[test]
+    fn a_follower_that_begins_is_behind_until_it_has_caught_up_once() {
+        let targets = SyncTargets::default();
+        targets.begin_following(5);
+        assert_eq!(told(&targets, 5), Some([5, 5, 5]), "nothing is known of the other node");
+        targets.follow(6, 5);
+        assert_eq!(told(&targets, 5), Some([5, 5, 6]), "a single block is one too many then");
+        targets.has_followed(6);
+        assert_eq!(told(&targets, 6), None);
+        targets.follow(7, 6);
+        assert_eq!(told(&targets, 6), None, "in step");
     }
 
     #[test]
