@@ -95,6 +95,8 @@ impl fmt::Display for Faults {
 #[derive(Debug)]
 struct Need {
     holes: Vec<ProofHole>,
+    /// No peer has said yet that it keeps that shard, so these may lie in several.
+    is_guess: bool,
 }
 
 /// A part, and who gave it.
@@ -135,8 +137,17 @@ pub(super) async fn gather(
             Ok(holes) => {
                 let needs = gathering.needs(holes);
                 let fetched = join_all(needs.iter().map(|need| gathering.fetch(need))).await;
+                let mut guessed = false;
                 for (need, fetched) in needs.iter().zip(fetched) {
-                    given.push(fetched.ok_or_else(|| gathering.missing(need))?);
+                    match fetched {
+                        Some(part) => given.push(part),
+                        // Peers may have said meanwhile what they keep.
+                        None if need.is_guess && gathering.has_time() => guessed = true,
+                        None => return Err(gathering.missing(need)),
+                    }
+                }
+                if guessed {
+                    tokio::time::sleep(PAUSE).await;
                 }
             }
             // Each fits what this node knows: two peers contradict each other.
@@ -146,6 +157,11 @@ pub(super) async fn gather(
 }
 
 impl Gathering<'_> {
+    /// Whether there is time for another turn.
+    fn has_time(&self) -> bool {
+        Instant::now() + LONGEST_PAUSE < self.deadline
+    }
+
     /// Runs what takes a processor for some milliseconds.
     async fn work<T: Send + 'static>(
         &self,
@@ -199,11 +215,11 @@ impl Gathering<'_> {
                 .max_by_key(|(count, standing, _)| (*standing, *count));
             let Some((_, _, shard)) = best else {
                 // Peers that have not said what they keep may have it.
-                needs.push(Need { holes: std::mem::take(&mut holes) });
+                needs.push(Need { holes: std::mem::take(&mut holes), is_guess: true });
                 break;
             };
             let (here, rest) = holes.iter().partition(|hole| self.parts.fills(shard, hole));
-            needs.push(Need { holes: here });
+            needs.push(Need { holes: here, is_guess: false });
             holes = rest;
         }
         needs
@@ -298,14 +314,16 @@ impl Gathering<'_> {
         }
     }
 
-    /// Whether a part fits what this node knows of the proof, and fills what it was asked for. Whether
-    /// it is true shows when the whole is verified.
+    /// Whether a part fits what this node knows of the proof, and fills what it was asked for, or some of
+    /// it where that was a guess. Whether it is true shows when the whole is verified.
     fn judge(&self, need: &Need, peer: &Peer, part: Bytes) -> Result<Bytes, Fault> {
-        match self.parts.holes(std::slice::from_ref(&part)) {
-            Err(error) => Err(peer.is_wrong(&error.to_string())),
-            Ok(left) if need.holes.iter().any(|hole| left.contains(hole)) => Err(peer.lacks()),
-            Ok(_) => Ok(part),
-        }
+        let left = match self.parts.holes(std::slice::from_ref(&part)) {
+            Ok(left) => left,
+            Err(error) => return Err(peer.is_wrong(&error.to_string())),
+        };
+        let mut still = need.holes.iter().map(|hole| left.contains(hole));
+        let lacks = if need.is_guess { still.all(|lacks| lacks) } else { still.any(|lacks| lacks) };
+        if lacks { Err(peer.lacks()) } else { Ok(part) }
     }
 
     fn note(&self, peer: &Peer, fault: Fault) {

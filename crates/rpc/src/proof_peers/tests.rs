@@ -89,6 +89,8 @@ enum Mood {
     Lacking,
     /// No answer at all.
     Gone,
+    /// None to who asks how it is.
+    Mute,
     /// Well enough for all but proofs.
     Failing,
 }
@@ -106,7 +108,7 @@ impl Fake {
         let (now, number) = (shared.clone(), head.clone());
         let server = HttpServer::start(move |request| {
             let mood = *now.lock();
-            if mood == Mood::Gone {
+            if mood == Mood::Gone || (mood == Mood::Mute && request.path == "/health") {
                 return Reply::new(200, "gone").cut(0);
             }
             if request.path == "/health" {
@@ -298,6 +300,28 @@ async fn who_lags_or_cannot_answer_is_not_asked_while_others_can() {
     fleet[0][0].turns(Mood::Gone);
     door.must_prove().await;
     assert_eq!(fleet[0][1].asked(), 1);
+}
+
+/// As when all have just been started: what each keeps shows in what it gives.
+#[tokio::test]
+async fn who_has_not_said_what_it_keeps_is_asked_all_the_same() {
+    let all = [1, 2, 3].map(|shard| [0, 1].map(|replica| (shard, replica, Mood::Mute)));
+    let fleet = fleet(all.as_flattened());
+    let urls = fleet.iter().flatten().map(Fake::url).collect();
+    let door = Door::new(urls, calm(), system_resolver());
+    door.until("all are known", |standings| standings.len() == 6).await;
+    for _ in 0..5 {
+        door.must_prove().await;
+    }
+    assert!(door.standings().iter().all(|(shard, _)| shard.is_none()));
+    assert_eq!(door.sum("retrie_proof_peer_set_aside_total"), 0);
+    // One says so now.
+    fleet[1][0].turns(Mood::Right);
+    door.until("one is probed", |standings| standings.iter().any(|(shard, _)| shard.is_some()))
+        .await;
+    for _ in 0..5 {
+        door.must_prove().await;
+    }
 }
 
 #[tokio::test]
