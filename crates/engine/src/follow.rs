@@ -234,7 +234,8 @@ impl Troubles {
 
 impl Follower {
     /// A follower of the node that `remote` asks; it ends once `stop` is set. The engine is waited for
-    /// on `runtime`.
+    /// on `runtime`. With [`Leader::Remote`] the engine is behind from now on, until the follower has
+    /// caught up once.
     pub fn new(
         engine: EngineHandle,
         remote: impl BlockFetcher + 'static,
@@ -242,6 +243,9 @@ impl Follower {
         runtime: Handle,
         stop: Arc<AtomicBool>,
     ) -> Self {
+        if matches!(config.leader, Leader::Remote) {
+            engine.targets().begin_following(engine.live().head().number);
+        }
         let troubles = Troubles::default();
         let (remote, has_arrived) = (Box::new(remote), AtomicBool::new(false));
         Self { engine, remote, config, runtime, stop, troubles, has_arrived }
@@ -253,9 +257,6 @@ impl Follower {
     /// [`EngineError::Thread`].
     pub fn start(self) -> Result<Following, EngineError> {
         let troubles = self.troubles.clone();
-        if matches!(self.config.leader, Leader::Remote) {
-            self.engine.targets().begin_following(self.engine.live().head().number);
-        }
         let thread = std::thread::Builder::new()
             .name("follow".into())
             .spawn(move || self.run())
@@ -283,7 +284,6 @@ impl Follower {
             match step() {
                 Ok(()) => {
                     has_checked = true;
-                    self.engine.targets().has_followed(self.engine.live().head().number);
                     self.end_troubles();
                 }
                 Err(FollowError::Stopped | FollowError::Engine(EngineError::Stopped)) => return,
@@ -311,7 +311,11 @@ impl Follower {
     /// [`FollowError`]; what was verified before stays.
     pub fn step(&self) -> Result<(), FollowError> {
         match self.config.leader {
-            Leader::Remote => self.follow_remote(),
+            Leader::Remote => {
+                self.follow_remote()?;
+                self.engine.targets().has_followed(self.engine.live().head().number);
+                Ok(())
+            }
             Leader::ConsensusClient => self.fill_gap(),
             Leader::Named(hash) => self.go_to(hash),
         }

@@ -228,17 +228,18 @@ impl Command {
             network,
             states,
         };
-        let servers = runtime.block_on(servers::start(&self.rpc, auth, behind))?;
-        services.add(RpcServers { servers, threads: runtime.clone() });
-
-        if let Some(url) = &self.follow.follow {
+        // Before anybody can ask whether this node is in sync.
+        let follower = self.follow.follow.as_ref().map(|url| {
             let leader =
                 if self.follow.gaps_only { Leader::ConsensusClient } else { Leader::Remote };
             let config = FollowConfig { leader, interval: self.follow.interval };
             let client = RpcClient::new(url, Http::new(HttpOptions::default(), stop.clone()));
             tracing::info!("following {}", client.endpoint());
-            let engine = engine.clone();
-            let follower = Follower::new(engine, client, config, runtime, stop.clone());
+            Follower::new(engine.clone(), client, config, runtime.clone(), stop.clone())
+        });
+        let servers = runtime.block_on(servers::start(&self.rpc, auth, behind))?;
+        services.add(RpcServers { servers, threads: runtime });
+        if let Some(follower) = follower {
             services.add(FollowService { following: follower.start()?, stop: stop.clone() });
         }
         let Some((peers, heard)) = peers else { return Ok((pool, None)) };
