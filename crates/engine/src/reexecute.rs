@@ -2,9 +2,8 @@
 //! headers say.
 
 use crate::{EngineError, live::LiveChain};
-use retrie_consensus::ExecutionResult;
 use retrie_execution::execute_block;
-use retrie_pipeline::PipelineError;
+use retrie_pipeline::{PipelineError, validate_outcome};
 use retrie_state::{StateError, StateReader};
 use std::{
     ops::RangeInclusive,
@@ -62,18 +61,8 @@ fn one(live: &LiveChain, number: u64, report: &mut ReExecuted) -> Result<(), Pip
     let spec = live.spec().for_header(block.header());
 
     let outcome = execute_block(&spec, &block, before.input())?;
-    let result = ExecutionResult {
-        receipts: &outcome.receipts,
-        gas_used: outcome.gas_used,
-        blob_gas_used: Some(outcome.blob_gas_used),
-        requests: &outcome.requests,
-        block_access_list: outcome.access_list.as_deref(),
-        intermediate_state_roots: None,
-    };
     let mut fail = |what: String| report.failures.push(format!("block {number} ({hash}): {what}"));
-    if let Err(error) =
-        retrie_consensus::validate_post_execution(&spec, block.sealed_block(), &result)
-    {
+    if let Err(error) = validate_outcome(&spec, block.sealed_block(), &outcome, None) {
         fail(error.to_string());
     }
     if let Some(stored) = view.receipts(&hash)?

@@ -7,12 +7,11 @@ use super::{BlockData, BlockSource, Blocks, Changes, Needs};
 use crate::ExportError;
 use alloy_primitives::{Address, B256, Bytes, KECCAK256_EMPTY, map::HashMap};
 use retrie_chainspec::{ChainSpec, primitives::RecoveredBlock};
-use retrie_consensus::ExecutionResult;
 use retrie_db::{ChainRead, ReadTxn};
 use retrie_execution::{
     BlockHashes, CodeCache, CodeReader, ExecutionInput, ExecutionOutcome, execute_block,
 };
-use retrie_pipeline::{States, genesis_delta};
+use retrie_pipeline::{States, genesis_delta, validate_outcome};
 use retrie_state::{
     Account, AnyBackend, At, BlockRef, StateAt, StateDelta, StateError, StateKey, StateStore,
     StoreError, Value,
@@ -88,17 +87,8 @@ impl ChainSource {
         let spec = self.spec.for_header(block.header());
         let failed = |source| ExportError::Execution { number, hash, source: Box::new(source) };
         let outcome = execute_block(&spec, block, input).map_err(failed)?;
-        let result = ExecutionResult {
-            receipts: &outcome.receipts,
-            gas_used: outcome.gas_used,
-            blob_gas_used: Some(outcome.blob_gas_used),
-            requests: &outcome.requests,
-            block_access_list: outcome.access_list.as_deref(),
-            intermediate_state_roots: None,
-        };
         let other = |source| ExportError::Outcome { number, hash, source: Box::new(source) };
-        retrie_consensus::validate_post_execution(&spec, block.sealed_block(), &result)
-            .map_err(other)?;
+        validate_outcome(&spec, block.sealed_block(), &outcome, None).map_err(other)?;
         Ok(outcome)
     }
 }

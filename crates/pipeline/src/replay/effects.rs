@@ -1,11 +1,10 @@
 //! What the block of a bundle reads and writes, without a store.
 
 use super::bundle::{BundleReplayOptions, Surroundings, flatten};
-use crate::{PipelineError, RootMismatch, recover::recover_senders};
+use crate::{PipelineError, RootMismatch, outcome::validate_outcome, recover::recover_senders};
 use alloy_hardforks::EthereumHardforks;
 use alloy_primitives::{Address, B256};
 use retrie_chainspec::primitives::RecoveredBlock;
-use retrie_consensus::ExecutionResult;
 use retrie_execution::{
     AccessRecorder, ExecutionInput, ExecutionOutcome, execute_block, execute_block_with_observer,
     load_trusted_setup,
@@ -47,14 +46,14 @@ pub(super) fn effects(
     let (mut pre, delta) = match (bundle.pre(), &bundle.kind) {
         (Some(pre), _) => {
             let state = Listed(flatten(pre));
-            let delta = execute(bundle, options, &state)?;
+            let delta = execute(bundle, options, &state)?.1.delta;
             (state.0, delta)
         }
         (None, BundleKind::Witness(witness)) => {
             let opener = options.witness_opener.ok_or(PipelineError::MissingPreState)?;
             let tree = opener.open_witness(witness.pre_state_root, &witness.state)?;
             let recorder = AccessRecorder::new(&*tree);
-            let delta = execute(bundle, options, &recorder)?;
+            let delta = execute(bundle, options, &recorder)?.1.delta;
             let mut pre = recorder.into_accesses().values;
             // A slot needs its account.
             let slots = pre.keys().chain(delta.changes().iter().map(|change| &change.key));
@@ -103,23 +102,14 @@ pub fn execute_bundle(
             .open_witness(witness.pre_state_root, &witness.state)
             .map_err(PipelineError::from)
             .and_then(|tree| on_witness(bundle, options, tree, witness.post_state_root)),
-        (_, _, Some(pre)) => on_listed(bundle, options, &Listed(flatten(pre))),
+        (_, _, Some(pre)) => {
+            execute(bundle, options, &Listed(flatten(pre))).and_then(|(block, outcome)| {
+                checked(options, ExecutedBundle { block, outcome, roots: None })
+            })
+        }
         (_, _, None) => Err(PipelineError::MissingPreState),
     };
     executed.map_err(|error| error.in_bundle(bundle))
-}
-
-fn on_listed(
-    bundle: &Bundle,
-    options: &BundleReplayOptions<'_>,
-    state: &dyn StateReader,
-) -> Result<ExecutedBundle, PipelineError> {
-    let surroundings = Surroundings::of(bundle);
-    let block = recover_senders(&options.spec, bundle.block.clone())?;
-    let spec = options.spec.for_header(block.header());
-    let input = ExecutionInput::new(state, &surroundings.codes, &surroundings.hashes);
-    let outcome = execute_block(&spec, &block, input)?;
-    checked(options, ExecutedBundle { block, outcome, roots: None })
 }
 
 fn on_witness(
@@ -162,30 +152,24 @@ fn checked(
     executed: ExecutedBundle,
 ) -> Result<ExecutedBundle, PipelineError> {
     let ExecutedBundle { block, outcome, roots } = &executed;
-    let result = ExecutionResult {
-        receipts: &outcome.receipts,
-        gas_used: outcome.gas_used,
-        blob_gas_used: Some(outcome.blob_gas_used),
-        requests: &outcome.requests,
-        block_access_list: outcome.access_list.as_deref(),
-        intermediate_state_roots: roots.as_deref(),
-    };
     let spec = options.spec.for_header(block.header());
-    retrie_consensus::validate_post_execution(&spec, block.sealed_block(), &result)
+    validate_outcome(&spec, block.sealed_block(), outcome, roots.as_deref())
         .map_err(|error| PipelineError::invalid(block.sealed_block(), error))?;
     Ok(executed)
 }
 
+/// Executes the block of a bundle on `state`. Nothing is compared with its header.
 fn execute(
     bundle: &Bundle,
     options: &BundleReplayOptions<'_>,
     state: &dyn StateReader,
-) -> Result<StateDelta, PipelineError> {
+) -> Result<(RecoveredBlock, ExecutionOutcome), PipelineError> {
     let surroundings = Surroundings::of(bundle);
     let block = recover_senders(&options.spec, bundle.block.clone())?;
     let spec = options.spec.for_header(block.header());
     let input = ExecutionInput::new(state, &surroundings.codes, &surroundings.hashes);
-    Ok(execute_block(&spec, &block, input)?.delta)
+    let outcome = execute_block(&spec, &block, input)?;
+    Ok((block, outcome))
 }
 
 /// A state of which some keys are listed; all others are absent.

@@ -5,13 +5,15 @@ use super::{
     ahead::{Base, RootHalf, Rooted, Writes},
     runs::ExecutedRun,
 };
-use crate::{ExecutedBlock, PipelineError, PreparedBlock, StatesAt, StatesSession};
+use crate::{
+    ExecutedBlock, PipelineError, PreparedBlock, StatesAt, StatesSession, outcome::validate_outcome,
+};
 use alloy_consensus::BlockHeader;
 use alloy_hardforks::EthereumHardforks;
 use alloy_primitives::{B256, Bytes};
 use parking_lot::Mutex;
 use retrie_chainspec::primitives::{Header, RecoveredBlock, SealedHeader};
-use retrie_consensus::{ChainHead, ExecutionResult, HeaderProvider};
+use retrie_consensus::{ChainHead, HeaderProvider};
 use retrie_db::ChainRead;
 use retrie_execution::{
     BlockAccessList, BlockHashes, CodeReader, ExecutionInput, ExecutionOutcome, LayeredState,
@@ -204,19 +206,7 @@ impl<'a> Tree<'a> {
             (outcome?, None, Duration::ZERO)
         };
 
-        retrie_consensus::validate_post_execution(
-            &spec,
-            sealed,
-            &ExecutionResult {
-                receipts: &outcome.receipts,
-                gas_used: outcome.gas_used,
-                blob_gas_used: Some(outcome.blob_gas_used),
-                requests: &outcome.requests,
-                block_access_list: outcome.access_list.as_deref(),
-                intermediate_state_roots: roots.as_deref(),
-            },
-        )
-        .map_err(invalid)?;
+        validate_outcome(&spec, sealed, &outcome, roots.as_deref()).map_err(invalid)?;
         let head = parent_chain.child(&chain.spec, hash, header);
         let delta = Arc::new(std::mem::take(&mut outcome.delta));
         let base = match self.ahead.coming(&parent.hash()) {
