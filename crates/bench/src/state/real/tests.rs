@@ -1,4 +1,4 @@
-//! Traces of made-up blocks. Those of real ones are raced in `tests/race.rs`.
+//! Traces of made-up blocks. Those of real ones are raced in `tests/it/race.rs`.
 
 use super::trace::{Trace, TraceBuilder};
 use crate::state::{Block, Op, Reads};

@@ -1,0 +1,54 @@
+//! `mpt-archive` on the command line, with Ethereum's hash function and with the other one.
+
+use crate::common::{Scene, fails_saying, retrie, succeeds, words};
+use retrie_pipeline::testkit::Rules;
+
+#[test]
+fn archives_are_imported_inspected_and_opened_with_the_hash_they_were_made_with() {
+    let (scene, _) = Scene::with_chain(Rules::Byzantium, 6);
+    succeeds(&mut scene.import("chain.rlp", "--state-backend mpt-archive"));
+    let datadir = scene.at("data");
+    let stats = |datadir: &str| {
+        let chain = scene.at("genesis.json");
+        succeeds(&mut retrie(["db", "stats", "--chain", &chain, "--datadir", datadir]))
+    };
+    assert!(stats(&datadir).contains("backend mpt-archive (state root header)"));
+    fails_saying(
+        &mut scene.import("chain.rlp", "--state-backend mpt-archive --hash blake2b"),
+        &["hash function", "keccak256", "blake2b-256"],
+    );
+
+    std::fs::rename(scene.path("data"), scene.path("keccak")).unwrap();
+    fails_saying(
+        &mut scene
+            .import("chain.rlp", "--state-backend mpt-archive --hash blake2b --state-root header"),
+        &["mpt-archive", "--referee mpt"],
+    );
+    succeeds(&mut scene.import("chain.rlp", "--state-backend mpt-archive --hash blake2b"));
+    assert!(stats(&datadir).contains("backend mpt-archive (state root shadow)"));
+    let chain = scene.at("genesis.json");
+    for datadir in [datadir, scene.at("keccak")] {
+        succeeds(&mut retrie(["db", "verify", "--chain", &chain, "--datadir", &datadir]));
+    }
+}
+
+#[test]
+fn the_hash_is_for_backends_that_have_the_choice() {
+    let (scene, _) = Scene::with_chain(Rules::Byzantium, 2);
+    for (backend, hash) in [("raw", "blake2b"), ("mpt", "blake2b"), ("mpt", "keccak")] {
+        let flags = format!("--state-backend {backend} --hash {hash}");
+        fails_saying(
+            &mut scene.import("chain.rlp", &flags),
+            &[&format!("--hash {hash}"), backend, "mpt-archive has"],
+        );
+    }
+    assert!(!scene.path("data").exists(), "nothing is created for nothing");
+    // In a list it is for those that have it.
+    let line = format!(
+        "replay --chain {} --state-backend mpt,mpt-archive --hash blake2b {}",
+        scene.at("genesis.json"),
+        scene.at("chain.rlp")
+    );
+    let printed = succeeds(&mut retrie(words(&line)));
+    assert!(printed.lines().any(|line| line.starts_with("mpt-archive ")), "{printed}");
+}

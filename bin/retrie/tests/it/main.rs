@@ -1,0 +1,33 @@
+//! Tests of `retrie` from outside: a module for each subject, one program for all.
+
+mod arrows;
+mod bench_adversary;
+mod bench_chain;
+mod bench_compare;
+mod bench_locality;
+mod bench_state;
+mod bench_trees;
+mod chain;
+mod circles;
+mod cole;
+mod common;
+mod errors;
+mod fetch;
+mod hash;
+mod import;
+mod init_state;
+mod interrupt;
+mod kill_loop;
+mod lvmt;
+mod made_chain;
+mod migrate;
+mod node;
+mod params;
+mod parquet;
+mod parts;
+mod peers;
+mod prefix;
+mod proof;
+mod replay;
+mod testkit_on_mdbx;
+mod verify;

@@ -1,0 +1,264 @@
+//! `retrie proof` as a user runs it: against a server that answers from the golden vectors.
+
+use crate::common::{Scene, fails_saying, retrie, succeeds, words};
+use alloy_primitives::{B256, Bytes, U256, hex, keccak256};
+use alloy_rlp::Decodable;
+use retrie_chainspec::primitives::Header;
+use retrie_sources::testkit::{HttpServer, Reply};
+use retrie_storage_cole::Params as ColeParams;
+use serde_json::{Value, json};
+use std::process::Command;
+
+/// A case of the golden vectors.
+fn vector(file: &str, name: &str) -> Value {
+    let path = format!("{}/../../crates/light-client/vectors/{file}", env!("CARGO_MANIFEST_DIR"));
+    let file: Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
+    let case = file["cases"].as_array().unwrap().iter().find(|case| case["name"] == name);
+    case.unwrap_or_else(|| panic!("no vector {name}")).clone()
+}
+
+/// An answer of `mpt`, and the RLP of the header of its block.
+fn answer() -> (Value, Bytes) {
+    let case = vector("answers.json", "under a header");
+    let header = serde_json::from_value(case["trusted"]["header"]["rlp"].clone()).unwrap();
+    (case["question"]["answer"].clone(), header)
+}
+
+/// A node that has this one block, and this one proof in it.
+fn node(answer: Value, header: &[u8]) -> HttpServer {
+    let mut block = serde_json::to_value(Header::decode(&mut &header[..]).unwrap()).unwrap();
+    block["hash"] = json!(keccak256(header));
+    block["transactions"] = json!([]);
+    block["uncles"] = json!([]);
+    let server = HttpServer::start(move |request| {
+        let call: Value = serde_json::from_slice(&request.body).unwrap();
+        let result = match call["method"].as_str().unwrap() {
+            "eth_getBlockByNumber" => block.clone(),
+            "state_getProof" | "state_getProvenance" => answer.clone(),
+            method => panic!("{method}"),
+        };
+        let reply = json!({"jsonrpc": "2.0", "id": call["id"], "result": result});
+        Reply::new(200, reply.to_string())
+    });
+    server.unwrap()
+}
+
+fn get(scene: &Scene, server: &HttpServer, address: &Value) -> Command {
+    let address = address.as_str().unwrap();
+    let (url, file) = (server.url(), scene.at("proof.json"));
+    retrie(words(&format!("proof get --rpc {url} --address {address} -o {file}")))
+}
+
+fn verify(file: &str, more: &str) -> Command {
+    retrie(words(&format!("proof verify {file} {more}")))
+}
+
+#[test]
+fn a_fetched_proof_is_verified_without_the_node() {
+    let scene = Scene::new();
+    let (answer, header) = answer();
+    let server = node(answer.clone(), &header);
+    let out = succeeds(&mut get(&scene, &server, &answer["address"]));
+    assert!(out.contains("by mpt") && out.contains("nothing is verified yet"), "{out}");
+    drop(server);
+
+    let file = scene.at("proof.json");
+    let [hash, root] = ["blockHash", "root"].map(|field| answer[field].as_str().unwrap());
+    let block: U256 = answer["block"].as_str().unwrap().parse().unwrap();
+    let balance: U256 = answer["account"]["balance"].as_str().unwrap().parse().unwrap();
+    let balance = format!("balance {balance} wei");
+    for (trusted, why, origin) in [
+        (
+            format!("--block-hash {hash}"),
+            "in the header of the trusted hash",
+            format!(
+                "command line (--block-hash); the header of that hash, and the root in it, come from {file}"
+            ),
+        ),
+        (format!("--root {root}"), "given by hand", "command line (--root)".to_owned()),
+        (
+            format!("--checkpoint {block}:{root}"),
+            "pinned by hand",
+            format!("the root of block {block} was given on the command line (--checkpoint)"),
+        ),
+    ] {
+        let out = succeeds(&mut verify(&file, &trusted));
+        assert!(out.contains(&balance) && out.contains(why), "{out}");
+        assert!(out.contains(&origin), "`{origin}` is not in: {out}");
+    }
+    // The root in the file itself is nobody's word, though the proof leads to it.
+    let output = fails_saying(
+        &mut verify(&file, ""),
+        &["nothing is verified", root, "comes from the file itself", "--block-hash", "--root"],
+    );
+    assert!(!output.contains(&balance), "{output}");
+    let mut other = answer.clone();
+    other["root"] = json!(B256::with_last_byte(7));
+    let other = scene.write("other.json", other.to_string());
+    fails_saying(&mut verify(&other, ""), &["other.json is refused"]);
+    // The header as a file, in bytes or digits.
+    let bare = scene.write("bare.json", answer.to_string());
+    let hint = &["bare.json", "refused"];
+    for header in [header.to_vec(), hex::encode_prefixed(&header).into_bytes()] {
+        let file = scene.write("header", header);
+        let out = succeeds(&mut verify(&bare, &format!("--header {file}")));
+        let origin = format!("taken from {file} as they are (--header)");
+        assert!(out.contains(&origin), "`{origin}` is not in: {out}");
+        let out = succeeds(&mut verify(&bare, &format!("--header {file} --block-hash {hash}")));
+        assert!(
+            out.contains(&format!(
+                "(--block-hash); the header of that hash, and the root in it, come from {file}"
+            )),
+            "{out}"
+        );
+        fails_saying(&mut verify(&bare, &format!("--header {file} --block-hash {root}")), hint);
+    }
+    fails_saying(&mut verify(&bare, &format!("--block-hash {hash}")), &["--header FILE"]);
+}
+
+/// An answer of `cole` that somebody made up, under the root of the block of this header.
+fn made_up(answer: &Value, params: ColeParams) -> Value {
+    json!({
+        "backend": "cole", "version": 1, "hash": "blake2b-256", "params": params.digest(),
+        "block": answer["block"], "blockHash": answer["blockHash"], "root": answer["root"],
+        "address": answer["address"], "slot": null, "from": "0x1", "to": "0x3",
+        "versions": [{ "block": "0x2", "account": null }], "proof": "0x0100",
+    })
+}
+
+#[test]
+fn versions_are_fetched_as_asked_and_not_believed() {
+    let scene = Scene::new();
+    let (answer, header) = answer();
+    // COLE as it is without flags.
+    let params = ColeParams::default();
+    let server = node(made_up(&answer, params), &header);
+    let ask = |range: &str| {
+        let (url, file) = (server.url(), scene.at("versions.json"));
+        let address = answer["address"].as_str().unwrap();
+        let line = format!("proof provenance --rpc {url} --address {address} {range} -o {file}");
+        retrie(words(&line))
+    };
+    fails_saying(&mut ask("--from 1 --to 4"), &["another question"]);
+    fails_saying(&mut ask("--from 1 --to 3 --slot 7"), &["another question"]);
+    fails_saying(&mut ask("--from 4 --to 3"), &["--from 4", "must not be above"]);
+    let out = succeeds(&mut ask("--from 1 --to 3"));
+    assert!(out.contains("by cole") && out.contains("nothing is verified yet"), "{out}");
+    let (file, root) = (scene.at("versions.json"), answer["root"].as_str().unwrap());
+    let trusted = format!("--root {root}");
+    fails_saying(&mut verify(&file, &trusted), &["versions.json is refused", "malformed"]);
+    // Under other parameters than those that are trusted it is not even looked at.
+    let other = ColeParams { fanout: 16, ..params };
+    let other = format!("{trusted} --cole-params {}", other.digest());
+    let digest = params.digest().to_string();
+    fails_saying(&mut verify(&file, &other), &["versions.json is refused", &digest]);
+    let out = verify(&file, &format!("{trusted} --cole-params 0x01")).output().unwrap();
+    assert_eq!(out.status.code(), Some(2), "no 32 bytes: {out:?}");
+}
+
+/// The state of an old block comes under the root of a later one, whose header goes into the file.
+#[test]
+fn a_proof_as_of_an_older_block_names_both() {
+    let scene = Scene::new();
+    let (mut answer, header) = answer();
+    let number: U256 = answer["block"].as_str().unwrap().parse().unwrap();
+    // The one block of this node is asked for; the answer is under the root of the next.
+    answer["asOf"] = json!(number);
+    answer["block"] = json!(number + U256::from(1));
+    let server = node(answer.clone(), &header);
+    // There is no other block, so it is not the one that the proof names.
+    answer["blockHash"] = json!(B256::with_last_byte(7));
+    fails_saying(&mut get(&scene, &server, &answer["address"]), &["block"]);
+    drop(server);
+    answer["asOf"] = json!(number - U256::from(1));
+    let server = node(answer.clone(), &header);
+    fails_saying(&mut get(&scene, &server, &answer["address"]), &["has answered of block"]);
+}
+
+#[test]
+fn a_bad_proof_is_one_line_and_no_values() {
+    let scene = Scene::new();
+    let (answer, _) = answer();
+    let root = answer["root"].as_str().unwrap();
+    let file = scene.write("proof.json", answer.to_string());
+    let other = format!("--root {}", answer["blockHash"].as_str().unwrap());
+    fails_saying(&mut verify(&file, &other), &["proof.json", "root", root]);
+    let other = format!("--checkpoint 7:{root}");
+    fails_saying(&mut verify(&file, &other), &["proof.json", "of block 5", "7"]);
+
+    let trusted = format!("--root {root}");
+    let forge = |field: &str, value: Value| {
+        let mut forged = answer.clone();
+        forged[field] = value;
+        verify(&scene.write("forged.json", forged.to_string()), &trusted)
+    };
+    let mut account = answer["account"].clone();
+    account["balance"] = json!("0x3635c9adc5dea00000");
+    fails_saying(&mut forge("account", account), &["forged.json", "another value of account 0x"]);
+    let proof = answer["proof"].as_str().unwrap();
+    let cut = proof[..proof.len() - 2].into();
+    fails_saying(&mut forge("proof", cut), &["forged.json", "malformed"]);
+    fails_saying(&mut forge("backend", "cole".into()), &["cole", "no verifier"]);
+    fails_saying(forge("nonsense", Value::Null).arg("--params=none"), &["none"]);
+    let no_json = scene.write("no.json", "{");
+    fails_saying(&mut verify(&no_json, &trusted), &["no.json", "JSON"]);
+    let other = scene.write("other.json", "{\"x\": 1}");
+    fails_saying(&mut verify(&other, &trusted), &["other.json", "state_getProof"]);
+    fails_saying(&mut verify(&scene.at("nowhere"), &trusted), &["nowhere"]);
+}
+
+#[test]
+fn an_answer_to_another_question_is_not_written() {
+    let scene = Scene::new();
+    let (answer, header) = answer();
+    let server = node(answer.clone(), &header);
+    let nobody = json!("0x00000000000000000000000000000000000000ff");
+    fails_saying(&mut get(&scene, &server, &nobody), &["another question"]);
+    let mut slot = get(&scene, &server, &answer["address"]);
+    fails_saying(slot.args(["--slot", "1"]), &["another question"]);
+    let mut wrong = get(&scene, &server, &answer["address"]);
+    fails_saying(wrong.args(["--block", "newest"]), &["newest", "latest, safe, finalized"]);
+    let (mut moved, address) = (answer.clone(), &answer["address"]);
+    moved["blockHash"] = json!(keccak256(b"another block"));
+    fails_saying(&mut get(&scene, &node(moved, &header), address), &["try again"]);
+    assert!(!scene.path("proof.json").exists());
+}
+
+#[test]
+fn lvmt_needs_parameters_and_says_when_they_are_insecure() {
+    let scene = Scene::new();
+    let case = vector("lvmt.json", "height 2: an answer under a checkpoint");
+    let answer = &case["question"]["answer"];
+    let file = scene.write("proof.json", answer.to_string());
+    let root = answer["root"].as_str().unwrap();
+    let trusted = format!("--root {root}");
+    let digest = answer["params"].as_str().unwrap();
+    fails_saying(&mut verify(&file, &trusted), &[digest, "not among those pinned"]);
+    fails_saying(&mut verify(&file, &format!("{trusted} --insecure-dev 3")), &[digest]);
+    let out = succeeds(&mut verify(&file, &format!("{trusted} --insecure-dev 2")));
+    let [slot, absent] = [0, 1].map(|at| &answer["storage"][at]);
+    for line in [slot, absent] {
+        let [key, value] = ["key", "value"].map(|field| line[field].as_str().unwrap());
+        assert!(out.contains(&format!("slot {key}: {value}")), "{out}");
+    }
+    assert!(out.contains("INSECURE") && out.contains(digest), "{out}");
+    let params = scene.at("params");
+    let make = format!("params lvmt --insecure-dev --height 2 --without-proofs -o {params}");
+    succeeds(&mut retrie(words(&format!("{make} --quiet"))));
+    let same = succeeds(&mut verify(&file, &format!("{trusted} --params {params}")));
+    assert_eq!(same, out);
+}
+
+#[test]
+fn answers_of_eth_get_proof_are_verified_too() {
+    let scene = Scene::new();
+    let case = vector("eip1186.json", "slots, one absent");
+    let answer = &case["question"]["ethProof"];
+    let file = scene.write("proof.json", answer.to_string());
+    let root = case["trusted"]["root"].as_str().unwrap();
+    let out = succeeds(&mut verify(&file, &format!("--root {root}")));
+    let value = answer["storageProof"][0]["value"].as_str().unwrap();
+    assert!(out.contains(value), "{out}");
+    let hash = format!("--root {}", keccak256(b"another root"));
+    fails_saying(&mut verify(&file, &hash), &["proof.json", "does not match the root"]);
+}

@@ -1,0 +1,10 @@
+//! Tests of `retrie-bench` from outside: a module for each subject, one program for all.
+
+mod adversary;
+mod clients;
+mod common;
+mod made_chain;
+mod peers;
+mod provenance;
+mod race;
+mod report;

@@ -1,0 +1,4 @@
+//! Tests of `retrie-conformance` from outside: a module for each subject, one program for all.
+
+mod harness;
+mod sample;

@@ -1,0 +1,7 @@
+//! Tests of `retrie-db` from outside: a module for each subject, one program for all.
+
+mod chain;
+mod common;
+mod datadir;
+mod kv;
+mod logs;

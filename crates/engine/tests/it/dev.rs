@@ -1,0 +1,264 @@
+//! Dev chains: accepted transactions are mined, and the user's changes, times and snapshots hold, on
+//! every backend.
+
+use crate::common::{Node, Running, Setup};
+use alloy_consensus::{SignableTransaction, TxEip1559, crypto::secp256k1::sign_message};
+use alloy_primitives::{Address, B256, TxKind, U256, bytes};
+use retrie_chainspec::{ChainSpec, DEV_ACCOUNTS, DEV_KEYS};
+use retrie_engine::{
+    DevChain, DevError, EngineError, Sealing,
+    pool::{Origin, PooledTransaction},
+};
+use retrie_execution::AccountOverride;
+use retrie_state::{Account, StateReader};
+use std::time::{Duration, Instant};
+
+const GWEI: u128 = 1_000_000_000;
+
+struct Dev {
+    running: Running,
+    chain: DevChain,
+}
+
+impl Dev {
+    fn start(node: &Node, sealing: Sealing) -> Self {
+        let running = node.start();
+        let chain = DevChain::new(
+            running.engine.handle().clone(),
+            running.payloads.clone(),
+            running.pool.clone(),
+            running.maintainer(),
+            sealing,
+            DEV_ACCOUNTS[0],
+        );
+        running.runtime.spawn(chain.clone().run());
+        Self { running, chain }
+    }
+
+    fn new(setup: Setup, sealing: Sealing) -> Self {
+        Self::start(&Node::new(&ChainSpec::dev(), setup), sealing)
+    }
+
+    fn wait<T>(&self, work: impl Future<Output = T>) -> T {
+        self.running.runtime.block_on(work)
+    }
+
+    fn send(&self, transaction: PooledTransaction) -> B256 {
+        self.running.pool.add(transaction, Origin::Local, &self.running.live).unwrap()
+    }
+
+    fn account(&self, address: &Address) -> Account {
+        let view = self.running.live.view().unwrap();
+        view.state(&view.head().hash()).unwrap().account(address).unwrap().unwrap_or_default()
+    }
+
+    fn mine(&self, count: u64) {
+        self.wait(self.chain.mine(count, None, None)).unwrap();
+    }
+
+    fn head(&self) -> (u64, u64) {
+        let head = self.running.live.head();
+        (head.number, head.timestamp)
+    }
+}
+
+fn transfer(from: usize, nonce: u64, to: Address, value: u128) -> PooledTransaction {
+    let tx = TxEip1559 {
+        chain_id: ChainSpec::dev().chain_id(),
+        nonce,
+        gas_limit: 21_000,
+        max_fee_per_gas: 100 * GWEI,
+        max_priority_fee_per_gas: GWEI,
+        to: TxKind::Call(to),
+        value: U256::from(value),
+        ..Default::default()
+    };
+    let signature = sign_message(DEV_KEYS[from], tx.signature_hash()).unwrap();
+    tx.into_signed(signature).into()
+}
+
+/// Sends so many transactions of each account without waiting, and looks whether all are mined, each
+/// account's in order.
+fn all_are_mined(setup: Setup, accounts: usize, each: u64) {
+    let dev = Dev::new(setup, Sealing::Instant);
+    let mut hashes = Vec::new();
+    for nonce in 0..each {
+        for from in 0..accounts {
+            hashes.push(dev.send(transfer(from, nonce, Address::repeat_byte(0xee), 1)));
+        }
+    }
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while DEV_ACCOUNTS[..accounts].iter().any(|account| dev.account(account).nonce < each) {
+        let left = dev.running.pool.status();
+        assert!(Instant::now() < deadline, "{setup:?}: {left:?} wait at {:?}", dev.head());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    dev.running.pool.check_invariants().unwrap();
+    let view = dev.running.live.view().unwrap();
+    let places: Vec<_> = (hashes.iter())
+        .map(|hash| view.transaction(hash).unwrap().map(|one| (one.block.number, one.index)))
+        .collect();
+    for from in 0..accounts {
+        let own: Vec<_> = places.iter().skip(from).step_by(accounts).collect();
+        assert!(own.iter().all(|place| place.is_some()), "{setup:?}: all are mined");
+        assert!(own.is_sorted(), "{setup:?}: in the order of their nonces");
+    }
+}
+
+#[test]
+fn a_thousand_transactions_of_one_account_are_all_mined() {
+    Setup::native().into_iter().for_each(|setup| all_are_mined(setup, 1, 1_000));
+}
+
+#[test]
+fn a_thousand_transactions_of_many_accounts_are_all_mined() {
+    Setup::native().into_iter().for_each(|setup| all_are_mined(setup, 20, 50));
+}
+
+#[test]
+fn changes_of_the_state_show_at_once_and_are_part_of_the_next_block() {
+    for setup in Setup::native() {
+        let node = Node::new(&ChainSpec::dev(), setup);
+        let dev = Dev::start(&node, Sealing::Manual);
+        let someone = Address::repeat_byte(7);
+        let set = |changed| dev.wait(dev.chain.set_account(someone, changed)).unwrap();
+        let code = bytes!("600160005260206000f3");
+        set(AccountOverride { balance: Some(U256::from(5)), ..Default::default() });
+        set(AccountOverride { nonce: Some(9), ..Default::default() });
+        set(AccountOverride { code: Some(code.clone()), ..Default::default() });
+        let slot = (U256::from(3), U256::from(4));
+        set(AccountOverride { slots: vec![slot], ..Default::default() });
+        let has_changed = |dev: &Dev| {
+            let account = dev.account(&someone);
+            assert_eq!((account.balance, account.nonce), (U256::from(5), 9), "{setup:?}");
+            let view = dev.running.live.view().unwrap();
+            assert_eq!(view.code(&account.code_hash).unwrap().as_ref(), Some(&code));
+            let state = view.state(&view.head().hash()).unwrap();
+            assert_eq!(state.slot(&someone, &B256::from(slot.0)).unwrap(), slot.1);
+        };
+        has_changed(&dev);
+        assert_eq!(dev.head().0, 0, "no block was needed");
+        let before = dev.running.live.head().state_root;
+        dev.mine(1);
+        has_changed(&dev);
+        if setup.backend().capabilities().proofs {
+            assert_ne!(dev.running.live.head().state_root, before, "{setup:?}");
+        }
+        dev.mine(3);
+        has_changed(&dev);
+        // What was changed of a block's state is read of it still, and not of the one before.
+        let view = dev.running.live.view().unwrap();
+        let genesis = view.canonical_hash(0).unwrap().unwrap();
+        let at_genesis = view.state(&genesis).unwrap().account(&someone).unwrap();
+        assert_eq!(at_genesis.map(|account| account.nonce), Some(9), "{setup:?}");
+        drop(view);
+        let lower = AccountOverride { nonce: Some(8), ..Default::default() };
+        let refused = dev.wait(dev.chain.set_account(someone, lower));
+        assert!(matches!(refused, Err(DevError::NonceGoesBack { have: 9, .. })));
+        // It is durable like every other change.
+        let Dev { running, chain } = dev;
+        drop(chain);
+        drop(running);
+        has_changed(&Dev::start(&node, Sealing::Manual));
+    }
+}
+
+#[test]
+fn a_snapshot_takes_back_blocks_changes_time_and_pool() {
+    for setup in Setup::native() {
+        let dev = Dev::new(setup, Sealing::Manual);
+        let someone = Address::repeat_byte(7);
+        let fund = |wei| {
+            let changed = AccountOverride { balance: Some(U256::from(wei)), ..Default::default() };
+            dev.wait(dev.chain.set_account(someone, changed)).unwrap();
+        };
+        let kept = dev.send(transfer(1, 0, someone, 1));
+        fund(100);
+        let snapshot = dev.wait(dev.chain.snapshot());
+        let later = dev.wait(dev.chain.snapshot());
+        for round in 0..3 {
+            // Deep enough that blocks are durable by then.
+            let sent = dev.send(transfer(0, 0, someone, 1));
+            dev.mine(1);
+            assert_eq!(dev.account(&someone).balance, U256::from(102), "{setup:?}");
+            dev.chain.increase_time(1_000_000);
+            fund(7);
+            dev.mine(10);
+            assert_eq!(dev.head().0, 11);
+            let queued = dev.send(transfer(2, 5, someone, 1));
+            let again = if round == 0 { snapshot } else { later + round };
+            assert!(dev.wait(dev.chain.revert(again)).unwrap());
+            assert!(!dev.wait(dev.chain.revert(later)).unwrap(), "later ones are gone");
+            assert_eq!(dev.head().0, 0);
+            assert_eq!(dev.account(&someone).balance, U256::from(100), "{setup:?}");
+            let pool = &dev.running.pool;
+            assert!(pool.get(&kept).is_some() && pool.get(&sent).is_none());
+            assert!(pool.get(&queued).is_none());
+            assert!(dev.running.live.view().unwrap().transaction(&sent).unwrap().is_none());
+            // The very same transaction may be sent again, in the very same block.
+            assert_eq!(dev.wait(dev.chain.snapshot()), later + round + 1);
+        }
+        let ahead = dev.chain.next_block().timestamp;
+        dev.mine(1);
+        assert!(dev.head().1 <= ahead + 5, "the clock went back too");
+    }
+}
+
+#[test]
+fn times_are_those_that_were_asked_for() {
+    let dev = Dev::new(Setup::MPT, Sealing::Manual);
+    dev.mine(1);
+    let (_, start) = dev.head();
+    dev.chain.set_next_timestamp(start + 1_000).unwrap();
+    assert_eq!(dev.chain.next_block().timestamp, start + 1_000);
+    dev.mine(2);
+    let (_, second) = dev.head();
+    assert!((start + 1_001..start + 1_010).contains(&second), "the clock goes on from there");
+    let refused = dev.chain.set_next_timestamp(second);
+    assert!(matches!(refused, Err(DevError::TimeGoesBack { .. })));
+    dev.wait(dev.chain.mine(5, Some(60), None)).unwrap();
+    let (number, last) = dev.head();
+    assert_eq!(number, 8);
+    assert!((second + 240..second + 255).contains(&last));
+}
+
+#[test]
+fn an_impersonated_contract_sends_transactions() {
+    for setup in Setup::native() {
+        let node = Node::new(&ChainSpec::dev(), setup);
+        let dev = Dev::start(&node, Sealing::Instant);
+        let contract = Address::repeat_byte(0xcc);
+        let changed = AccountOverride {
+            balance: Some(U256::from(GWEI * GWEI)),
+            code: Some(bytes!("00")),
+            ..Default::default()
+        };
+        dev.wait(dev.chain.set_account(contract, changed)).unwrap();
+        dev.chain.impersonate(contract, true);
+        assert!(dev.chain.is_impersonated(&contract));
+        let unsigned = transfer(0, 0, Address::repeat_byte(1), 5);
+        let hash = dev.running.pool.add_unsigned(unsigned, contract, &dev.running.live).unwrap();
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while dev.account(&contract).nonce == 0 {
+            assert!(Instant::now() < deadline, "{setup:?}: it is not mined");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        // Its sender is not that of the signature, in memory and on disk.
+        dev.mine(5);
+        let view = dev.running.live.view().unwrap();
+        assert_eq!(view.transaction(&hash).unwrap().unwrap().sender, contract);
+        assert_eq!(dev.account(&DEV_ACCOUNTS[0]).nonce, 0);
+    }
+}
+
+#[test]
+fn going_back_further_than_the_retention_is_refused() {
+    let node = Node { retention: 5, ..Node::new(&ChainSpec::dev(), Setup::MPT) };
+    let dev = Dev::start(&node, Sealing::Manual);
+    let snapshot = dev.wait(dev.chain.snapshot());
+    dev.mine(20);
+    let refused = dev.wait(dev.chain.revert(snapshot));
+    let is_too_deep = matches!(refused, Err(DevError::Engine(EngineError::TooDeepReorg { .. })));
+    assert!(is_too_deep, "{refused:?}");
+    assert_eq!(dev.head().0, 20, "nothing has changed");
+}

@@ -1,0 +1,11 @@
+//! Tests of `retrie-execution` from outside: a module for each subject, one program for all.
+
+mod amsterdam;
+mod bounded;
+mod collisions;
+mod common;
+mod parallel;
+mod real_blocks;
+mod simulated_env;
+mod traps;
+mod warm;

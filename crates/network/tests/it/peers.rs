@@ -1,0 +1,415 @@
+//! Nodes that connect with each other over TCP, and with peers that do not behave.
+
+use crate::p2p;
+
+use alloy_eip2124::{ForkHash, ForkId};
+use alloy_eips::BlockHashOrNumber;
+use alloy_primitives::B256;
+use p2p::{Mouth, config, enode, eventually, id_of, node, range};
+use retrie_chainspec::primitives::Header;
+use retrie_network::{
+    discovery::Enode,
+    eth::{self, Gossip, HeadersFrom, Message, NewPooledTransactionHashes, Request, Response},
+    handle::{Event, Offence, RequestError},
+    peers::{Config, Manager},
+    rchk,
+    rlpx::{self, BASE_MESSAGES, DisconnectReason},
+    session::Timing,
+};
+use std::{
+    net::{Ipv4Addr, TcpStream},
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+use tokio::net::TcpListener;
+
+fn headers(limit: u64) -> Request {
+    let start = BlockHashOrNumber::Number(0);
+    Request::Headers(HeadersFrom { start, limit, skip: 0, reverse: false })
+}
+
+fn hashes(count: usize) -> Gossip {
+    Gossip::Hashes(NewPooledTransactionHashes {
+        types: vec![2; count],
+        sizes: vec![100; count],
+        hashes: vec![B256::repeat_byte(9); count],
+    })
+}
+
+fn peers(manager: &Manager) -> usize {
+    manager.peers().connected().len()
+}
+
+#[test]
+fn two_nodes_find_a_way_to_each_other_and_talk() {
+    let mut one = node(config());
+    let two = node(Config { fixed: vec![enode(&one.manager)], ..config() });
+    let (a, b) = (one.manager.peers(), two.manager.peers());
+    eventually("a connection", || peers(&one.manager) == 1 && peers(&two.manager) == 1);
+    let [seen_by_a, seen_by_b] = [a.connected(), b.connected()].map(|mut all| all.pop().unwrap());
+    assert!(seen_by_a.inbound && !seen_by_b.inbound && seen_by_b.is_static);
+    assert_eq!(seen_by_b.version, eth::Version::Eth71);
+    assert_eq!(seen_by_b.name, "test/v1");
+    assert_eq!(seen_by_b.range, range(10));
+    assert_eq!((one.manager.slots(), two.manager.slots()), ((1, 0), (0, 0)));
+
+    let runtime = two.manager.runtime().clone();
+    let id = one.manager.id();
+    let answer = runtime.block_on(b.request(id, headers(3))).unwrap();
+    let Response::Headers(three) = answer else { panic!("{answer:?}") };
+    assert_eq!(three.iter().map(|header| header.number).collect::<Vec<_>>(), [0, 1, 2]);
+    let nothing = runtime.block_on(b.request(id, Request::Bodies(vec![B256::ZERO]))).unwrap();
+    assert_eq!(nothing, Response::Bodies(vec![]));
+
+    assert!(b.send(id, hashes(2)));
+    let heard = runtime.block_on(one.heard.recv()).unwrap();
+    assert_eq!((heard.peer, heard.gossip), (two.manager.id(), hashes(2)));
+
+    let mut events = a.events();
+    two.manager.set_range(range(41), 0);
+    two.manager.set_range(range(42), 0);
+    let event = runtime.block_on(events.recv()).unwrap();
+    assert!(matches!(event, Event::RangeUpdate(_, told) if told == range(42)), "{event:?}");
+    two.manager.stop();
+    let event = runtime.block_on(events.recv()).unwrap();
+    assert!(matches!(event, Event::Disconnected(id) if id == two.manager.id()), "{event:?}");
+}
+
+#[test]
+fn a_connection_that_was_lost_is_made_again() {
+    let one = node(config());
+    let two = node(Config { fixed: vec![enode(&one.manager)], ..config() });
+    eventually("a connection", || peers(&one.manager) == 1);
+    let mut events = one.manager.peers().events();
+    assert!(one.manager.remove_peer(&two.manager.id()));
+    let runtime = two.manager.runtime();
+    assert!(matches!(runtime.block_on(events.recv()).unwrap(), Event::Disconnected(_)));
+    assert!(matches!(runtime.block_on(events.recv()).unwrap(), Event::Connected(_)));
+    // Who is not to be dialled any more is not.
+    assert!(two.manager.remove_peer(&one.manager.id()));
+    assert!(matches!(runtime.block_on(events.recv()).unwrap(), Event::Disconnected(_)));
+    assert!(!two.manager.remove_peer(&one.manager.id()));
+}
+
+#[test]
+fn who_is_removed_while_it_is_dialled_does_not_stay() {
+    let one = node(config());
+    let mut events = one.manager.peers().events();
+    let runtime = one.manager.runtime();
+    let target = one.manager.local_address().unwrap();
+    let way = runtime.block_on(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))).unwrap();
+    let enode = Enode { tcp: way.local_addr().unwrap().port(), ..enode(&one.manager) };
+    let two = node(Config { fixed: vec![enode], ..config() });
+    runtime.block_on(async {
+        let (mut dialled, _) = way.accept().await.unwrap();
+        assert!(two.manager.remove_peer(&one.manager.id()));
+        let mut target = tokio::net::TcpStream::connect(target).await.unwrap();
+        tokio::spawn(async move { tokio::io::copy_bidirectional(&mut dialled, &mut target).await });
+        assert!(matches!(events.recv().await.unwrap(), Event::Connected(_)));
+        let ended = tokio::time::timeout(Duration::from_secs(20), events.recv()).await;
+        assert!(matches!(ended, Ok(Ok(Event::Disconnected(_)))), "{ended:?}");
+    });
+}
+
+#[tokio::test]
+async fn those_of_other_chains_are_told_that_they_are_of_no_use() {
+    let one = node(config());
+    let other_fork = ForkId { hash: ForkHash([9; 4]), next: 0 };
+    let changes: [fn(&mut eth::Status); 2] =
+        [|status| status.network = 1, |status| status.genesis = B256::ZERO];
+    for change in changes {
+        let mut mouth = Mouth::dial(&one.manager, rlpx::random_key()).await;
+        mouth.hello(&[69, 71]).await;
+        mouth.status(change).await;
+        assert_eq!(mouth.end().await, DisconnectReason::UselessPeer);
+    }
+    let mut mouth = Mouth::dial(&one.manager, rlpx::random_key()).await;
+    mouth.hello(&[71]).await;
+    mouth.status(|status| status.fork_id = other_fork).await;
+    assert_eq!(mouth.end().await, DisconnectReason::UselessPeer);
+    // Who speaks nothing of ours.
+    let mut mouth = Mouth::dial(&one.manager, rlpx::random_key()).await;
+    mouth.hello(&[68, 72]).await;
+    assert_eq!(mouth.end().await, DisconnectReason::UselessPeer);
+    assert_eq!(peers(&one.manager), 0);
+}
+
+#[tokio::test]
+async fn slots_are_kept_to_and_the_trusted_need_none() {
+    let trusted = rlpx::random_key();
+    let one = node(Config { max_inbound: 1, ..config() });
+    let first = rlpx::random_key();
+    let mut there = Mouth::peer(&one.manager, first).await;
+    let mut refused = Mouth::dial(&one.manager, rlpx::random_key()).await;
+    assert_eq!(refused.end().await, DisconnectReason::TooManyPeers);
+    let mut again = Mouth::dial(&one.manager, first).await;
+    assert_eq!(again.end().await, DisconnectReason::AlreadyConnected);
+    let mut nobody = enode(&one.manager);
+    (nobody.id, nobody.tcp) = (id_of(&trusted), 1);
+    one.manager.add_trusted(nobody);
+    let _trusted = Mouth::peer(&one.manager, trusted).await;
+    eventually("two peers", || peers(&one.manager) == 2);
+    assert_eq!(one.manager.slots(), (1, 0));
+    there.say(Message::Request(7, headers(1))).await;
+    assert!(matches!(there.hear().await, Message::Response(7, _)), "nobody else was harmed");
+}
+
+#[tokio::test]
+async fn a_node_does_not_connect_with_itself() {
+    let config = config();
+    let key = config.key;
+    let one = node(config);
+    let mut itself = Mouth::dial(&one.manager, key).await;
+    assert_eq!(itself.end().await, DisconnectReason::ConnectedToSelf);
+}
+
+/// What a peer may not say, and the reason that it is given.
+#[tokio::test]
+async fn breaches_end_the_connection_with_their_reason() {
+    let one = node(config());
+    let breach: DisconnectReason = DisconnectReason::ProtocolBreach;
+    let eth_breach = DisconnectReason::SubprotocolError;
+    let status = BASE_MESSAGES + eth::id::STATUS;
+    let range_update = BASE_MESSAGES + eth::id::BLOCK_RANGE_UPDATE;
+    let hashes = BASE_MESSAGES + eth::id::NEW_POOLED_TRANSACTION_HASHES;
+    let answer = Message::Response(5, Response::Headers(vec![])).encode(eth::Version::Eth71);
+    let (answer_id, answer) = answer.unwrap();
+    for (id, payload, reason) in [
+        (0x05, vec![0xc0], breach),
+        (rlpx::id::HELLO, vec![0xc0], breach),
+        (rlpx::id::PING, vec![0; 300], breach),
+        (status, vec![0; 300], breach),
+        (status, vec![0xc0], eth_breach),
+        (range_update, vec![0xc2, 0x05, 0x01], eth_breach),
+        (hashes, vec![0xff; 100], eth_breach),
+        (BASE_MESSAGES + 0x01, vec![0xc0], breach),
+        (BASE_MESSAGES + 0x30, vec![0xc0], breach),
+        // What nobody has asked for is not even read.
+        (BASE_MESSAGES + answer_id, answer, breach),
+    ] {
+        let mut mouth = Mouth::peer(&one.manager, rlpx::random_key()).await;
+        mouth.writer.write(id, &payload).await.unwrap();
+        assert_eq!(mouth.end().await, reason, "{id:#x} {payload:?}");
+        // He may not come again for an hour.
+        let mut again = Mouth::dial(&one.manager, mouth.key).await;
+        assert_eq!(again.end().await, DisconnectReason::UselessPeer);
+    }
+    eventually("the end", || peers(&one.manager) == 0);
+}
+
+#[tokio::test]
+async fn who_does_not_answer_is_given_up() {
+    let one = node(config());
+    let mut mouth = Mouth::peer(&one.manager, rlpx::random_key()).await;
+    let handle = one.manager.peers();
+    let id = id_of(&mouth.key);
+    eventually("a peer", || peers(&one.manager) == 1);
+    let timeout = RequestError::Timeout(Duration::from_millis(200));
+    assert_eq!(handle.request(id, headers(2)).await, Err(timeout));
+    // An answer that comes too late is not held against it again.
+    let Message::Request(number, _) = mouth.hear().await else { panic!("no request") };
+    mouth.say(Message::Response(number, Response::Headers(vec![]))).await;
+    let (asked, answered) = tokio::join!(handle.request(id, headers(2)), async {
+        let Message::Request(number, request) = mouth.hear().await else { panic!("no request") };
+        assert_eq!(request, headers(2));
+        mouth.say(Message::Response(number, Response::Headers(vec![Header::default()]))).await;
+    });
+    assert_eq!((asked, answered), (Ok(Response::Headers(vec![Header::default()])), ()));
+    for _ in 0..3 {
+        // The last one finds it gone.
+        let failed = handle.request(id, headers(1)).await.unwrap_err();
+        assert!(failed == timeout || failed == RequestError::Gone, "{failed}");
+    }
+    assert_eq!(mouth.end().await, DisconnectReason::Timeout);
+    assert_eq!(handle.request(id, headers(1)).await, Err(RequestError::Gone));
+    assert_eq!(one.manager.stats().timeouts.load(Ordering::Relaxed), 4);
+}
+
+#[tokio::test]
+async fn who_answers_more_than_was_asked_is_disconnected() {
+    let one = node(config());
+    let mut mouth = Mouth::peer(&one.manager, rlpx::random_key()).await;
+    let handle = one.manager.peers();
+    eventually("a peer", || peers(&one.manager) == 1);
+    let (asked, ()) = tokio::join!(handle.request(id_of(&mouth.key), headers(1)), async {
+        let Message::Request(number, _) = mouth.hear().await else { panic!("no request") };
+        let two = vec![Header::default(), Header::default()];
+        mouth.say(Message::Response(number, Response::Headers(two))).await;
+    });
+    assert_eq!(asked, Err(RequestError::WrongAnswer));
+    assert_eq!(mouth.end().await, DisconnectReason::SubprotocolError);
+}
+
+#[tokio::test]
+async fn a_peer_has_sixteen_requests_at_most() {
+    let one = node(Config {
+        timing: Timing { request: Duration::from_secs(20), ..p2p::timing() },
+        ..config()
+    });
+    let mouth = Mouth::peer(&one.manager, rlpx::random_key()).await;
+    let handle = one.manager.peers();
+    eventually("a peer", || peers(&one.manager) == 1);
+    let id = id_of(&mouth.key);
+    let asked: Vec<_> = (0..16)
+        .map(|_| {
+            let handle = handle.clone();
+            tokio::spawn(async move { handle.request(id, headers(1)).await })
+        })
+        .collect();
+    tokio::task::yield_now().await;
+    let busy = loop {
+        // Until all of them have been asked.
+        match tokio::time::timeout(Duration::from_millis(20), handle.request(id, headers(1))).await
+        {
+            Ok(answer) => break answer,
+            Err(_) => continue,
+        }
+    };
+    assert_eq!(busy, Err(RequestError::Busy(16)));
+    drop(mouth);
+    for one in asked {
+        let answer = one.await.unwrap();
+        assert!(matches!(answer, Err(RequestError::Gone | RequestError::Busy(_))), "{answer:?}");
+    }
+}
+
+#[tokio::test]
+async fn liars_are_disconnected_and_the_honest_are_not() {
+    let one = node(config());
+    let mut liar = Mouth::peer(&one.manager, rlpx::random_key()).await;
+    let mut honest = Mouth::peer(&one.manager, rlpx::random_key()).await;
+    eventually("both", || peers(&one.manager) == 2);
+    let handle = one.manager.peers();
+    handle.report(id_of(&liar.key), Offence::WrongData);
+    assert_eq!(liar.end().await, DisconnectReason::SubprotocolError);
+    honest.say(Message::Request(1, headers(1))).await;
+    assert!(matches!(honest.hear().await, Message::Response(1, _)));
+    assert_eq!(one.manager.stats().banned.load(Ordering::Relaxed), 1);
+}
+
+#[tokio::test]
+async fn who_says_nothing_is_timed_out() {
+    let timing = Timing { idle: Duration::from_millis(150), ..p2p::timing() };
+    let one = node(Config { timing, ..config() });
+    let mut mouth = Mouth::peer(&one.manager, rlpx::random_key()).await;
+    // Pings come, and are not answered.
+    let raw = mouth.read().await.unwrap();
+    assert_eq!(raw.id, rlpx::id::PING);
+    assert_eq!(mouth.end().await, DisconnectReason::Timeout);
+    // And before there is a peer.
+    let mut silent = Mouth::dial(&one.manager, rlpx::random_key()).await;
+    assert_eq!(silent.end().await, DisconnectReason::Timeout);
+}
+
+#[test]
+fn half_open_connections_keep_nobody_out_for_long() {
+    let one = node(config());
+    let address = one.manager.local_address().unwrap();
+    let connect = || TcpStream::connect(address).unwrap();
+    let mut silent: Vec<_> = (0..300).map(|_| connect()).collect();
+    let stats = one.manager.stats();
+    // On a busy machine the first ones may have been given up before the last ones come.
+    eventually("throttling", || {
+        silent.push(connect());
+        stats.throttled.load(Ordering::Relaxed) > 0
+    });
+    let two = node(Config { fixed: vec![enode(&one.manager)], ..config() });
+    eventually("an honest peer", || peers(&two.manager) == 1);
+    assert_eq!(one.manager.slots(), (1, 0));
+    drop(silent);
+}
+
+#[tokio::test]
+async fn a_node_that_is_stopped_says_so() {
+    let one = node(config());
+    let mut mouth = Mouth::peer(&one.manager, rlpx::random_key()).await;
+    eventually("a peer", || peers(&one.manager) == 1);
+    let stopping = std::thread::spawn(move || {
+        one.manager.stop();
+        one
+    });
+    assert_eq!(mouth.end().await, DisconnectReason::Quitting);
+    drop(mouth);
+    let one = stopping.join().unwrap();
+    assert_eq!(peers(&one.manager), 0);
+}
+
+#[test]
+fn a_port_that_is_taken_is_an_error_unless_another_will_do() {
+    let one = node(config());
+    let taken = one.manager.local_address();
+    let busy = Config { listen: taken, ..config() };
+    let error = retrie_network::peers::start(busy, std::sync::Arc::new(p2p::Headers));
+    assert!(error.unwrap_err().to_string().contains("127.0.0.1"));
+    let other = node(Config { listen: taken, any_port: true, ..config() });
+    assert_ne!(other.manager.local_address(), taken);
+}
+
+/// Ids of `rchk` follow those of eth/71.
+const RCHK: u8 = BASE_MESSAGES + 0x14;
+
+#[test]
+fn parts_of_states_are_asked_for_and_nothing_else_of_rchk_is_taken() {
+    let states = Some(Arc::new(retrie_network::serve::Nothing) as _);
+    let one = node(Config { states, ..config() });
+    let runtime = one.manager.runtime().clone();
+    let codes = |count| rchk::Request::Codes(vec![B256::repeat_byte(1); count]);
+    runtime.block_on(async {
+        let speak = async || {
+            let mut mouth = Mouth::dial(&one.manager, rlpx::random_key()).await;
+            mouth.hello_as(&[("eth", 71), ("rchk", 1), ("snap", 1)]).await;
+            mouth.status(|_| {}).await;
+            mouth
+        };
+        let say = async |mouth: &mut Mouth, message: rchk::Message| {
+            let (id, payload) = message.encode();
+            mouth.writer.write(RCHK + id, &payload).await.unwrap();
+        };
+        let hear = async |mouth: &mut Mouth| loop {
+            let raw = mouth.read().await.unwrap();
+            if let Some(id) = raw.id.checked_sub(RCHK) {
+                return rchk::Message::decode(id, &raw.payload).unwrap();
+            }
+        };
+        // It is answered, and asked.
+        let mut mouth = speak().await;
+        say(&mut mouth, rchk::Message::Request(3, codes(2))).await;
+        let refused = rchk::Response::Codes(Err(rchk::Refusal::NoState));
+        assert_eq!(hear(&mut mouth).await, rchk::Message::Response(3, refused));
+        let peers = one.manager.peers();
+        let id = id_of(&mouth.key);
+        assert!(peers.connected()[0].speaks_rchk);
+        let asked = tokio::spawn(async move { peers.request_state(id, codes(1)).await });
+        let rchk::Message::Request(number, request) = hear(&mut mouth).await else { panic!() };
+        assert_eq!(request, codes(1));
+        let answer = rchk::Response::Codes(Ok(vec![None]));
+        say(&mut mouth, rchk::Message::Response(number, answer.clone())).await;
+        assert_eq!(asked.await.unwrap(), Ok(answer.clone()));
+
+        // What was not asked for, more than was asked for, and what is no message end it.
+        say(&mut mouth, rchk::Message::Response(number, answer)).await;
+        assert_eq!(mouth.end().await, DisconnectReason::ProtocolBreach);
+        let mut mouth = speak().await;
+        let (peers, id) = (one.manager.peers(), id_of(&mouth.key));
+        let asked = tokio::spawn(async move { peers.request_state(id, codes(1)).await });
+        let rchk::Message::Request(number, _) = hear(&mut mouth).await else { panic!() };
+        let answer = rchk::Response::Codes(Ok(vec![None, None]));
+        say(&mut mouth, rchk::Message::Response(number, answer)).await;
+        assert_eq!(mouth.end().await, DisconnectReason::SubprotocolError);
+        assert_eq!(asked.await.unwrap(), Err(RequestError::WrongAnswer));
+        for (id, payload) in [(0x00, vec![0xc1, 9]), (0x02, vec![0x80]), (0x04, vec![0xc0])] {
+            let mut mouth = speak().await;
+            mouth.writer.write(RCHK + id, &payload).await.unwrap();
+            let end = mouth.end().await;
+            let breach = [DisconnectReason::SubprotocolError, DisconnectReason::ProtocolBreach];
+            assert!(breach.contains(&end), "{id}: {end:?}");
+        }
+
+        // Nobody who does not offer it is asked, nor may speak it.
+        let mut mouth = Mouth::peer(&one.manager, rlpx::random_key()).await;
+        let (peers, id) = (one.manager.peers(), id_of(&mouth.key));
+        assert_eq!(peers.request_state(id, codes(1)).await, Err(RequestError::NoStates));
+        say(&mut mouth, rchk::Message::Request(3, codes(2))).await;
+        assert_eq!(mouth.end().await, DisconnectReason::ProtocolBreach);
+    });
+}

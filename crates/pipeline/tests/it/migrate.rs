@@ -1,0 +1,615 @@
+//! A chain moved from every backend to every other: the new datadir is what an import of the same
+//! blocks leaves, with history, or what a chain is that begins with the latest state, without.
+
+use crate::common::{batches, failing::Failing, import_into, names_block, test_chain};
+use alloy_primitives::{Address, B256};
+use retrie_backends::all;
+use retrie_chainspec::{ChainSpec, primitives::Block};
+use retrie_db::{ChainRead, Db, DbError, Kept, KeptBlocks, OpenOptions, StateRootMode, SyncMode};
+use retrie_pipeline::{
+    AnchorError, Begun, Chain, ChainOptions, End, MigrateError, Migrated, Migration, MigrationStep,
+    PipelineError,
+    testkit::{Rules, TestChain, write_blocks},
+    verify::{VerifyOptions, verify},
+};
+use retrie_sources::BlockSource;
+use retrie_state::{AnyBackend, At, BlockRef, FlatHistory, StateKey, StoreOptions, Value};
+use retrie_storage_mpt::Mpt;
+use retrie_storage_raw::Raw;
+use retrie_telemetry::Metrics;
+use std::{
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU32, Ordering},
+    },
+};
+use tempfile::TempDir;
+
+/// Blocks of a chain that is moved, and those that come on top.
+const MOVED: usize = 14;
+const BLOCKS: usize = 20;
+
+fn mpt() -> Arc<dyn AnyBackend> {
+    Arc::new(Mpt::default())
+}
+
+fn made(rules: Rules) -> (TestChain, Vec<Block>) {
+    let mut chain = test_chain(rules);
+    let genesis = chain.genesis();
+    let tip = *chain.branch(genesis, BLOCKS as u64, 12, 0).last().unwrap();
+    let blocks = chain.path(genesis, tip);
+    (chain, blocks)
+}
+
+/// A datadir on one backend.
+#[derive(Clone)]
+struct Place {
+    datadir: PathBuf,
+    spec: Arc<ChainSpec>,
+    backend: Arc<dyn AnyBackend>,
+    referee: Option<Arc<dyn AnyBackend>>,
+    kept: Kept,
+    retention: u64,
+}
+
+impl Place {
+    fn new(
+        folder: &TempDir,
+        name: &str,
+        spec: &Arc<ChainSpec>,
+        backend: &Arc<dyn AnyBackend>,
+    ) -> Self {
+        let (datadir, spec, backend) = (folder.path().join(name), spec.clone(), backend.clone());
+        Self { datadir, spec, backend, referee: None, kept: Kept::default(), retention: 128 }
+    }
+
+    fn refereed(self) -> Self {
+        Self { referee: Some(mpt()), ..self }
+    }
+
+    fn options(&self) -> ChainOptions {
+        ChainOptions {
+            spec: self.spec.clone(),
+            backend: self.backend.clone(),
+            referee: self.referee.clone(),
+            root_mode: match self.backend.capabilities().ethereum_root {
+                true => StateRootMode::Header,
+                false => StateRootMode::Shadow,
+            },
+            datadir: self.datadir.clone(),
+            db: OpenOptions {
+                map_limit: 1 << 30,
+                growth_step: 1 << 20,
+                sync: SyncMode::NoSync,
+                kept: self.kept,
+                ..OpenOptions::default()
+            },
+            store: StoreOptions {
+                retention: self.retention,
+                flat_history: FlatHistory::All,
+                ..StoreOptions::default()
+            },
+        }
+    }
+
+    fn open(&self) -> Chain {
+        Chain::open(self.options()).unwrap()
+    }
+
+    fn import(&self, blocks: &[Block]) {
+        let file = self.datadir.with_extension("rlp");
+        write_blocks(&file, blocks);
+        let sources = vec![BlockSource::open(&file).unwrap()];
+        let stop = AtomicBool::new(false);
+        import_into(&self.open(), sources, 0..=u64::MAX, batches(3), &stop, &mut |_| {}).unwrap();
+    }
+
+    /// Moves the chain of `from` here; `progress` is told the step and the stop signal.
+    fn migrate_with(
+        &self,
+        from: &Self,
+        history: bool,
+        progress: &mut dyn FnMut(MigrationStep<'_>, &AtomicBool),
+    ) -> Result<Migrated, PipelineError> {
+        self.migrate_under(from, history, &AtomicBool::new(false), progress)
+    }
+
+    fn migrate_under(
+        &self,
+        from: &Self,
+        history: bool,
+        stop: &AtomicBool,
+        progress: &mut dyn FnMut(MigrationStep<'_>, &AtomicBool),
+    ) -> Result<Migrated, PipelineError> {
+        let db = Db::open(&from.datadir, &OpenOptions::read_only()).unwrap();
+        let read = Arc::new(db.begin_read().unwrap());
+        let (backend, to) = (from.backend.clone(), self.options());
+        let mut step = |step: MigrationStep<'_>| progress(step, stop);
+        Migration { from: &read, backend, to, history }.run(
+            &Metrics::new().unwrap(),
+            stop,
+            &mut step,
+        )
+    }
+
+    fn migrate(&self, from: &Self, history: bool) -> Result<Migrated, PipelineError> {
+        self.migrate_with(from, history, &mut |_, _| {})
+    }
+
+    /// Moves the chain of `from` here with its history, up to block `number` of those executed.
+    fn migrate_up_to(&self, from: &Self, number: u64) {
+        let migrated = self.migrate_with(from, true, &mut |step, stop| {
+            if let MigrationStep::Blocks { report, .. } = step {
+                stop.store(report.tip.number >= number, Ordering::Relaxed);
+            }
+        });
+        let migrated = migrated.unwrap();
+        assert_eq!((migrated.end, migrated.tip.number), (End::Stopped, number));
+    }
+
+    /// What a migration of the chain of `from` has left here.
+    fn begun(&self, from: &Self) -> Option<Begun> {
+        let db = Db::open(&from.datadir, &OpenOptions::read_only()).unwrap();
+        Begun::look(&self.datadir, &db.begin_read().unwrap()).unwrap()
+    }
+
+    fn check(&self, what: &str) {
+        let backend = |name: &str| match name {
+            name if name == self.backend.identity().name => Some(self.backend.clone()),
+            "mpt" => Some(mpt()),
+            _ => None,
+        };
+        let db = Db::open(&self.datadir, &OpenOptions::read_only()).unwrap();
+        let scratch = self.datadir.parent().unwrap();
+        let spec = self.spec.clone();
+        let options = VerifyOptions { spec, backend: &backend, max_findings: 100, scratch };
+        let report = verify(&db, &options, &mut |_, _| {}).unwrap();
+        assert_eq!(report.findings, [] as [String; 0], "{what}");
+    }
+}
+
+fn entries(chain: &Chain) -> Vec<(StateKey, Value)> {
+    chain.state().at(At::Tip).unwrap().entries(None, 100_000).unwrap()
+}
+
+/// Of every block: what is stored of it, but for roots and receipts, which not all datadirs have.
+fn assert_same_blocks(chain: &Chain, expected: &Chain, what: &str) {
+    let [read, whole] = [chain, expected].map(|chain| chain.db().begin_read().unwrap());
+    assert_eq!(read.tip().unwrap(), whole.tip().unwrap(), "{what}");
+    for number in 0..=whole.tip().unwrap().unwrap().number {
+        let hash = whole.canonical_hash(number).unwrap().unwrap();
+        assert_eq!(read.canonical_hash(number).unwrap(), Some(hash), "{what}");
+        assert_eq!(read.block(&hash).unwrap(), whole.block(&hash).unwrap(), "{what}");
+        assert_eq!(read.senders(&hash).unwrap(), whole.senders(&hash).unwrap(), "{what}");
+        assert_eq!(read.receipts(&hash).unwrap(), whole.receipts(&hash).unwrap(), "{what}");
+        let difficulty = whole.total_difficulty(&hash).unwrap();
+        assert_eq!(read.total_difficulty(&hash).unwrap(), difficulty, "{what}");
+        for tx in whole.transactions(&hash).unwrap().unwrap() {
+            let [here, there] =
+                [&read, &whole].map(|read| read.transaction_position(tx.tx_hash()).unwrap());
+            assert_eq!(here, there, "{what}");
+        }
+    }
+    for (key, value) in entries(expected) {
+        if let (StateKey::Account(_), Some(account)) = (key, retrie_state::Account::decode(&value))
+        {
+            let code = whole.code(&account.code_hash).unwrap();
+            assert_eq!(read.code(&account.code_hash).unwrap(), code, "{what}");
+        }
+    }
+}
+
+/// Roots of block `number` in both stores.
+fn roots(chain: &Chain, number: u64) -> Vec<(String, B256)> {
+    let read = chain.db().begin_read().unwrap();
+    read.roots(&read.canonical_hash(number).unwrap().unwrap()).unwrap()
+}
+
+/// Moves `blocks` from `old` to `new`, holds that against `imported`, the same blocks on the same
+/// backend, and imports more on top of both.
+fn moved(old: &Place, new: &Place, imported: &Place, blocks: &[Block], history: bool, what: &str) {
+    let migrated = new.migrate(old, history).unwrap();
+    assert_eq!(migrated.end, End::Complete, "{what}");
+    assert_eq!(migrated.tip.number, MOVED as u64, "{what}");
+    let first = if history { 0 } else { MOVED as u64 };
+    assert_eq!(migrated.first_state.number, first, "{what}");
+    assert_eq!(migrated.executed.blocks, MOVED as u64 - first, "{what}");
+    new.check(what);
+    // History decides the roots of some.
+    let has_same_roots = history || new.backend.capabilities().state_determined_root;
+    let compare = |tip: u64| {
+        let (chain, expected) = (new.open(), imported.open());
+        assert_same_blocks(&chain, &expected, what);
+        assert_eq!(entries(&chain), entries(&expected), "{what}");
+        if has_same_roots {
+            let from = if history { 0 } else { MOVED as u64 };
+            for number in from..=tip {
+                assert_eq!(roots(&chain, number), roots(&expected, number), "{what}, {number}");
+            }
+            assert_eq!(chain.states().tip_roots(), expected.states().tip_roots(), "{what}");
+        }
+        if history && new.backend.history().is_some() {
+            assert_eq!(
+                chain.state().history_kept().unwrap(),
+                expected.state().history_kept().unwrap()
+            );
+            for number in 0..tip {
+                let read = chain.db().begin_read().unwrap();
+                let block = BlockRef::new(number, read.canonical_hash(number).unwrap().unwrap());
+                let state = |chain: &Chain| {
+                    let state = chain.state().history(block).unwrap();
+                    state.entries(None, 100_000).unwrap()
+                };
+                assert_eq!(state(&chain), state(&expected), "{what}, block {number}");
+            }
+        }
+    };
+    imported.import(&blocks[..MOVED]);
+    compare(MOVED as u64);
+    for place in [new, imported] {
+        place.import(&blocks[MOVED..]);
+    }
+    compare(BLOCKS as u64);
+    new.check(what);
+    std::fs::remove_dir_all(&imported.datadir).unwrap();
+}
+
+#[test]
+fn every_backend_takes_over_from_every_other() {
+    for (n, from) in all().enumerate() {
+        let rules = [Rules::Byzantium, Rules::Prague, Rules::Merge(20_000_000)][n % 3];
+        let (made, blocks) = made(rules);
+        let folder = TempDir::new().unwrap();
+        let old = Place::new(&folder, "old", &made.spec, &(from.small)());
+        old.import(&blocks[..MOVED]);
+        for to in all() {
+            for history in [false, true] {
+                let what = format!("{} to {}, history {history}", from.name, to.name);
+                let backend = (to.small)();
+                let place = |name: &str| Place::new(&folder, name, &made.spec, &backend);
+                let name = format!("{}-{history}", to.name);
+                moved(&old, &place(&name), &place("imported"), &blocks, history, &what);
+            }
+        }
+        old.check(from.name);
+    }
+}
+
+#[test]
+fn referee_moves_along_and_keeps_its_roots_of_old_blocks() {
+    let (made, blocks) = made(Rules::Prague);
+    for to in all().filter(|to| !to.capabilities().ethereum_root) {
+        for history in [false, true] {
+            let folder = TempDir::new().unwrap();
+            let place = |name: &str| Place::new(&folder, name, &made.spec, &(to.small)());
+            let raw = (retrie_backends::find("raw").unwrap().small)();
+            let old = Place::new(&folder, "old", &made.spec, &raw).refereed();
+            old.import(&blocks[..MOVED]);
+            let (new, imported) = (place("new").refereed(), place("imported").refereed());
+            let what = format!("raw+mpt to {}+mpt, history {history}", to.name);
+            moved(&old, &new, &imported, &blocks, history, &what);
+            for block in &blocks {
+                let of_referee = ("mpt".to_owned(), block.header.state_root);
+                assert!(roots(&new.open(), block.header.number).contains(&of_referee), "{what}");
+            }
+        }
+    }
+}
+
+/// At every step of the way: stopped there, refused to everybody else, and gone on with.
+#[test]
+fn stopped_anywhere_it_goes_on_and_is_never_taken_for_whole() {
+    let (made, blocks) = made(Rules::Byzantium);
+    let folder = TempDir::new().unwrap();
+    let cole = (retrie_backends::find("cole").unwrap().small)();
+    let old = Place::new(&folder, "old", &made.spec, &mpt());
+    old.import(&blocks[..MOVED]);
+    for history in [false, true] {
+        for every in [1, 4] {
+            let new = Place::new(&folder, "new", &made.spec, &cole).refereed();
+            let mut runs = 0;
+            loop {
+                let mut steps = 0;
+                let migrated = new
+                    .migrate_with(&old, history, &mut |_, stop| {
+                        steps += 1;
+                        stop.store(steps >= every, Ordering::Relaxed);
+                    })
+                    .unwrap();
+                runs += 1;
+                if migrated.end == End::Complete {
+                    break;
+                }
+                assert!(runs < 100, "it never ends");
+                for refused in [
+                    Chain::open(new.options()).map(drop).unwrap_err(),
+                    Db::open(&new.datadir, &OpenOptions::read_only()).map(drop).unwrap_err().into(),
+                ] {
+                    assert!(
+                        matches!(refused, PipelineError::Db(DbError::Unfinished { .. })),
+                        "{refused:?}"
+                    );
+                    let text = refused.to_string();
+                    assert!(text.contains("is not whole") && text.contains("moving the"), "{text}");
+                }
+                let other = new.migrate(&old, !history).unwrap_err();
+                assert!(
+                    matches!(other, PipelineError::Migrate(MigrateError::OtherMigration { .. })),
+                    "{other:?}"
+                );
+            }
+            assert!(runs > 2, "{runs} runs, history {history}");
+            let again = new.migrate(&old, history).unwrap_err();
+            assert!(
+                matches!(again, PipelineError::Anchor(AnchorError::NotEmpty { .. })),
+                "{again:?}"
+            );
+            new.check("stopped");
+            let expected = Place::new(&folder, "expected", &made.spec, &cole).refereed();
+            expected.migrate(&old, history).unwrap();
+            assert_same_blocks(&new.open(), &expected.open(), "stopped");
+            assert_eq!(entries(&new.open()), entries(&expected.open()));
+            assert_eq!(new.open().states().tip_roots(), expected.open().states().tip_roots());
+            for place in [&new, &expected] {
+                std::fs::remove_dir_all(&place.datadir).unwrap();
+            }
+        }
+    }
+}
+
+#[test]
+fn branch_that_the_old_chain_has_left_meanwhile_is_left_too() {
+    let mut made = test_chain(Rules::Cancun);
+    let genesis = made.genesis();
+    let trunk = *made.branch(genesis, 4, 12, 0).last().unwrap();
+    let left = *made.branch(trunk, 6, 12, 1).last().unwrap();
+    let right = *made.branch(trunk, 9, 12, 2).last().unwrap();
+    for history in [false, true] {
+        let folder = TempDir::new().unwrap();
+        let old = Place::new(&folder, "old", &made.spec, &mpt());
+        old.import(&made.path(genesis, left));
+        let new = Place::new(&folder, "new", &made.spec, &mpt());
+        let stop_at = |at: u32| {
+            let mut steps = 0;
+            move |_: MigrationStep<'_>, stop: &AtomicBool| {
+                steps += 1;
+                stop.store(steps >= at, Ordering::Relaxed);
+            }
+        };
+        let stopped = new.migrate_with(&old, history, &mut stop_at(8)).unwrap();
+        assert_eq!(stopped.end, End::Stopped);
+        old.import(&made.path(trunk, right));
+        let migrated = new.migrate(&old, history).unwrap();
+        assert_eq!(migrated.tip.hash, right, "history {history}");
+        new.check("after a reorganisation");
+        let (chain, expected) = (new.open(), old.open());
+        assert_same_blocks(&chain, &expected, "after a reorganisation");
+        assert_eq!(chain.states().tip_roots(), expected.states().tip_roots());
+    }
+}
+
+#[test]
+fn chain_that_began_with_a_state_is_executed_from_there() {
+    let (made, blocks) = made(Rules::Prague);
+    let folder = TempDir::new().unwrap();
+    let old = Place::new(&folder, "old", &made.spec, &mpt());
+    old.import(&blocks[..6]);
+    // Without history: it begins with the state after block 6.
+    let began = Place { retention: 4, ..Place::new(&folder, "began", &made.spec, &mpt()) };
+    began.migrate(&old, false).unwrap();
+    began.import(&blocks[6..9]);
+    let again = Place::new(&folder, "again", &made.spec, &mpt());
+    let migrated = again.migrate(&began, true).unwrap();
+    assert_eq!((migrated.first_state.number, migrated.executed.blocks), (6, 3));
+    again.check("from an anchor");
+    assert_same_blocks(&again.open(), &began.open(), "from an anchor");
+    assert_eq!(again.open().unwind(5, &mut |_| {}).unwrap_err().to_string(), {
+        let below = AnchorError::Below { number: 5, anchor: 6 };
+        below.to_string()
+    });
+    // That state goes with time, the way by the latest one stays.
+    began.import(&blocks[9..MOVED]);
+    let late = Place::new(&folder, "late", &made.spec, &mpt());
+    let error = late.migrate(&began, true).unwrap_err();
+    let is_gone =
+        matches!(error, PipelineError::Migrate(MigrateError::NoFirstState { number: 6, .. }));
+    assert!(is_gone, "{error:?}");
+    names_block(&error, 6);
+    assert!(!late.datadir.exists());
+    late.migrate(&began, false).unwrap();
+    late.check("from the latest state");
+    late.import(&blocks[MOVED..]);
+    assert_eq!(late.open().tip().unwrap().number, BLOCKS as u64);
+}
+
+#[test]
+fn what_has_been_moved_may_go_from_the_old_chain() {
+    let (made, blocks) = made(Rules::Prague);
+    let folder = TempDir::new().unwrap();
+    let place = |name: &str| Place::new(&folder, name, &made.spec, &mpt());
+    let old = place("old");
+    old.import(&blocks[..6]);
+    let began = Place { retention: 4, ..place("began") };
+    began.migrate(&old, false).unwrap();
+    began.import(&blocks[6..9]);
+    let (new, late) = (place("new"), place("late"));
+    for new in [&new, &late] {
+        assert_eq!(new.begun(&began), None);
+        new.migrate_up_to(&began, 7);
+        assert_eq!(new.begun(&began).unwrap().tip.number, 7);
+    }
+    // The state after block 6 goes, and all bodies up to block 7.
+    let last_6 = KeptBlocks { from: u64::MAX, last: 6 };
+    let began = Place { kept: Kept { bodies: last_6, ..Kept::default() }, ..began };
+    began.import(&blocks[9..MOVED]);
+    let migrated = new.migrate(&began, true).unwrap();
+    assert_eq!((migrated.end, migrated.first_state.number), (End::Complete, 6));
+    assert_eq!(migrated.executed.blocks, 7);
+    new.check("the rest");
+    assert_eq!(entries(&new.open()), entries(&began.open()));
+    // The body of a block that has not been moved.
+    began.import(&blocks[MOVED..=MOVED]);
+    let error = late.migrate(&began, true).unwrap_err();
+    let is_gone =
+        matches!(error, PipelineError::Migrate(MigrateError::NoBodies { first: 8, last: 8 }));
+    assert!(is_gone, "{error:?}");
+}
+
+#[test]
+fn states_that_were_moved_keep_their_referee() {
+    let (made, blocks) = made(Rules::Prague);
+    let folder = TempDir::new().unwrap();
+    let raw = (retrie_backends::find("raw").unwrap().small)();
+    let old = Place::new(&folder, "old", &made.spec, &raw).refereed();
+    old.import(&blocks[..MOVED]);
+    for has_referee in [true, false] {
+        let name = if has_referee { "refereed" } else { "alone" };
+        let alone = Place::new(&folder, name, &made.spec, &raw);
+        let refereed = alone.clone().refereed();
+        let (new, other) = if has_referee { (refereed, alone) } else { (alone, refereed) };
+        new.migrate_up_to(&old, 3);
+        let error = other.migrate(&old, true).unwrap_err();
+        let PipelineError::Migrate(MigrateError::OtherReferee { found, given, .. }) = error else {
+            panic!("{error:?}");
+        };
+        let expected = if has_referee { ("mpt", "none") } else { ("none", "mpt") };
+        assert_eq!((&*found, &*given), expected);
+        let referee = has_referee.then(|| "mpt".to_owned());
+        assert_eq!(new.begun(&old).unwrap().referee, referee);
+        assert_eq!(new.migrate(&old, true).unwrap().end, End::Complete);
+        new.check(name);
+        assert_eq!(new.open().states().tip_roots().unwrap().referee.is_some(), has_referee);
+    }
+}
+
+#[test]
+fn stopped_while_its_referee_is_loaded_it_says_so_and_goes_on() {
+    const ACCOUNTS: u64 = 3000;
+    let mut genesis: serde_json::Value =
+        serde_json::from_str(&Rules::Cancun.genesis_json()).unwrap();
+    for n in 1..=ACCOUNTS {
+        let address = Address::left_padding_from(&(n << 20).to_be_bytes());
+        genesis["alloc"][address.to_string()] = serde_json::json!({ "balance": "0x1" });
+    }
+    let spec = Arc::new(ChainSpec::from_genesis_json(&genesis.to_string()).unwrap());
+    let folder = TempDir::new().unwrap();
+    let old = Place::new(&folder, "old", &spec, &(Arc::new(Raw) as Arc<dyn AnyBackend>));
+    let of_one = entries(&old.open()).len() as u64;
+    let new = Place::new(&folder, "new", &spec, &old.backend).refereed();
+    let mut stopped_at = 0;
+    let stopped = new.migrate_with(&old, false, &mut |step, stop| {
+        let MigrationStep::Entries { entries } = step else { return };
+        stopped_at = entries;
+        stop.store(true, Ordering::Relaxed);
+    });
+    assert_eq!(stopped.unwrap().end, End::Stopped);
+    assert!((of_one + 1..2 * of_one).contains(&stopped_at), "{stopped_at}, twice {of_one}");
+    let migrated = new.migrate(&old, false).unwrap();
+    assert_eq!((migrated.end, migrated.entries), (End::Complete, 2 * of_one));
+    new.check("loaded at last");
+}
+
+fn is_gone(error: &PipelineError) -> bool {
+    matches!(error, PipelineError::State(_)) && error.to_string().contains("the disk is gone")
+}
+
+#[test]
+fn load_that_fails_is_an_error_though_it_was_stopped_as_well() {
+    let (made, blocks) = made(Rules::Cancun);
+    let folder = TempDir::new().unwrap();
+    let old = Place::new(&folder, "old", &made.spec, &mpt());
+    old.import(&blocks[..3]);
+    let stop = Arc::new(AtomicBool::new(false));
+    let openings = Arc::new(AtomicU32::new(u32::MAX));
+    let failing: Arc<dyn AnyBackend> = Arc::new(Failing { loading: stop.clone(), openings });
+    let new = Place::new(&folder, "new", &made.spec, &failing);
+    let error = new.migrate_under(&old, false, &stop, &mut |_, _| {}).unwrap_err();
+    assert!(stop.load(Ordering::Relaxed) && is_gone(&error), "{error:?}");
+}
+
+#[test]
+fn branch_that_cannot_be_left_for_now_is_not_one_to_be_deleted() {
+    let mut made = test_chain(Rules::Cancun);
+    let genesis = made.genesis();
+    let trunk = *made.branch(genesis, 4, 12, 0).last().unwrap();
+    let left = *made.branch(trunk, 6, 12, 1).last().unwrap();
+    let right = *made.branch(trunk, 9, 12, 2).last().unwrap();
+    let folder = TempDir::new().unwrap();
+    let old = Place::new(&folder, "old", &made.spec, &mpt());
+    old.import(&made.path(genesis, left));
+    let openings = Arc::new(AtomicU32::new(u32::MAX));
+    let failing = Failing { openings: openings.clone(), ..Failing::default() };
+    let new = Place::new(&folder, "new", &made.spec, &(Arc::new(failing) as Arc<dyn AnyBackend>));
+    new.migrate_up_to(&old, 8);
+    old.import(&made.path(trunk, right));
+    // The tip can be opened, not the state to go back to.
+    openings.store(1, Ordering::Relaxed);
+    let error = new.migrate(&old, true).unwrap_err();
+    assert!(is_gone(&error), "{error:?}");
+    openings.store(u32::MAX, Ordering::Relaxed);
+    assert_eq!(new.migrate(&old, true).unwrap().tip.hash, right);
+}
+
+#[test]
+fn pruned_bodies_are_missing_to_history_alone() {
+    let (made, blocks) = made(Rules::Prague);
+    let folder = TempDir::new().unwrap();
+    let last_8 = KeptBlocks { from: u64::MAX, last: 8 };
+    let old = Place {
+        kept: Kept { bodies: last_8, ..Kept::default() },
+        retention: 4,
+        ..Place::new(&folder, "old", &made.spec, &mpt())
+    };
+    old.import(&blocks[..MOVED]);
+    let new = Place::new(&folder, "new", &made.spec, &mpt());
+    let error = new.migrate(&old, true).unwrap_err();
+    assert!(matches!(error, PipelineError::Migrate(MigrateError::NoBodies { .. })), "{error:?}");
+    assert!(!new.datadir.exists());
+    new.migrate(&old, false).unwrap();
+    new.check("pruned");
+    {
+        let [read, whole] = [&new, &old].map(|of| {
+            let db = Db::open(&of.datadir, &OpenOptions::read_only()).unwrap();
+            db.begin_read().unwrap()
+        });
+        assert_eq!(read.bodies_pruned_below().unwrap(), whole.bodies_pruned_below().unwrap());
+        assert_eq!(read.receipts_pruned_below().unwrap(), whole.receipts_pruned_below().unwrap());
+        assert_eq!(read.anchor().unwrap(), MOVED as u64);
+    }
+    new.import(&blocks[MOVED..]);
+    new.check("pruned, grown");
+}
+
+#[test]
+fn native_chain_stays_with_its_roots() {
+    let backend = mpt();
+    let made = TestChain::native(Rules::Cancun, backend.clone());
+    let folder = TempDir::new().unwrap();
+    let spec = Arc::new(ChainSpec::from_genesis_json(&made.genesis_json).unwrap());
+    let lvmt = retrie_backends::find("lvmt").unwrap();
+    let native = |name: &str, backend: &Arc<dyn AnyBackend>| {
+        let place = Place::new(&folder, name, &spec, backend);
+        ChainOptions { root_mode: StateRootMode::Native, ..place.options() }
+    };
+    let old = native("old", &(lvmt.small)());
+    let datadir = old.datadir.clone();
+    drop(Chain::open(old).unwrap());
+    let db = Db::open(&datadir, &OpenOptions::read_only()).unwrap();
+    let read = Arc::new(db.begin_read().unwrap());
+    let run = |to: ChainOptions, history| {
+        let migration = Migration { from: &read, backend: (lvmt.small)(), to, history };
+        let stop = AtomicBool::new(false);
+        migration.run(&Metrics::new().unwrap(), &stop, &mut |_| {})
+    };
+    for to in [native("mpt", &backend), Place::new(&folder, "mpt", &spec, &backend).options()] {
+        let error = run(to, true).unwrap_err();
+        assert!(
+            matches!(error, PipelineError::Migrate(MigrateError::OtherGenesis { .. })),
+            "{error:?}"
+        );
+        assert!(!Path::new(&folder.path().join("mpt")).exists());
+    }
+    let same = run(native("lvmt", &(lvmt.small)()), true).unwrap();
+    assert_eq!((same.end, same.tip.number), (End::Complete, 0));
+}

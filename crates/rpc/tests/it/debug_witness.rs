@@ -1,0 +1,68 @@
+//! `debug_executionWitness`: a block is executed on its witness alone, and comes to its state root.
+
+use crate::common::{Node, backends, lvmt, test_chain};
+use alloy_primitives::{B256, Bytes, keccak256, map::HashMap};
+use alloy_rlp::Decodable;
+use alloy_rpc_types_debug::ExecutionWitness;
+use retrie_chainspec::primitives::{Header, RecoveredBlock};
+use retrie_execution::{ExecutionInput, execute_block};
+use retrie_pipeline::testkit::{Call, GENESIS_CONTRACT, Plan, Rules, TestChain, write_blocks};
+use retrie_state::AnyBackend;
+use retrie_storage_mpt::Mpt;
+use serde_json::json;
+
+fn node_on(chain: &TestChain, tip: B256, backend: std::sync::Arc<dyn AnyBackend>) -> Node {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("chain.rlp");
+    write_blocks(&file, &chain.path(chain.genesis(), tip));
+    Node::with_file(&chain.spec, backend, Some(&file))
+}
+
+/// Executes `block` on what `witness` holds.
+fn execute(chain: &TestChain, block: &RecoveredBlock, witness: &ExecutionWitness) {
+    let parent = Header::decode(&mut witness.headers.last().unwrap().as_ref()).unwrap();
+    assert_eq!(parent.hash_slow(), block.parent_hash);
+    let backend = Mpt::default();
+    let partial = backend.partial_state().unwrap();
+    let state = partial.open_witness(parent.state_root, &witness.state).unwrap();
+    let codes: HashMap<B256, Bytes> =
+        witness.codes.iter().map(|code| (keccak256(code), code.clone())).collect();
+    let spec = chain.spec.for_header(block.header());
+    let input = ExecutionInput::new(&*state, &codes, &());
+    let outcome = execute_block(&spec, block, input).unwrap();
+    let after = state.apply(&outcome.delta).unwrap();
+    assert_eq!(after.root(), block.state_root, "block {}", block.number);
+}
+
+#[tokio::test]
+async fn every_block_comes_to_its_root_on_its_witness_alone() {
+    for rules in [Rules::Byzantium, Rules::Cancun, Rules::Prague] {
+        let mut chain = test_chain(rules);
+        let mut hashes = chain.branch(chain.genesis(), 8, 12, 1);
+        // Slots go one by one, until the trie is one leaf and then nothing: branches merge.
+        for slots in [[1, 2], [3, 4]] {
+            let clear = |slot| Call::store(3, GENESIS_CONTRACT, slot, 0);
+            let tip = *hashes.last().unwrap();
+            hashes.push(chain.extend(tip, Plan::new(slots.map(clear))));
+        }
+        for backend in backends() {
+            let has_trie = backend.account_proofs().is_some();
+            let node = node_on(&chain, *hashes.last().unwrap(), backend);
+            let view = node.live().view().unwrap();
+            for (number, hash) in (1..).zip(&hashes) {
+                let at = json!([format!("{number:#x}")]);
+                if !has_trie {
+                    let (code, message) = node.fail("debug_executionWitness", at).await;
+                    assert!(code == -32000 && message.contains("no witnesses"), "{message}");
+                    continue;
+                }
+                let witness = node.call("debug_executionWitness", at).await;
+                let by_hash = node.call("debug_executionWitnessByBlockHash", json!([hash])).await;
+                assert_eq!(witness, by_hash);
+                let witness = serde_json::from_value(witness).unwrap();
+                execute(&chain, &view.block(hash).unwrap().unwrap(), &witness);
+            }
+        }
+    }
+    assert!(lvmt().account_proofs().is_none());
+}

@@ -1,0 +1,266 @@
+//! The tools of dev chains, as Hardhat and anvil users call them.
+
+use crate::common::*;
+use alloy_consensus::{SignableTransaction, TxEip1559, crypto::secp256k1::sign_message};
+use alloy_eips::eip2718::Encodable2718;
+use alloy_primitives::{Address, Bytes, TxKind};
+use retrie_chainspec::{ChainSpec, DEV_ACCOUNTS, DEV_KEYS};
+use retrie_rpc::server::HttpConfig;
+use serde_json::{Value, json};
+
+const SOMEONE: Address = Address::repeat_byte(0x77);
+/// Reverts without data.
+const REVERTS: &str = "0x5f5ffd";
+
+fn hex(number: u64) -> Value {
+    json!(format!("{number:#x}"))
+}
+
+fn number(value: &Value) -> u64 {
+    u64::from_str_radix(value.as_str().unwrap().trim_start_matches("0x"), 16).unwrap()
+}
+
+async fn height(node: &Node) -> u64 {
+    number(&node.call("eth_blockNumber", json!([])).await)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn unlocked_accounts_send_and_are_answered_once_it_is_mined() {
+    for backend in backends() {
+        let node = Node::dev(backend);
+        let accounts = node.call("eth_accounts", json!([])).await;
+        assert_eq!(accounts, json!(DEV_ACCOUNTS.map(|one| format!("{one:#x}"))));
+        for nonce in 0..20 {
+            let request = json!([{"from": DEV_ACCOUNTS[1], "to": SOMEONE, "value": "0x1"}]);
+            let hash = node.call("eth_sendTransaction", request).await;
+            let receipt = node.call("eth_getTransactionReceipt", json!([hash])).await;
+            assert_eq!(receipt["status"], "0x1");
+            let tx = node.call("eth_getTransactionByHash", json!([hash])).await;
+            assert_eq!((&tx["nonce"], &tx["type"]), (&hex(nonce), &json!("0x2")));
+        }
+        let balance = node.call("eth_getBalance", json!([SOMEONE, "latest"])).await;
+        assert_eq!(balance, "0x14");
+        // Raw ones too.
+        let tx = TxEip1559 {
+            chain_id: ChainSpec::dev().chain_id(),
+            gas_limit: 21_000,
+            max_fee_per_gas: 100_000_000_000,
+            to: TxKind::Call(SOMEONE),
+            ..Default::default()
+        };
+        let signature = sign_message(DEV_KEYS[2], tx.signature_hash()).unwrap();
+        let raw = Bytes::from(tx.into_signed(signature).encoded_2718());
+        let hash = node.call("eth_sendRawTransaction", json!([raw])).await;
+        let receipt = node.call("eth_getTransactionReceipt", json!([hash])).await;
+        assert_eq!(receipt["blockNumber"], hex(21));
+        // What has to wait is answered at once.
+        let request = json!([{"from": DEV_ACCOUNTS[3], "to": SOMEONE, "nonce": "0x9"}]);
+        let hash = node.call("eth_sendTransaction", request).await;
+        assert!(node.call("eth_getTransactionReceipt", json!([hash])).await.is_null());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn accounts_are_changed_without_a_block_under_both_names() {
+    for (tools, backend) in ["hardhat", "anvil"].into_iter().zip([lvmt(), cole()]) {
+        let node = Node::dev(backend);
+        let set = |what: &str| format!("{tools}_{what}");
+        node.call(&set("setBalance"), json!([SOMEONE, "0xde0b6b3a7640000"])).await;
+        node.call(&set("setNonce"), json!([SOMEONE, "0x5"])).await;
+        node.call(&set("setCode"), json!([SOMEONE, "0x5f545f5260205ff3"])).await;
+        let word = format!("0x{:064x}", 42);
+        node.call(&set("setStorageAt"), json!([SOMEONE, "0x0", word])).await;
+        for moment in ["before a block", "in a block"] {
+            let at = json!([SOMEONE, "latest"]);
+            assert_eq!(node.call("eth_getBalance", at.clone()).await, "0xde0b6b3a7640000");
+            assert_eq!(node.call("eth_getTransactionCount", at.clone()).await, "0x5", "{moment}");
+            assert_eq!(node.call("eth_getCode", at.clone()).await, "0x5f545f5260205ff3");
+            let called = node.call("eth_call", json!([{"to": SOMEONE}, "latest"])).await;
+            assert_eq!(called, json!(word), "{moment}");
+            if moment == "before a block" {
+                assert_eq!(height(&node).await, 0);
+                node.call(&set("mine"), json!([])).await;
+            }
+        }
+        // The root is the backend's own, and proves what was set.
+        let head = node.live().head();
+        let proof = node.call("state_getProof", json!([SOMEONE, ["0x0"], "latest"])).await;
+        assert_eq!(proof["root"], json!(head.state_root));
+        assert_eq!(proof["account"]["balance"], "0xde0b6b3a7640000");
+        let (code, message) = node.fail(&set("setNonce"), json!([SOMEONE, "0x4"])).await;
+        assert_eq!(code, -32602, "{message}");
+
+        // It has code, and sends all the same.
+        let request = json!([{"from": SOMEONE, "to": DEV_ACCOUNTS[0], "value": "0x1"}]);
+        assert_eq!(node.fail("eth_sendTransaction", request.clone()).await.0, -32000);
+        node.call(&set("impersonateAccount"), json!([SOMEONE])).await;
+        let hash = node.call("eth_sendTransaction", request.clone()).await;
+        let tx = node.call("eth_getTransactionByHash", json!([hash])).await;
+        assert_eq!(tx["from"], json!(format!("{SOMEONE:#x}")));
+        node.call(&set("stopImpersonatingAccount"), json!([SOMEONE])).await;
+        assert_eq!(node.fail("eth_sendTransaction", request).await.0, -32000);
+        let traced = node.call("debug_traceTransaction", json!([hash])).await;
+        assert_eq!(traced["failed"], false);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn fixtures_are_loaded_by_snapshots() {
+    let node = Node::dev(mpt());
+    let send = |value: u64| json!([{"from": DEV_ACCOUNTS[0], "to": SOMEONE, "value": hex(value)}]);
+    node.call("eth_sendTransaction", send(1)).await;
+    let mut last = None;
+    for _ in 0..5 {
+        let id = node.call("evm_snapshot", json!([])).await;
+        assert!(last.replace(number(&id)).is_none_or(|last| last < number(&id)));
+        // The very same transaction each time.
+        let hash = node.call("eth_sendTransaction", send(7)).await;
+        node.call("eth_sendTransaction", send(8)).await;
+        assert_eq!(height(&node).await, 3);
+        assert_eq!(node.call("evm_revert", json!([id])).await, json!(true));
+        assert_eq!(node.call("evm_revert", json!([id])).await, json!(false));
+        assert_eq!(height(&node).await, 1);
+        assert!(node.call("eth_getTransactionByHash", json!([hash])).await.is_null());
+        let balance = node.call("eth_getBalance", json!([SOMEONE, "latest"])).await;
+        assert_eq!(balance, "0x1");
+    }
+    node.call("hardhat_reset", json!([])).await;
+    assert_eq!(height(&node).await, 0);
+    let forking = json!([{"forking": {"jsonRpcUrl": "http://127.0.0.1:1"}}]);
+    assert_eq!(node.fail("hardhat_reset", forking).await.0, -32000);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn blocks_come_when_they_are_asked_for() {
+    let node = Node::dev(mpt());
+    node.call("evm_setAutomine", json!([false])).await;
+    let send = |from: usize| json!([{"from": DEV_ACCOUNTS[from], "to": SOMEONE, "gas": "0x5208"}]);
+    let first = node.call("eth_sendTransaction", send(0)).await;
+    let second = node.call("eth_sendTransaction", send(0)).await;
+    let third = node.call("eth_sendTransaction", send(1)).await;
+    assert_eq!(height(&node).await, 0);
+    assert_eq!(node.call("hardhat_dropTransaction", json!([third])).await, json!(true));
+    assert_eq!(node.call("evm_mine", json!([])).await, "0x0");
+    let block = node.call("eth_getBlockByNumber", json!(["latest", false])).await;
+    assert_eq!(block["transactions"], json!([first, second]));
+    // Ahead of time, in steps, and by the clock.
+    let now = number(&block["timestamp"]);
+    node.call("hardhat_mine", json!(["0x3", "0x3c"])).await;
+    let block = node.call("eth_getBlockByNumber", json!(["latest", false])).await;
+    assert_eq!(number(&block["number"]), 4);
+    assert!((now + 120..now + 130).contains(&number(&block["timestamp"])));
+    node.call("evm_setAutomine", json!([true])).await;
+    let eta = now + 100_000;
+    node.call("evm_setNextBlockTimestamp", json!([eta])).await;
+    // Reverts before that time: an estimate is made as in the next block.
+    let early = format!("0x63{:08x}4210600b57005b5f5ffd", eta);
+    node.call("hardhat_setCode", json!([SOMEONE, early])).await;
+    let (code, _) = node.fail("eth_call", json!([{"to": SOMEONE}, "latest"])).await;
+    assert_eq!(code, 3);
+    node.call("eth_estimateGas", json!([{"to": SOMEONE}, "pending"])).await;
+    node.call("eth_sendTransaction", json!([{"from": DEV_ACCOUNTS[0], "to": SOMEONE}])).await;
+    let block = node.call("eth_getBlockByNumber", json!(["latest", false])).await;
+    assert_eq!(block["timestamp"], hex(eta));
+    let (code, message) = node.fail("evm_setNextBlockTimestamp", json!([hex(eta)])).await;
+    assert_eq!(code, -32602, "{message}");
+    assert!(node.call("evm_increaseTime", json!(["0xE10"])).await.is_i64());
+    node.call("anvil_mine", json!([])).await;
+    let block = node.call("eth_getBlockByNumber", json!(["latest", false])).await;
+    assert!(number(&block["timestamp"]) >= eta + 3600);
+    for (name, value) in [("setNextBlockBaseFeePerGas", 12_345), ("setPrevRandao", 99)] {
+        node.call(&format!("hardhat_{name}"), json!([hex(value)])).await;
+    }
+    node.call("evm_setBlockGasLimit", json!(["0x989680"])).await;
+    node.call("hardhat_setCoinbase", json!([SOMEONE])).await;
+    node.call("evm_mine", json!([])).await;
+    let block = node.call("eth_getBlockByNumber", json!(["latest", false])).await;
+    assert_eq!(block["baseFeePerGas"], hex(12_345));
+    assert_eq!(block["gasLimit"], "0x989680");
+    assert_eq!(block["miner"], json!(format!("{SOMEONE:#x}")));
+    assert_eq!(block["mixHash"], json!(format!("0x{:064x}", 99)));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn transactions_that_are_sent_at_once_get_nonces_of_their_own() {
+    let node = Node::dev(mpt());
+    node.call("evm_setAutomine", json!([false])).await;
+    let request = json!([{"from": DEV_ACCOUNTS[0], "to": SOMEONE, "gas": "0x5208"}]);
+    let sent = (0..20).map(|_| node.call("eth_sendTransaction", request.clone()));
+    let hashes = futures::future::join_all(sent).await;
+    let pending = json!(["pending"]);
+    let count = node.call("eth_getBlockTransactionCountByNumber", pending.clone()).await;
+    assert_eq!(count, "0x14");
+    node.call("evm_mine", json!([])).await;
+    let block = node.call("eth_getBlockByNumber", json!(["latest", false])).await;
+    assert_eq!(block["transactions"].as_array().unwrap().len(), hashes.len());
+    assert_eq!(node.call("eth_getBlockTransactionCountByNumber", pending).await, "0x0");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_transaction_that_fails_is_mined_and_an_error() {
+    let node = Node::dev(mpt());
+    node.call("hardhat_setCode", json!([SOMEONE, REVERTS])).await;
+    let request = json!([{"from": DEV_ACCOUNTS[0], "to": SOMEONE, "gas": "0x186a0"}]);
+    let answer = node.ask("eth_sendTransaction", request).await;
+    assert_eq!(answer["error"]["code"], 3, "{answer}");
+    assert_eq!(answer["error"]["data"], "0x");
+    let block = node.call("eth_getBlockByNumber", json!(["latest", false])).await;
+    assert_eq!(block["transactions"].as_array().unwrap().len(), 1);
+    // Tools tell a revert by its data, which is empty where the execution halted.
+    node.call("hardhat_setCode", json!([SOMEONE, "0xfe"])).await;
+    for method in ["eth_call", "eth_estimateGas"] {
+        let answer = node.ask(method, json!([{"to": SOMEONE}])).await;
+        assert_eq!(answer["error"]["data"], "0x", "{method}: {answer}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn messages_and_typed_data_are_signed_by_unlocked_accounts_alone() {
+    let node = Node::dev(raw());
+    let signed = node.call("personal_sign", json!(["0x1234", DEV_ACCOUNTS[0]])).await;
+    assert_eq!(signed, node.call("eth_sign", json!([DEV_ACCOUNTS[0], "0x1234"])).await);
+    let bytes: Bytes = serde_json::from_value(signed).unwrap();
+    let signature = alloy_primitives::Signature::try_from(&bytes[..]).unwrap();
+    let signer = signature.recover_address_from_msg([0x12, 0x34]).unwrap();
+    assert_eq!(signer, DEV_ACCOUNTS[0]);
+    let (code, message) = node.fail("personal_sign", json!(["0x1234", SOMEONE])).await;
+    assert_eq!((code, message.contains("unknown account")), (-32000, true));
+    let request = json!([{"from": DEV_ACCOUNTS[1], "to": SOMEONE, "value": "0x1"}]);
+    let signed = node.call("eth_signTransaction", request).await;
+    let hash = node.call("eth_sendRawTransaction", json!([signed["raw"]])).await;
+    assert_eq!(hash, signed["tx"]["hash"]);
+    let blobs = json!([{
+        "from": DEV_ACCOUNTS[1], "to": SOMEONE, "maxFeePerBlobGas": "0x1",
+        "blobVersionedHashes": [format!("0x01{}", "00".repeat(31))],
+    }]);
+    assert_eq!(node.fail("eth_sendTransaction", blobs).await.0, -32000);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn strangers_get_neither_tools_nor_accounts() {
+    let node = Node::dev(raw());
+    let mut config = node.config();
+    config.ws = None;
+    let ask = async |addr: std::net::SocketAddr, method: &str| {
+        let body = request(method, json!([])).to_string();
+        let own = std::net::SocketAddr::from(([127, 0, 0, 1], addr.port()));
+        post(own, &body).await.json()
+    };
+    let servers = node.serve(&config).await;
+    let addr = servers.http_addr().unwrap();
+    assert_eq!(ask(addr, "evm_snapshot").await["result"], "0x0");
+    assert_eq!(ask(addr, "web3_clientVersion").await["result"], "HardhatNetwork/test");
+    servers.stop().await;
+    config.http = config.http.map(|http| HttpConfig { addr: "0.0.0.0:0".parse().unwrap(), ..http });
+    let servers = node.serve(&config).await;
+    let addr = servers.http_addr().unwrap();
+    assert_eq!(ask(addr, "evm_snapshot").await["error"]["code"], -32601);
+    assert_eq!(ask(addr, "eth_accounts").await["result"], json!([]));
+    servers.stop().await;
+    // Nor does any other chain have them.
+    let other = Node::new(&ChainSpec::dev(), mpt());
+    assert_eq!(other.fail("evm_snapshot", json!([])).await.0, -32601);
+    assert_eq!(other.call("eth_accounts", json!([])).await, json!([]));
+    let request = json!([{"from": DEV_ACCOUNTS[0], "to": SOMEONE}]);
+    assert_eq!(other.fail("eth_sendTransaction", request).await.0, -32000);
+}

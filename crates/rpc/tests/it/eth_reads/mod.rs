@@ -1,0 +1,10 @@
+//! The namespaces that read, on chains of the test-kit and several backends.
+
+mod blocks;
+mod fees;
+mod filters;
+mod history;
+mod indexed_logs;
+mod proofs;
+mod send;
+mod state;

@@ -1,0 +1,8 @@
+//! The servers: what each transport answers, refuses and survives.
+
+mod auth;
+mod budget;
+mod http;
+mod ipc;
+mod odd;
+mod ws;

@@ -1,0 +1,9 @@
+//! Tests of `retrie-sources` from outside: a module for each subject, one program for all.
+
+mod common;
+mod damage;
+mod download;
+mod formats;
+mod objects;
+mod real_data;
+mod rpc;

@@ -1,0 +1,297 @@
+//! Keys that are read ahead: all of them if that waits for the disk, by many threads, and whatever
+//! becomes of it, sessions see the state as it is.
+
+use crate::common::{commit, hash, hashed::Hashed, propose, slot_key};
+use alloy_primitives::Bytes;
+use parking_lot::{Condvar, Mutex};
+use retrie_state::{
+    At, Direction, KeyRange, KvRead, KvStore, KvTxn, MemoryStore, Row, Snapshot, StateKey,
+    StateReader, StateStore, StoreError, StoreOptions, Table, Value, flat,
+};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+const KEYS: u64 = 1000;
+const THREADS: usize = 6;
+
+/// What is done to a store, and seen of it.
+#[derive(Default)]
+struct Watch {
+    /// Reads of the flat state by threads that read ahead, and their names.
+    reads: AtomicUsize,
+    readers: Mutex<BTreeSet<String>>,
+    /// Such reads wait while it is shut.
+    is_shut: Mutex<bool>,
+    opened: Condvar,
+    /// No thread can read rows with these keys.
+    broken: Mutex<BTreeSet<Vec<u8>>>,
+    snapshots: AtomicUsize,
+}
+
+#[derive(Clone)]
+struct Watched(MemoryStore, Arc<Watch>);
+
+struct Seen(Snapshot, Arc<Watch>);
+
+impl Drop for Seen {
+    fn drop(&mut self) {
+        self.1.snapshots.fetch_sub(1, SeqCst);
+    }
+}
+
+impl KvStore for Watched {
+    fn snapshot(&self) -> Result<Snapshot, StoreError> {
+        self.1.snapshots.fetch_add(1, SeqCst);
+        Ok(Arc::new(Seen(self.0.snapshot()?, self.1.clone())))
+    }
+
+    fn begin_write(&self) -> Result<Box<dyn KvTxn + '_>, StoreError> {
+        self.0.begin_write()
+    }
+
+    fn disk_bytes(&self) -> Result<u64, StoreError> {
+        self.0.disk_bytes()
+    }
+}
+
+impl KvRead for Seen {
+    fn get(&self, table: Table, key: &[u8]) -> Result<Option<Bytes>, StoreError> {
+        let watch = &self.1;
+        if table == flat::TABLE {
+            if let Some(name) = thread::current().name().filter(|it| it.starts_with("state-read")) {
+                watch.reads.fetch_add(1, SeqCst);
+                watch.readers.lock().insert(name.into());
+                let mut is_shut = watch.is_shut.lock();
+                watch.opened.wait_while(&mut is_shut, |is_shut| *is_shut);
+                drop(is_shut);
+                // As long as a disk takes.
+                thread::sleep(Duration::from_micros(50));
+            }
+            if watch.broken.lock().contains(key) {
+                return Err(StoreError::new("reading a row", "the page is damaged"));
+            }
+        }
+        self.0.get(table, key)
+    }
+
+    fn seek(
+        &self,
+        table: Table,
+        key: Option<&[u8]>,
+        direction: Direction,
+    ) -> Result<Option<Row>, StoreError> {
+        self.0.seek(table, key, direction)
+    }
+
+    fn scan(
+        &self,
+        table: Table,
+        range: KeyRange<'_>,
+        direction: Direction,
+        limit: usize,
+    ) -> Result<Vec<Row>, StoreError> {
+        self.0.scan(table, range, direction, limit)
+    }
+
+    fn count(&self, table: Table) -> Result<u64, StoreError> {
+        self.0.count(table)
+    }
+}
+
+/// While it is there, threads that read ahead wait at their next read.
+struct Shut(Arc<Watch>);
+
+impl Shut {
+    fn now(watch: &Arc<Watch>) -> Self {
+        *watch.is_shut.lock() = true;
+        Self(watch.clone())
+    }
+}
+
+impl Drop for Shut {
+    fn drop(&mut self) {
+        *self.0.is_shut.lock() = false;
+        self.0.opened.notify_all();
+    }
+}
+
+fn value(k: u64) -> Value {
+    Bytes::copy_from_slice(&(k + 7).to_be_bytes())
+}
+
+fn keys() -> Vec<StateKey> {
+    (0..KEYS).map(slot_key).collect()
+}
+
+/// A store with [`KEYS`] keys in its tables.
+fn store(read_threads: usize) -> (StateStore, Arc<Watch>, Watched) {
+    let (kv, watch) = (MemoryStore::new(), Arc::new(Watch::default()));
+    let watched = Watched(kv.clone(), watch.clone());
+    let options = StoreOptions { read_threads, ..StoreOptions::default() };
+    let open = || StateStore::open(Arc::new(Hashed), Arc::new(watched.clone()), options.clone());
+    let store = open().unwrap();
+    let all: Vec<_> = (0..KEYS).map(|k| (slot_key(k), Some(value(k)))).collect();
+    let proposal = propose(&store, At::Tip, hash(0, 0), &all).unwrap();
+    commit(&store, &kv, &[proposal]).unwrap();
+    store.flush().unwrap();
+    drop(store);
+    (open().unwrap(), watch, watched)
+}
+
+fn eventually(what: &str, is_so: impl Fn() -> bool) {
+    let begun = Instant::now();
+    while !is_so() {
+        assert!(begun.elapsed() < Duration::from_secs(30), "{what}");
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Reads all keys of the tip, and sets one of them.
+fn check(store: &StateStore, n: u64) {
+    let session = store.begin(At::Tip).unwrap();
+    let reader = session.reader();
+    for k in 0..KEYS {
+        assert_eq!(reader.get(&slot_key(k)).unwrap(), Some(value(k)), "key {k}");
+    }
+    drop((session, reader));
+    let change = [(slot_key(n), Some(value(n + 1)))];
+    let proposal = propose(store, At::Tip, hash(0, n), &change).unwrap();
+    let read = store.at(At::Proposal(&proposal)).unwrap().get(&slot_key(n)).unwrap();
+    assert_eq!(read, Some(value(n + 1)));
+}
+
+#[test]
+fn all_keys_are_read_by_many_threads_while_they_wait_for_the_disk() {
+    let (store, watch, _) = store(THREADS);
+    store.read_ahead_as_from_disk();
+    let session = store.begin(At::Tip).unwrap();
+    let read = Arc::new(Mutex::new(BTreeMap::new()));
+    let shut = Shut::now(&watch);
+    let kept = read.clone();
+    let absent = (KEYS..KEYS + 9).map(slot_key);
+    let ahead = session.read_ahead_and(
+        keys().into_iter().chain(absent).collect(),
+        Arc::new(move |key, value| {
+            let before = kept.lock().insert(*key, value.clone());
+            assert_eq!(before, None, "{key} was read twice");
+        }),
+    );
+    // The first one waits; nobody waits for it.
+    eventually("nobody reads", || watch.reads.load(SeqCst) == 1);
+    check(&store, 1);
+    drop(shut);
+    eventually("keys are left", || read.lock().len() == KEYS as usize);
+    assert!(
+        read.lock().iter().map(|(key, value)| (*key, value.clone())).eq(keys()
+            .into_iter()
+            .enumerate()
+            .map(|(k, key)| (key, value(k as u64)))
+            .collect::<BTreeMap<_, _>>())
+    );
+    assert!((2..=THREADS).contains(&watch.readers.lock().len()), "{:?}", watch.readers.lock());
+    drop(ahead);
+    check(&store, 2);
+}
+
+#[test]
+fn rest_of_the_keys_is_left_alone_if_the_first_are_in_memory() {
+    let (store, watch, _) = store(THREADS);
+    let session = store.begin(At::Tip).unwrap();
+    // This program's own pages may come from disk: then all keys are read.
+    let round = || {
+        let before = watch.reads.load(SeqCst);
+        let _ahead = session.read_ahead(keys());
+        eventually("nobody reads", || watch.reads.load(SeqCst) >= before + 32);
+        thread::sleep(Duration::from_millis(20));
+        watch.reads.load(SeqCst) - before
+    };
+    let rounds: Vec<_> = (0..10).map(|_| round()).collect();
+    assert!(rounds.contains(&32), "{rounds:?} of {KEYS} keys were read");
+    check(&store, 1);
+}
+
+#[test]
+fn what_cannot_be_read_is_told_to_whoever_needs_it_and_nobody_else() {
+    let (store, watch, _) = store(THREADS);
+    store.read_ahead_as_from_disk();
+    let bad: Vec<_> = (0..KEYS).filter(|k| k % 100 == 3).collect();
+    watch.broken.lock().extend(bad.iter().map(|k| slot_key(*k).encode().to_vec()));
+    let session = store.begin(At::Tip).unwrap();
+    let _ahead = session.read_ahead(keys());
+    session.hint(&keys());
+    eventually("keys are left", || watch.reads.load(SeqCst) == KEYS as usize);
+    let reader = session.reader();
+    for k in 0..KEYS {
+        let read = reader.get(&slot_key(k));
+        match bad.contains(&k) {
+            true => assert!(read.unwrap_err().to_string().contains("reading a row")),
+            false => assert_eq!(read.unwrap(), Some(value(k))),
+        }
+    }
+    watch.broken.lock().clear();
+    check(&store, 1);
+}
+
+#[test]
+fn thread_that_panics_takes_nothing_with_it() {
+    let (store, watch, _) = store(THREADS);
+    store.read_ahead_as_from_disk();
+    let session = store.begin(At::Tip).unwrap();
+    let _panics = session.read_ahead_and(keys(), Arc::new(|_, _| panic!("as told")));
+    eventually("nobody reads", || watch.reads.load(SeqCst) > 0);
+    let before = watch.reads.load(SeqCst);
+    let _ahead = session.read_ahead(keys());
+    eventually("keys are left", || watch.reads.load(SeqCst) >= before + KEYS as usize);
+    check(&store, 1);
+}
+
+#[test]
+fn dropping_the_handle_ends_the_reads_and_closing_the_store_the_threads() {
+    let (store, watch, _) = store(THREADS);
+    store.read_ahead_as_from_disk();
+    let session = store.begin(At::Tip).unwrap();
+    let shut = Shut::now(&watch);
+    let ahead = session.read_ahead(keys());
+    let waits: Vec<_> = (0..200).map(|_| session.read_ahead(keys())).collect();
+    eventually("nobody reads", || watch.reads.load(SeqCst) == 1);
+    drop((ahead, waits));
+    drop(shut);
+    let last = session.read_ahead(keys());
+    eventually("keys are left", || watch.reads.load(SeqCst) >= KEYS as usize);
+    assert!(watch.reads.load(SeqCst) <= KEYS as usize + 4, "{}", watch.reads.load(SeqCst));
+    drop((session, last));
+    // With work at hand, and a handle that outlives it.
+    let shut = Shut::now(&watch);
+    let reads = watch.reads.load(SeqCst);
+    let outlives = store.begin(At::Tip).unwrap().read_ahead(keys());
+    eventually("nobody reads", || watch.reads.load(SeqCst) > reads);
+    let opener = thread::spawn(move || {
+        thread::sleep(Duration::from_millis(20));
+        drop(shut);
+    });
+    drop(store);
+    assert_eq!(watch.snapshots.load(SeqCst), 0, "a thread still has a state");
+    opener.join().unwrap();
+    drop(outlives);
+}
+
+#[test]
+fn nothing_is_read_without_keys_or_without_threads() {
+    for (threads, keys) in [(0, keys()), (THREADS, Vec::new())] {
+        let (store, watch, _) = store(threads);
+        store.read_ahead_as_from_disk();
+        let session = store.begin(At::Tip).unwrap();
+        let _ahead = session.read_ahead(keys.clone());
+        session.hint(&keys);
+        thread::sleep(Duration::from_millis(5));
+        assert_eq!(watch.reads.load(SeqCst), 0);
+        check(&store, 1);
+    }
+}

@@ -1,0 +1,7 @@
+//! Tests of `retrie-storage-bavl` from outside: a module for each subject, one program for all.
+
+mod common;
+mod damage;
+mod kit;
+mod model;
+mod proofs;

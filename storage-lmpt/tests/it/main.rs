@@ -1,0 +1,8 @@
+//! Tests of `retrie-storage-lmpt` from outside: a module for each subject, one program for all.
+
+mod common;
+mod damage;
+mod kit;
+mod model;
+mod proofs;
+mod settle;

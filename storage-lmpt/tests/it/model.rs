@@ -1,0 +1,147 @@
+//! Roots and proofs against a model that follows `docs/formats/lmpt.md`: three plain tries, moved on at
+//! boundaries.
+
+use crate::common;
+
+use alloy_primitives::{B256, Bytes, b256, keccak256};
+use common::{Chain, Changes, NEVER, changes, every, key};
+use proptest::prelude::*;
+use rand::{SeedableRng, rngs::StdRng};
+use retrie_state::{At, StateKey, StateReader};
+use retrie_storage_lmpt::{Params, root, verify};
+use retrie_storage_mpt::{InMemory, Item, Trie};
+use std::collections::BTreeMap;
+
+/// A layer by its definition: leaves by path.
+type Layer = BTreeMap<B256, Bytes>;
+
+fn trie_root(layer: &Layer) -> B256 {
+    let items: Vec<_> =
+        layer.iter().map(|(path, leaf)| Item::new(*path, Some(leaf.clone()))).collect();
+    Trie::default().update(&InMemory, &items, &mut ()).unwrap().hash()
+}
+
+struct Model {
+    params: Params,
+    delta: Layer,
+    intermediate: Layer,
+    snapshot: Layer,
+    /// First block of the delta.
+    from: Option<u64>,
+}
+
+impl Model {
+    fn new(params: Params) -> Self {
+        let (delta, intermediate, snapshot) = (Layer::new(), Layer::new(), Layer::new());
+        Self { params, delta, intermediate, snapshot, from: None }
+    }
+
+    fn block(&mut self, number: u64, before: &common::Entries, changes: &Changes) -> B256 {
+        let last: BTreeMap<_, _> = changes.iter().cloned().collect();
+        let path = |key: &StateKey| keccak256(&*key.encode());
+        let value = |value: &Bytes| [&[1], &value[..]].concat().into();
+        match self.from {
+            None => {
+                let set = last.iter().filter_map(|(key, next)| Some((path(key), next.as_ref()?)));
+                self.snapshot.extend(set.map(|(path, next)| (path, value(next))));
+                self.from = Some(number + 1);
+            }
+            Some(from) => {
+                let (age, keys) = (number - from, self.delta.len() as u64);
+                let Params { interval, keys: most, least } = self.params;
+                if age >= interval || (keys >= most && age >= least) {
+                    for (path, leaf) in std::mem::take(&mut self.intermediate) {
+                        match leaf[0] {
+                            0 => drop(self.snapshot.remove(&path)),
+                            _ => drop(self.snapshot.insert(path, leaf)),
+                        }
+                    }
+                    self.intermediate = std::mem::take(&mut self.delta);
+                    self.from = Some(number);
+                }
+                for (key, next) in &last {
+                    if before.get(key) != next.as_ref() {
+                        let leaf = next.as_ref().map_or_else(|| Bytes::from_static(&[0]), value);
+                        self.delta.insert(path(key), leaf);
+                    }
+                }
+            }
+        }
+        root(&[&self.delta, &self.intermediate, &self.snapshot].map(trie_root))
+    }
+}
+
+fn run(params: Params, blocks: &[Changes]) {
+    let (mut chain, mut model) = (Chain::new(params, 4), Model::new(params));
+    for (number, changes) in blocks.iter().enumerate() {
+        let before = chain.tip_entries();
+        let expected = model.block(number as u64, &before, changes);
+        assert_eq!(chain.block(changes), expected, "block {number} under {params}");
+    }
+    if !blocks.is_empty() {
+        chain.check_block(chain.number() - 1, &(0..40).map(key).collect::<Vec<_>>());
+        assert_eq!(chain.faults(), [""; 0]);
+    }
+}
+
+fn any_changes() -> impl Strategy<Value = Changes> {
+    let change = (0u64..30, proptest::option::weighted(0.7, any::<[u8; 2]>()));
+    let change = change.prop_map(|(n, value)| (key(n), value.map(|v| Bytes::from(v.to_vec()))));
+    proptest::collection::vec(change, 0..12)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+
+    #[test]
+    fn roots_and_proofs_are_those_of_the_definition(
+        blocks in proptest::collection::vec(any_changes(), 0..24),
+        interval in 1u64..9,
+        keys in 1u64..30,
+        least in 1u64..6,
+    ) {
+        run(Params { interval, keys, least }, &blocks);
+    }
+}
+
+#[test]
+fn long_chains_with_many_keys_are_those_of_the_definition() {
+    for params in [every(7), Params { interval: NEVER, keys: 400, least: 2 }] {
+        let random = &mut StdRng::seed_from_u64(3);
+        let blocks: Vec<_> = (0..40).map(|_| changes(random, 3_000, 300)).collect();
+        run(params, &blocks);
+    }
+}
+
+/// The root of format version 1, and what a chain of it leads to: other programs count on these bytes.
+#[test]
+fn golden_roots_are_those_of_the_format() {
+    let empty = b256!("56e81f171bcc55a6ff8345e692c0f86e5b48e01b996cadc001622fb5e363b421");
+    let chain = Chain::new(every(2), 4);
+    let root_of_nothing = chain.store().root(At::Tip).unwrap();
+    assert_eq!(root_of_nothing, root(&[empty; 3]));
+    let tagged = [&b"retrie lmpt root\x01"[..], &empty[..], &empty[..], &empty[..]].concat();
+    assert_eq!(root_of_nothing, keccak256(tagged));
+    let mut chain = chain;
+    let value = |n: u8| Some(Bytes::from(vec![n; 3]));
+    let blocks: [Changes; 6] = [
+        vec![(key(0), value(1)), (key(1), value(2)), (key(2), value(3))],
+        vec![(key(0), value(4)), (key(3), value(5))],
+        vec![(key(1), None)],
+        vec![(key(4), value(6)), (key(3), None)],
+        vec![(key(1), value(7))],
+        vec![(key(2), None)],
+    ];
+    for changes in &blocks {
+        chain.block(changes);
+    }
+    let digest = keccak256(chain.roots.concat());
+    assert_eq!(digest, b256!("f9d044eb51926bd64fafc39553a7437f8d352f466e096e4e8a0f5ea51e16321e"));
+    let keys: Vec<_> = (0..6).map(key).collect();
+    let proof = chain.store().at(At::Tip).unwrap().prove(&keys).unwrap();
+    let digest = keccak256(&proof.bytes);
+    assert_eq!(digest, b256!("27fb3a53411ac6adf90ecdd921b74a0c59c090722b4736a615758451a7c5d084"));
+    let shown = verify(proof.root, &keys, &proof.bytes).unwrap();
+    let state = chain.store().at(At::Tip).unwrap();
+    assert!(keys.iter().zip(&shown).all(|(key, shown)| state.get(key).unwrap() == *shown));
+}

@@ -1,0 +1,124 @@
+//! Damaged rows: nothing goes unnoticed by the check, nothing panics, numbers end with an error.
+
+use crate::common;
+
+use alloy_primitives::{Bytes, hex};
+use common::chain::{Chain, key};
+use rand::{Rng, SeedableRng, rngs::StdRng};
+use retrie_state::{
+    Direction, KeyRange, KvStore, MemoryStore, StateError, StateReader, StoreOptions, Table,
+};
+use retrie_storage_lvmt::ProofShard;
+
+const TABLES: [Table; 9] = [
+    Table::new(0x20, "LvmtKeys"),
+    Table::new(0x21, "LvmtSlots"),
+    Table::new(0x22, "LvmtAmts"),
+    Table::new(0x23, "LvmtTrees"),
+    Table::new(0x24, "LvmtBlocks"),
+    Table::new(0x25, "LvmtRange"),
+    Table::new(0x26, "LvmtMeta"),
+    Table::new(0x27, "LvmtSecondLog"),
+    Table::new(0x28, "LvmtSecond"),
+];
+
+fn chain() -> Chain {
+    let mut chain = Chain::new(common::lvmt(1, ProofShard::All).with_slack(30), 0);
+    let mut random = StdRng::seed_from_u64(1);
+    for _ in 0..70 {
+        chain.random_block(&mut random, 40, 6, 6);
+        std::thread::sleep(std::time::Duration::from_micros(300));
+    }
+    assert_eq!(chain.faults(), [""; 0]);
+    chain.store.flush().unwrap();
+    chain
+}
+
+fn rows(kv: &MemoryStore, table: Table) -> Vec<(Bytes, Bytes)> {
+    kv.snapshot().unwrap().scan(table, KeyRange::ALL, Direction::Forward, usize::MAX).unwrap()
+}
+
+fn set(kv: &MemoryStore, table: Table, key: &[u8], value: Option<&[u8]>) {
+    let mut txn = kv.begin_write().unwrap();
+    match value {
+        Some(value) => txn.put(table, key, value).unwrap(),
+        None => drop(txn.delete(table, key).unwrap()),
+    }
+    txn.commit().unwrap();
+}
+
+/// What is wrong with the state: found when it is opened, or when it is checked.
+fn faults(kv: &MemoryStore) -> Vec<String> {
+    let backend = std::sync::Arc::new(common::lvmt(1, ProofShard::All));
+    let kv = std::sync::Arc::new(kv.clone());
+    match retrie_state::StateStore::open(backend, kv.clone(), StoreOptions::default()) {
+        Err(error) => vec![error.to_string()],
+        Ok(store) => {
+            drop(store);
+            let chain = Chain::on((*kv).clone(), common::lvmt(1, ProofShard::All), 0);
+            // Whatever they say, they must not panic.
+            let _ = chain.tip().prove(&[key(1), key(2), key(99)]);
+            let _ = chain.tip().get(&key(1));
+            chain.faults()
+        }
+    }
+}
+
+#[test]
+fn every_damaged_or_lost_row_is_found() {
+    let Chain { kv, store, .. } = chain();
+    drop(store);
+    let mut random = StdRng::seed_from_u64(2);
+    for table in TABLES {
+        let all = rows(&kv, table);
+        assert!(!all.is_empty(), "{} is empty", table.name);
+        for (key, value) in &all {
+            let change = |changed: Option<&[u8]>, how: &str| {
+                set(&kv, table, key, changed);
+                let found = faults(&kv);
+                let row = hex::encode(key);
+                assert!(!found.is_empty(), "row {row} of {} {how}: unnoticed", table.name);
+                set(&kv, table, key, Some(value));
+            };
+            change(None, "is lost");
+            change(Some(&value[..value.len() - 1]), "is cut short");
+            change(Some(&[&value[..], &[0]].concat()), "is longer");
+            for _ in 0..3 {
+                let mut flipped = value.to_vec();
+                let bit = random.random_range(0..8 * flipped.len());
+                flipped[bit / 8] ^= 1 << (bit % 8);
+                change(Some(&flipped), &format!("has bit {bit} flipped"));
+            }
+        }
+    }
+    assert_eq!(faults(&kv), [""; 0]);
+}
+
+#[test]
+fn versions_end_with_an_error() {
+    let Chain { kv, store, .. } = chain();
+    drop(store);
+    // Versions of records come after level and slot; those of AMTs come first. As small ones they
+    // take a byte.
+    for (table, at, key) in [(TABLES[0], 2, Some(key(5))), (TABLES[2], 0, None)] {
+        let all = rows(&kv, table);
+        let row = match key {
+            Some(key) => all.iter().find(|(at, _)| at[..] == key.encode()[..]).unwrap(),
+            None => &all[0],
+        };
+        assert!(row.1[at] < 0x80);
+        let most = [0xff, 0xff, 0xff, 0xff, 0xff, 0x1f];
+        let last = [&row.1[..at], &most, &row.1[at + 1..]].concat();
+        set(&kv, table, &row.0, Some(&last));
+        let mut chain = Chain::on(kv.clone(), common::lvmt(1, ProofShard::None), 0);
+        let all: Vec<_> =
+            (0..40).map(|n| (common::chain::key(n), Some(Bytes::from(vec![9])))).collect();
+        let error = chain.try_block(&all).unwrap_err();
+        let (StateError::Exhausted { backend, what, limit }, "lvmt") = (&error, "lvmt") else {
+            panic!("{error}")
+        };
+        assert_eq!((*backend, *limit), ("lvmt", (1 << 40) - 1));
+        assert!(what.starts_with("the version of"), "{what}");
+        set(&kv, table, &row.0, Some(&row.1));
+    }
+}

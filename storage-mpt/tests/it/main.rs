@@ -1,0 +1,9 @@
+//! Tests of `retrie-storage-mpt` from outside: a module for each subject, one program for all.
+
+mod archive;
+mod common;
+mod kit;
+mod mainnet;
+mod model;
+mod proofs;
+mod seam;

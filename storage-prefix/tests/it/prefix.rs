@@ -1,0 +1,296 @@
+//! `prefix` against `mpt`, with old states kept and forgotten, in all layouts, and damaged.
+
+use crate::common;
+
+use alloy_primitives::{Address, B256, Bytes, U256, keccak256};
+use common::{
+    Model, Store,
+    blocks::{account, keys, random_block, slots_of},
+    random_address, state_root,
+};
+use rand::{Rng, SeedableRng, rngs::StdRng, seq::IteratorRandom};
+use retrie_state::{
+    AccountProofs, Backend, History, StateError, StateKey, Table, encode_slot, flat,
+};
+use retrie_storage_mpt::Mpt;
+use retrie_storage_prefix::prefix::{
+    ACCOUNT_NODES, BLOCKS, GONE, Layout, Prefix, STORAGE_NODES, SUPERSEDED,
+};
+use std::collections::BTreeMap;
+
+/// What was known of a block: its root, its state, keys, and `mpt`'s proof of these.
+type Past = (B256, Model, Vec<StateKey>, Bytes);
+
+/// Random blocks on `prefix` and on `mpt`, whose roots and proofs are the same.
+fn history(
+    backend: Prefix,
+    seed: u64,
+    blocks: usize,
+    mut after_each: impl FnMut(&mut Store<Prefix>, &[Past]),
+) -> (Store<Prefix>, Vec<Past>) {
+    let random = &mut StdRng::seed_from_u64(seed);
+    let (addresses, slots) = keys(random);
+    let (mut mpt, mut store) = (Store::<Mpt>::new(), Store::of(backend));
+    let mut past = Vec::new();
+    for block in 0..blocks {
+        let shrink = [0.1, 0.4, 0.8][block / 10 % 3];
+        let (after, wiped) = random_block(random, &store.model, &addresses, &slots, shrink);
+        mpt.block(after.clone(), &wiped);
+        store.block(after, &wiped);
+        assert_eq!(store.root, state_root(&store.model), "seed {seed} block {block}");
+        let mut asked: Vec<_> = store.model.keys().copied().collect();
+        asked.extend(addresses.iter().take(3).map(|address| StateKey::Account(*address)));
+        asked.push(StateKey::Slot(addresses[0], slots[0]));
+        asked.push(StateKey::Slot(Address::repeat_byte(7), slots[0]));
+        let proof = store.mpt.prove(&store.view, &store.cache, &asked).unwrap();
+        assert_eq!(mpt.mpt.prove(&mpt.view, &mpt.cache, &asked).unwrap(), proof);
+        for address in addresses.iter().take(4) {
+            let nodes = store.mpt.account_nodes(&store.view, &store.cache, address, &slots[..3]);
+            let of_mpt = mpt.mpt.account_nodes(&mpt.view, &mpt.cache, address, &slots[..3]);
+            assert_eq!(nodes.unwrap(), of_mpt.unwrap());
+        }
+        let removed: Vec<_> = store.model.keys().step_by(3).copied().collect();
+        let merged = store.mpt.merge_nodes(&store.view, &store.cache, &removed).unwrap();
+        let of_mpt = mpt.mpt.merge_nodes(&mpt.view, &mpt.cache, &removed).unwrap();
+        // By storage in no order.
+        let sorted = |mut nodes: Vec<Bytes>| {
+            nodes.sort_unstable();
+            nodes
+        };
+        assert_eq!(sorted(merged), sorted(of_mpt));
+        past.push((store.root, store.model.clone(), asked, proof));
+        if random.random_bool(0.2) {
+            store.reopen();
+        }
+        after_each(&mut store, &past);
+    }
+    (store, past)
+}
+
+/// What the check of all rows finds.
+fn faults(store: &Store<Prefix>) -> Vec<String> {
+    let mut faults = Vec::new();
+    let mut report = |fault: StateError| faults.push(fault.to_string());
+    store.mpt.check(&store.view, &store.cache, store.root, true, None, &mut report).unwrap();
+    faults
+}
+
+/// All that can be asked of the state of block `number`, which was that of `past`.
+fn check_past(store: &Store<Prefix>, number: u64, past: &Past) {
+    let (root, model, asked, proof) = past;
+    let Store { mpt, view, cache, .. } = store;
+    let (old_root, state) = mpt.open_at(view, cache, number).unwrap();
+    assert_eq!(old_root, *root);
+    let entries = mpt.entries(view, &state, None, usize::MAX).unwrap();
+    assert!(entries.iter().map(|(key, value)| (key, value)).eq(model), "block {number}");
+    if let Some((key, _)) = entries.get(entries.len() / 2) {
+        let rest = mpt.entries(view, &state, Some(key), 2).unwrap();
+        assert!(rest.iter().eq(entries[entries.len() / 2..].iter().take(2)));
+    }
+    for key in asked {
+        assert_eq!(mpt.read(view, &state, key).unwrap().as_ref(), model.get(key), "{key}");
+        let slots = mpt.slots_of(view, &state, key.address(), usize::MAX).unwrap();
+        let expected = slots_of(model, *key.address());
+        let keys = slots.iter().map(|(slot, _)| StateKey::Slot(*key.address(), *slot));
+        assert!(keys.eq(expected.iter().copied()));
+    }
+    assert_eq!(mpt.prove(view, &state, asked).unwrap(), *proof, "block {number}");
+}
+
+#[test]
+fn every_block_has_the_root_and_the_proofs_of_mpt_and_keeps_its_state() {
+    for (seed, (layout, name)) in (0..).zip(Layout::ALL) {
+        let (store, past) = history(Prefix::new(layout, None), seed, 40, |_, _| ());
+        assert_eq!(faults(&store), Vec::<String>::new(), "{name}");
+        assert_eq!(store.mpt.kept(&store.view).unwrap(), Some(0..=39));
+        past.iter().enumerate().for_each(|(n, past)| check_past(&store, n as u64, past));
+        let stats = store.mpt.stats(&store.view, &store.cache).unwrap();
+        assert_eq!(stats.live_keys, store.model.len() as u64);
+        let (view, root) = store.bulk_loaded();
+        assert_eq!(root, store.root);
+        let loaded = store.mpt.open(&view, None).unwrap();
+        let (_, _, asked, proof) = past.last().unwrap();
+        assert_eq!(store.mpt.prove(&view, &loaded, asked).unwrap(), *proof, "{name}");
+    }
+}
+
+fn rows(store: &Store<Prefix>, table: Table) -> usize {
+    store.view.tables.get(&table).map_or(0, BTreeMap::len)
+}
+
+#[test]
+fn what_is_forgotten_goes_whole_and_nothing_else_does() {
+    for (seed, keep, budget) in [(1, 0, usize::MAX), (2, 5, 3), (3, 12, 40), (4, 0, 1)] {
+        let retention = 4;
+        let mut forgets_late = 0;
+        let backend = Prefix::new(Layout::default(), Some(keep));
+        let (mut store, past) = history(backend, seed, 60, |store, past| {
+            let tip = past.len() as u64 - 1;
+            let first_retained = tip.saturating_sub(retention);
+            store.mpt.settle(&mut store.view, &store.cache, first_retained, budget).unwrap();
+            assert_eq!(faults(store), Vec::<String>::new(), "block {tip}");
+            let kept = store.mpt.kept(&store.view).unwrap().unwrap();
+            assert_eq!(*kept.end(), tip);
+            let due = first_retained.min(tip.saturating_sub(keep));
+            assert!(*kept.start() <= due, "{kept:?} at block {tip}");
+            forgets_late += usize::from(*kept.start() < due);
+            for number in kept {
+                check_past(store, number, &past[number as usize]);
+            }
+        });
+        assert!(budget < 40 || forgets_late == 0, "seed {seed}: there was room for all");
+        // With time enough all that is left is one state, with few more rows than if it had been loaded.
+        loop {
+            let before = store.view.rows();
+            store.mpt.settle(&mut store.view, &store.cache, 59, budget).unwrap();
+            if store.view.rows() == before {
+                break;
+            }
+        }
+        let tip_only = Prefix::new(Layout::default(), Some(0));
+        tip_only.settle(&mut store.view, &store.cache, 59, usize::MAX).unwrap();
+        assert_eq!(tip_only.kept(&store.view).unwrap(), Some(59..=59));
+        check_past(&store, 59, &past[59]);
+        assert_eq!(faults(&store), Vec::<String>::new());
+        let (loaded, _) = store.bulk_loaded();
+        for table in [BLOCKS, SUPERSEDED, GONE, flat::TABLE] {
+            let expected = loaded.tables.get(&table).map_or(0, BTreeMap::len);
+            assert_eq!(rows(&store, table), expected, "{}", table.name);
+        }
+        // Some are changes of others.
+        for table in [ACCOUNT_NODES, STORAGE_NODES] {
+            let expected = loaded.tables.get(&table).map_or(0, BTreeMap::len);
+            assert!((expected..=2 * expected).contains(&rows(&store, table)), "{}", table.name);
+        }
+    }
+}
+
+#[test]
+fn keeping_more_and_fewer_states_may_be_switched_at_any_time() {
+    let (mut store, past) = history(Prefix::default(), 7, 40, |_, _| ());
+    let few = Prefix::new(Layout::default(), Some(10));
+    few.settle(&mut store.view, &store.cache, 35, usize::MAX).unwrap();
+    assert_eq!(few.kept(&store.view).unwrap(), Some(29..=39));
+    // More again: within what is still there.
+    Prefix::default().settle(&mut store.view, &store.cache, 39, usize::MAX).unwrap();
+    assert_eq!(store.mpt.kept(&store.view).unwrap(), Some(29..=39));
+    (29..40).for_each(|number| check_past(&store, number as u64, &past[number]));
+    let forgotten = store.mpt.open_at(&store.view, &store.cache, 28).unwrap_err().to_string();
+    assert!(forgotten.contains("block 28"), "{forgotten}");
+}
+
+#[test]
+fn orders_differ_in_nothing_but_the_order_of_keys() {
+    let sizes = |name: &str| {
+        let layout = Layout::named(name).unwrap();
+        let (store, _) = history(Prefix::new(layout, None), 5, 30, |_, _| ());
+        [ACCOUNT_NODES, STORAGE_NODES].map(|table| {
+            let rows = store.view.tables[&table].iter();
+            let mut rows: Vec<_> = rows.map(|(key, row)| (key.len(), row.clone())).collect();
+            rows.sort_unstable();
+            rows
+        })
+    };
+    assert_eq!(sizes("path"), sizes("hash"));
+    assert_eq!(sizes("path,pad=64"), sizes("hash,pad=64"));
+    let bytes =
+        |name| sizes(name).iter().flatten().map(|(key, row)| key + row.len()).sum::<usize>();
+    assert!(bytes("path,pad=64") > bytes("path"));
+}
+
+#[test]
+fn large_tries_keep_their_root_and_are_loaded_as_they_grow() {
+    let random = &mut StdRng::seed_from_u64(2);
+    let mut model = Model::new();
+    let big = Address::repeat_byte(1);
+    for n in 0..3_000u64 {
+        let address = if n == 0 { big } else { random_address(random) };
+        model.insert(StateKey::Account(address), account(random).encode());
+        let value = encode_slot(U256::from(n % 3 + 1)).unwrap();
+        model.insert(StateKey::Slot(big, keccak256(n.to_be_bytes())), value);
+    }
+    for (layout, name) in Layout::ALL {
+        let mut store = Store::of(Prefix::new(layout, None));
+        store.block(model.clone(), &[]);
+        assert_eq!(store.root, state_root(&model), "{name}");
+        let (view, root) = store.bulk_loaded();
+        assert_eq!(root, store.root);
+        assert!(common::filled(&view) == common::filled(&store.view), "{name}: rows");
+        // Half of the slots go, then the account with the rest.
+        for keep in [2, usize::MAX] {
+            let mut after = store.model.clone();
+            let gone = slots_of(&after, big).into_iter().enumerate();
+            let gone = gone.filter(|(n, _)| keep == usize::MAX || n % keep == 0);
+            gone.for_each(|(_, key)| drop(after.remove(&key)));
+            if keep == usize::MAX {
+                after.remove(&StateKey::Account(big));
+            }
+            store.block(after, &[]);
+            assert_eq!(store.root, state_root(&store.model), "{name}");
+        }
+        assert_eq!(faults(&store), Vec::<String>::new(), "{name}");
+    }
+}
+
+#[test]
+fn damaged_rows_are_errors_and_never_other_values() {
+    let (store, past) = history(Prefix::default(), 11, 25, |_, _| ());
+    let random = &mut StdRng::seed_from_u64(12);
+    let mut noticed = 0;
+    for round in 0..400 {
+        let table = [ACCOUNT_NODES, STORAGE_NODES, BLOCKS, SUPERSEDED][round % 4];
+        let rows = &store.view.tables[&table];
+        let (key, row) = rows.iter().choose(random).unwrap();
+        let mut view = store.view.clone();
+        let damaged = view.tables.get_mut(&table).unwrap();
+        let damage = random.random_range(0..4);
+        // Rows of other bytes, and under other keys, do not bear the framework's checksums; of those in
+        // tries it shows without.
+        let is_checksummed = damage == 1 || damage == 3 && table == BLOCKS;
+        match damage {
+            0 => drop(damaged.remove(key)),
+            1 => {
+                let mut bytes = row.to_vec();
+                let at = random.random_range(0..bytes.len());
+                bytes[at] ^= 1 << random.random_range(0..8);
+                damaged.insert(key.clone(), bytes.into());
+            }
+            2 => drop(damaged.insert(key.clone(), row.slice(..random.random_range(0..row.len())))),
+            // Another row of the same table in its place.
+            _ => {
+                let (_, other) = rows.iter().choose(random).unwrap();
+                damaged.insert(key.clone(), other.clone());
+            }
+        }
+        if view.tables == store.view.tables {
+            continue;
+        }
+        let mut damaged = Store::of(Prefix::default());
+        damaged.view = view;
+        let Ok(cache) = damaged.mpt.open(&damaged.view, None) else {
+            noticed += 1;
+            continue;
+        };
+        // Old states: what is read is right, or an error.
+        for (number, (root, model, asked, _)) in (0u64..).zip(&past) {
+            let Ok((opened, state)) = damaged.mpt.open_at(&damaged.view, &cache, number) else {
+                continue;
+            };
+            if is_checksummed {
+                continue;
+            }
+            assert_eq!(opened, *root, "block {number} has another root");
+            for key in asked.iter().step_by(5) {
+                if let Ok(value) = damaged.mpt.read(&damaged.view, &state, key) {
+                    assert_eq!(value.as_ref(), model.get(key), "{key} in block {number}");
+                }
+            }
+        }
+        let mut found = 0;
+        let check =
+            damaged.mpt.check(&damaged.view, &cache, store.root, true, None, &mut |_| found += 1);
+        assert!(check.is_err() || found > 0, "{}: damage at {key:02x?} is not found", table.name);
+        noticed += 1;
+    }
+    assert!(noticed > 300);
+}
