@@ -7,7 +7,9 @@ use crate::{
 };
 use alloy_eip2124::ForkId;
 use std::{fmt, future::Future, net::IpAddr, net::SocketAddr, pin::Pin, sync::Arc, time::Duration};
-use tokio::sync::{OwnedSemaphorePermit, broadcast};
+use tokio::sync::broadcast;
+
+pub use crate::heard::{GossipReceiver, Heard};
 
 /// A future that does not borrow.
 pub type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
@@ -82,6 +84,9 @@ pub enum Offence {
     /// A transaction that cannot be valid under any state: disconnected, not banned, as forks
     /// differ in their rules.
     BadTransaction,
+    /// A blob transaction with proofs in the form of another fork (EIP-7594). A few are forgiven:
+    /// around that fork honest peers send both.
+    SidecarForm,
     /// It announced transactions of one kind or size and sent others, or none of them.
     BadAnnouncement,
     /// It breaks the protocol. Disconnected with this reason, and banned.
@@ -97,18 +102,6 @@ pub enum Event {
     Disconnected(PeerId),
     /// It serves other blocks than before.
     RangeUpdate(PeerId, BlockRange),
-}
-
-/// Transactions that a peer has told of. While one is kept, its bytes count against what all peers
-/// together may tell before they are made to wait.
-#[derive(Debug)]
-pub struct Heard {
-    /// Who has told.
-    pub peer: PeerId,
-    /// What.
-    pub gossip: Gossip,
-    /// Room for it.
-    pub permit: Option<OwnedSemaphorePermit>,
 }
 
 /// Answers requests from what this node has.
@@ -129,6 +122,15 @@ pub trait Network: fmt::Debug + Send + Sync {
     fn connected(&self) -> Vec<Arc<PeerInfo>>;
     /// See [`Peers::request`].
     fn request(&self, peer: PeerId, request: Request) -> BoxFuture<Result<Response, RequestError>>;
+    /// See [`Peers::request_within`]. Of any length by default.
+    fn request_within(
+        &self,
+        peer: PeerId,
+        request: Request,
+        _bytes: usize,
+    ) -> BoxFuture<Result<Response, RequestError>> {
+        self.request(peer, request)
+    }
     /// See [`Peers::request_state`]. Of those who hand out no states by default.
     fn request_state(
         &self,
@@ -169,6 +171,20 @@ impl Peers {
     /// If the peer is gone, busy, or does not answer in time, which is some 15 s.
     pub async fn request(&self, peer: PeerId, request: Request) -> Result<Response, RequestError> {
         self.0.request(peer, request).await
+    }
+
+    /// Asks a peer, as [`request`](Self::request) does. An answer of more than `bytes` is not read, and
+    /// its sender is banned.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn request_within(
+        &self,
+        peer: PeerId,
+        request: Request,
+        bytes: usize,
+    ) -> Result<Response, RequestError> {
+        self.0.request_within(peer, request, bytes).await
     }
 
     /// Asks a peer for parts of a state, as [`request`](Self::request) asks for blocks.

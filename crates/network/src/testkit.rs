@@ -203,7 +203,7 @@ impl Network for ScriptedPeers {
 
     fn report(&self, peer: PeerId, offence: Offence) {
         self.0.reports.lock().push((peer, offence));
-        if !matches!(offence, Offence::Timeout | Offence::Empty) {
+        if !matches!(offence, Offence::Timeout | Offence::Empty | Offence::SidecarForm) {
             self.disconnect(peer);
         }
     }

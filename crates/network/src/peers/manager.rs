@@ -9,9 +9,10 @@ use crate::{
     discovery::Enode,
     eth::{BlockRange, Gossip, PeerId, Request, Response},
     handle::{
-        BoxFuture, Candidate, Event, Heard, Network, Offence, PeerInfo, Peers, RequestError, Serve,
-        ServeStates,
+        BoxFuture, Candidate, Event, GossipReceiver, Network, Offence, PeerInfo, Peers,
+        RequestError, Serve, ServeStates,
     },
+    heard::{self, GossipLimits},
     rchk,
     rlpx::{self, DisconnectReason},
     session::{
@@ -38,19 +39,16 @@ use tokio::{
 const WORKERS: usize = 2;
 
 /// Threads on which requests are answered and long messages decoded, at most.
-const MAX_BLOCKING: usize = 16;
+const MAX_BLOCKING: usize = 32;
+
+/// Of these, those on which requests are answered.
+const MAX_SERVING: usize = 16;
 
 /// Events that who listens may lag behind.
 const MAX_EVENTS: usize = 1024;
 
 /// Candidates that wait to be written down.
 const MAX_CANDIDATES: usize = 64;
-
-/// Messages with transactions that wait for somebody to look at them.
-const MAX_HEARD: usize = 256;
-
-/// KiB of such messages.
-const HEARD_KIB: usize = 64 << 10;
 
 /// Blocks between two announcements of what is served.
 const ANNOUNCED_EACH: u64 = 32;
@@ -104,7 +102,7 @@ pub struct Started {
     /// The manager; the network ends when it is dropped.
     pub manager: Manager,
     /// Transactions that peers tell of.
-    pub heard: mpsc::Receiver<Heard>,
+    pub heard: GossipReceiver,
 }
 
 /// The peers of a node, and the threads on which they are served.
@@ -175,13 +173,13 @@ pub fn start(config: Config, serve: Arc<dyn Serve>) -> Result<Started, NetworkEr
     };
     let reputation = Arc::new(Reputation::default());
     let slots = Slots::new(local.id, config.max_inbound, config.max_outbound, reputation.clone());
-    let (heard, heard_out) = mpsc::channel(MAX_HEARD);
+    let (heard, heard_out) = heard::channel(GossipLimits::default());
     let (candidates, found) = mpsc::channel(MAX_CANDIDATES);
     let context = Context {
         serve,
         states: config.states,
         heard,
-        room: Arc::new(Semaphore::new(HEARD_KIB)),
+        serving: Arc::new(Semaphore::new(MAX_SERVING)),
         events: broadcast::Sender::new(MAX_EVENTS),
         stats: Arc::default(),
     };
@@ -498,8 +496,17 @@ impl Network for Arc<Shared> {
     }
 
     fn request(&self, peer: PeerId, request: Request) -> BoxFuture<Result<Response, RequestError>> {
-        let asked =
-            self.link(&peer).ok_or(RequestError::Gone).and_then(|link| link.request(request));
+        self.request_within(peer, request, usize::MAX)
+    }
+
+    fn request_within(
+        &self,
+        peer: PeerId,
+        request: Request,
+        bytes: usize,
+    ) -> BoxFuture<Result<Response, RequestError>> {
+        let link = self.link(&peer).ok_or(RequestError::Gone);
+        let asked = link.and_then(|link| link.request(request, bytes));
         Box::pin(async move { asked?.await.unwrap_or(Err(RequestError::Gone)) })
     }
 

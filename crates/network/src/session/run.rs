@@ -4,25 +4,26 @@ use super::{
     Timing,
     establish::{EMPTY_LIST, Established, MAX_BASE_BYTES, farewell},
     link::{self, Link, Outgoing},
-    rate::Bucket,
 };
 use crate::{
-    eth::{self, Message, PeerId, Request, Version},
-    handle::{Event, Heard, Offence, PeerInfo, Serve, ServeStates},
+    eth::{self, Gossip, MAX_ITEMS, Message, PeerId, Request, Version},
+    handle::{Event, Offence, PeerInfo, Serve, ServeStates},
+    heard::{GossipSender, GossipShare},
+    rate::Bucket,
     rchk,
     rlpx::{BASE_MESSAGES, DisconnectReason, Raw, Reader, RlpxError, Writer, id},
 };
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
 };
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadHalf, WriteHalf},
-    sync::{Semaphore, broadcast, mpsc, oneshot},
-    time::timeout,
+    sync::{Notify, Semaphore, broadcast, mpsc, oneshot},
+    time::{Instant, timeout},
 };
 
 /// Messages that a peer may send in a second, and at once.
@@ -32,7 +33,7 @@ const MESSAGES: (u32, u32) = (500, 2000);
 const SERVED_KIB: (u32, u32) = (64 << 10, 128 << 10);
 
 /// KiB of gossip that a peer may send in a second, and at once.
-const HEARD_KIB: (u32, u32) = (2 << 10, 32 << 10);
+const HEARD_KIB: (u32, u32) = (2 << 10, 8 << 10);
 
 /// Requests of a peer that wait to be served.
 const MAX_REQUESTS: usize = 32;
@@ -58,6 +59,8 @@ pub struct Stats {
     pub timeouts: AtomicU64,
     /// Requests that were answered.
     pub served: AtomicU64,
+    /// Requests that were dropped, as too many of the same peer waited.
+    pub unserved: AtomicU64,
     /// Connections that were dialled.
     pub dialled: AtomicU64,
     /// Connections that came.
@@ -82,9 +85,10 @@ pub struct Context {
     /// Who answers requests for parts of states.
     pub states: Option<Arc<dyn ServeStates>>,
     /// Where transactions go that are told.
-    pub heard: mpsc::Sender<Heard>,
-    /// KiB of transactions told that may be in memory.
-    pub room: Arc<Semaphore>,
+    pub heard: GossipSender,
+    /// Requests that are answered at once: fewer than there are threads that may block, so that
+    /// messages can always be decoded.
+    pub serving: Arc<Semaphore>,
     /// Where events go.
     pub events: broadcast::Sender<Event>,
     /// Counters.
@@ -139,11 +143,16 @@ pub async fn run<S: AsyncRead + AsyncWrite + Send + 'static>(
     let (answers, answers_out) = mpsc::channel(MAX_ANSWERS);
     let (requests, requests_out) = mpsc::channel(MAX_REQUESTS);
     let (stop, stopped) = oneshot::channel();
+    let queues = WriteQueues {
+        outgoing,
+        answers: answers_out,
+        pong: link.pong.clone(),
+        bytes: link.queued_bytes.clone(),
+    };
     let stats = context.stats.clone();
-    let mut writing =
-        tokio::spawn(write_all(writer, outgoing, answers_out, stopped, timing, stats));
+    let mut writing = tokio::spawn(write_all(writer, queues, stopped, timing, stats));
     host.begin(&link);
-    let mut session = Session { link: &link, context, timing };
+    let mut session = Session::new(&link, context, timing);
     let ended = tokio::select! {
         ended = session.read_all(&mut reader, &requests) => ended,
         ended = serve_all(&link, context, requests_out, &answers) => ended,
@@ -178,11 +187,35 @@ pub async fn run<S: AsyncRead + AsyncWrite + Send + 'static>(
     }
 }
 
+/// What is to be written.
+struct WriteQueues {
+    outgoing: mpsc::Receiver<Outgoing>,
+    answers: mpsc::Receiver<Outgoing>,
+    /// Woken when the peer has pinged.
+    pong: Arc<Notify>,
+    /// Bytes of what is outgoing.
+    bytes: Arc<AtomicUsize>,
+}
+
+impl WriteQueues {
+    /// The next message: pongs come first, as the peer goes without them.
+    async fn next(&mut self) -> Outgoing {
+        tokio::select! {
+            biased;
+            () = self.pong.notified() => Outgoing { id: id::PONG, payload: EMPTY_LIST.to_vec() },
+            Some(next) = self.outgoing.recv() => {
+                self.bytes.fetch_sub(next.payload.len(), Ordering::Relaxed);
+                next
+            }
+            Some(next) = self.answers.recv() => next,
+        }
+    }
+}
+
 /// Writes what comes until told to stop; gives the writer back.
 async fn write_all<S: AsyncRead + AsyncWrite>(
     mut writer: Writer<WriteHalf<S>>,
-    mut outgoing: mpsc::Receiver<Outgoing>,
-    mut answers: mpsc::Receiver<Outgoing>,
+    mut queues: WriteQueues,
     mut stop: oneshot::Receiver<()>,
     timing: Timing,
     stats: Arc<Stats>,
@@ -191,8 +224,7 @@ async fn write_all<S: AsyncRead + AsyncWrite>(
         let next = tokio::select! {
             biased;
             _ = &mut stop => return Ok(writer),
-            Some(next) = outgoing.recv() => next,
-            Some(next) = answers.recv() => next,
+            next = queues.next() => next,
         };
         let bytes = timeout(timing.write, writer.write(next.id, &next.payload))
             .await
@@ -206,14 +238,24 @@ async fn write_all<S: AsyncRead + AsyncWrite>(
 async fn keep_time(link: &Link, context: &Context, host: &dyn Host, timing: Timing) -> Ended {
     let mut ping = tokio::time::interval(timing.ping);
     ping.reset();
-    let mut sweep = tokio::time::interval((timing.request / 8).max(Duration::from_millis(10)));
+    let pause = (timing.request / 8).max(Duration::from_millis(10));
+    let mut sweep = tokio::time::interval(pause);
+    sweep.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut swept = Instant::now();
     loop {
         tokio::select! {
             // If the queue is full, writing takes too long, and that ends the session.
             _ = ping.tick() => { link.send_base(id::PING, EMPTY_LIST.to_vec()); }
             _ = sweep.tick() => {
-                for _ in 0..link.expire() {
-                    add(&context.stats.timeouts, 1);
+                // If this comes late, nothing was read meanwhile either.
+                let late = swept.elapsed().saturating_sub(pause);
+                if late > pause {
+                    link.pauses.lock().add(late);
+                }
+                swept = Instant::now();
+                let expired = link.expire();
+                add(&context.stats.timeouts, expired.told as u64);
+                for _ in 0..expired.blamed {
                     host.offence(link.info().id, Offence::Timeout);
                 }
             }
@@ -235,16 +277,19 @@ async fn serve_all(
     mut requests: mpsc::Receiver<Wanted>,
     answers: &mpsc::Sender<Outgoing>,
 ) -> Ended {
-    let mut rate = Bucket::new(SERVED_KIB.0, SERVED_KIB.1);
+    let mut rate = Bucket::new(SERVED_KIB, now());
     while let Some(wanted) = requests.recv().await {
+        // Closed never.
+        let permit = context.serving.acquire().await;
         let (serve, states, info) = (context.serve.clone(), context.states.clone(), link.info());
         let answer = tokio::task::spawn_blocking(move || match wanted {
             Wanted::Blocks(number, request) => answer(&*serve, &info, number, request),
             Wanted::State(number, request) => answer_state(&*states?, &info, number, request),
         });
         let answer = answer.await;
+        drop(permit);
         let Ok(Some(outgoing)) = answer else { continue };
-        let wait = rate.spend(kib(outgoing.payload.len()));
+        let wait = rate.spend(kib(outgoing.payload.len()), now());
         tokio::time::sleep(wait).await;
         if answers.send(outgoing).await.is_err() {
             break;
@@ -253,6 +298,11 @@ async fn serve_all(
     }
     // Whoever has closed the channel says why; so wait for it.
     std::future::pending().await
+}
+
+/// The clock of tokio, so that tests can set it.
+fn now() -> std::time::Instant {
+    Instant::now().into_std()
 }
 
 /// KiB of so many bytes, and one.
@@ -277,14 +327,25 @@ fn answer_state(
     Some(Outgoing { id: base + id, payload })
 }
 
-/// The reading side.
+/// The reading side. It waits for bytes of its own connection, for the decoding of what it has read,
+/// and by the rates at which its peer may send: never for what other peers do, nor for what it has read
+/// to be looked at.
 struct Session<'a> {
     link: &'a Arc<Link>,
     context: &'a Context,
     timing: Timing,
+    messages: Bucket,
+    heard: Bucket,
+    share: GossipShare,
 }
 
-impl Session<'_> {
+impl<'a> Session<'a> {
+    fn new(link: &'a Arc<Link>, context: &'a Context, timing: Timing) -> Self {
+        let (messages, heard) = (Bucket::new(MESSAGES, now()), Bucket::new(HEARD_KIB, now()));
+        let share = context.heard.share(link.info().id);
+        Self { link, context, timing, messages, heard, share }
+    }
+
     async fn read_all<S: AsyncRead + AsyncWrite>(
         &mut self,
         reader: &mut Reader<ReadHalf<S>>,
@@ -293,8 +354,6 @@ impl Session<'_> {
         let info = self.link.info();
         let (version, states) = (info.version, info.rchk_base());
         drop(info);
-        let mut messages = Bucket::new(MESSAGES.0, MESSAGES.1);
-        let mut heard = Bucket::new(HEARD_KIB.0, HEARD_KIB.1);
         loop {
             let read = reader.read(|id| limit(self.link, version, states, id));
             let raw = match timeout(self.timing.idle, read).await {
@@ -302,9 +361,9 @@ impl Session<'_> {
                 Ok(Err(error)) => return Ended::rlpx(&error),
                 Err(_) => return Ended::rlpx(&RlpxError::Timeout("its next message")),
             };
+            self.link.pauses.lock().begin();
             add(&self.context.stats.messages_in, 1);
             add(&self.context.stats.bytes_in, raw.payload.len() as u64);
-            tokio::time::sleep(messages.spend(1)).await;
             let handled = match raw.id {
                 id::DISCONNECT => {
                     let reason = DisconnectReason::decode(&raw.payload);
@@ -312,15 +371,13 @@ impl Session<'_> {
                     return Ended { told: None, offence: None, why };
                 }
                 id::PING => {
-                    self.link.send_base(id::PONG, EMPTY_LIST.to_vec());
+                    self.link.pong.notify_one();
                     Ok(())
                 }
                 id::PONG => Ok(()),
                 id => match (states.and_then(|base| id.checked_sub(base)), id) {
-                    (Some(id), _) => self.handle_state(id, &raw.payload, requests).await,
-                    (None, BASE_MESSAGES..) => {
-                        self.handle(version, raw, requests, &mut heard).await
-                    }
+                    (Some(id), _) => self.handle_state(id, &raw.payload, requests),
+                    (None, BASE_MESSAGES..) => self.handle(version, raw, requests).await,
                     (None, id) => Err(Ended::rlpx(&RlpxError::Unexpected {
                         id,
                         expected: "a ping, a pong, a disconnect or a message of a protocol that is \
@@ -331,16 +388,21 @@ impl Session<'_> {
             if let Err(ended) = handled {
                 return ended;
             }
+            // A peer that sends too much is read more slowly. What it has sent is answered before.
+            let wait = self.messages.spend(1, now()).max(self.heard.wait(now()));
+            if !wait.is_zero() {
+                tokio::time::sleep(wait).await;
+            }
+            self.link.pauses.lock().end();
         }
     }
 
     /// A message of `eth`.
     async fn handle(
-        &self,
+        &mut self,
         version: Version,
         raw: Raw,
         requests: &mpsc::Sender<Wanted>,
-        heard: &mut Bucket,
     ) -> Result<(), Ended> {
         let id = raw.id - BASE_MESSAGES;
         let length = raw.payload.len();
@@ -355,10 +417,11 @@ impl Session<'_> {
                 Err(()) => return Err(Ended::breach("it answers what was not asked")),
             }
         }
+        let room = self.share.room();
         let message = if length <= DECODED_HERE {
-            Message::decode(version, id, &raw.payload)
+            decode(version, id, &raw.payload, room)
         } else {
-            let decode = move || Message::decode(version, id, &raw.payload);
+            let decode = move || decode(version, id, &raw.payload, room);
             match tokio::task::spawn_blocking(decode).await {
                 Ok(message) => message,
                 Err(error) => return Err(Ended::breach(error)),
@@ -370,9 +433,9 @@ impl Session<'_> {
                 self.link.set_range(range);
                 self.event(Event::RangeUpdate(self.link.info().id, range));
             }
-            Message::Request(number, request) => {
-                // Closed only at the end of the session.
-                let _ = requests.send(Wanted::Blocks(number, request)).await;
+            Message::Request(number, mut request) => {
+                request.truncate(MAX_ITEMS);
+                self.hand_over(Wanted::Blocks(number, request), requests);
             }
             Message::Response(number, response) => {
                 let items = link::items(&response);
@@ -380,18 +443,23 @@ impl Session<'_> {
                 answered.map_err(|()| Ended::breach("its answer has more than was asked for"))?;
             }
             Message::Gossip(gossip) => {
-                tokio::time::sleep(heard.spend(kib(length))).await;
-                let room = self.context.room.clone().acquire_many_owned(kib(length)).await;
-                let peer = self.link.info().id;
-                // Closed only when the node is stopped.
-                let _ = self.context.heard.send(Heard { peer, gossip, permit: room.ok() }).await;
+                self.heard.spend(kib(length), now());
+                self.share.push(gossip);
             }
         }
         Ok(())
     }
 
+    /// Has a request answered. It is dropped if too many of the peer wait: to wait until they are
+    /// answered would be to wait for what other peers have asked.
+    fn hand_over(&self, wanted: Wanted, requests: &mpsc::Sender<Wanted>) {
+        if requests.try_send(wanted).is_err() {
+            add(&self.context.stats.unserved, 1);
+        }
+    }
+
     /// A message of `rchk`, with its id from the first one of that.
-    async fn handle_state(
+    fn handle_state(
         &self,
         id: u8,
         payload: &[u8],
@@ -411,8 +479,7 @@ impl Session<'_> {
         }
         match rchk::Message::decode(id, payload).map_err(Ended::breach)? {
             rchk::Message::Request(number, request) => {
-                // As above.
-                let _ = requests.send(Wanted::State(number, request)).await;
+                self.hand_over(Wanted::State(number, request), requests);
             }
             rchk::Message::Response(number, response) => {
                 let items = response.parts().as_ref().map_or(0, Vec::len);
@@ -429,15 +496,42 @@ impl Session<'_> {
     }
 }
 
+/// Decodes a message of `eth`; of transactions that are told as many as there is room for. Their hashes
+/// are computed here, and not by the task that looks at those of all peers.
+fn decode(
+    version: Version,
+    id: u8,
+    payload: &[u8],
+    room: usize,
+) -> Result<Message, eth::DecodeError> {
+    let message = Message::decode_within(version, id, payload, room)?;
+    if let Message::Gossip(Gossip::Transactions(transactions)) = &message {
+        transactions.iter().for_each(|transaction| {
+            transaction.tx_hash();
+        });
+    }
+    Ok(message)
+}
+
 /// How long a message may be now; `states` is the first id of `rchk`.
 fn limit(link: &Link, version: Version, states: Option<u8>, id: u8) -> Option<usize> {
     if let Some(id) = states.and_then(|base| id.checked_sub(base)) {
-        let is_unasked = rchk::is_response(id) && !link.state_requests.lock().expects(id);
-        return if is_unasked { Some(0) } else { rchk::limit(id) };
+        let limit = rchk::limit(id)?;
+        if rchk::is_response(id) {
+            return Some(
+                link.state_requests.lock().expects(id).map_or(0, |bytes| bytes.min(limit)),
+            );
+        }
+        return Some(limit);
     }
     match id.checked_sub(BASE_MESSAGES) {
         None => (id::DISCONNECT..=id::PONG).contains(&id).then_some(MAX_BASE_BYTES),
-        Some(id) if eth::is_response(id) && !link.requests.lock().expects(id) => Some(0),
-        Some(id) => eth::limit(version, id),
+        Some(id) => {
+            let limit = eth::limit(version, id)?;
+            if eth::is_response(id) {
+                return Some(link.requests.lock().expects(id).map_or(0, |bytes| bytes.min(limit)));
+            }
+            Some(limit)
+        }
     }
 }

@@ -10,7 +10,7 @@ use retrie_chainspec::primitives::Header;
 use retrie_network::{
     discovery::Enode,
     eth::{self, Gossip, HeadersFrom, Message, NewPooledTransactionHashes, Request, Response},
-    handle::{Event, Offence, RequestError},
+    handle::{Event, Offence, PeerInfo, RequestError, Serve},
     peers::{Config, Manager},
     rchk,
     rlpx::{self, BASE_MESSAGES, DisconnectReason},
@@ -343,6 +343,109 @@ fn a_port_that_is_taken_is_an_error_unless_another_will_do() {
     assert!(error.unwrap_err().to_string().contains("127.0.0.1"));
     let other = node(Config { listen: taken, any_port: true, ..config() });
     assert_ne!(other.manager.local_address(), taken);
+}
+
+/// Times for a test in which answers wait on a busy machine.
+fn patient() -> Timing {
+    Timing { request: Duration::from_secs(30), idle: Duration::from_secs(60), ..p2p::timing() }
+}
+
+async fn pong(mouth: &mut Mouth) {
+    mouth.writer.write(rlpx::id::PING, &[0xc0]).await.unwrap();
+    while mouth.read().await.unwrap().id != rlpx::id::PONG {}
+}
+
+/// Sessions waited for room for what they had read: then peers got no pongs, their answers were not read,
+/// and they were banned for it.
+#[tokio::test]
+async fn gossip_that_is_not_looked_at_holds_up_neither_pings_nor_answers() {
+    let one = node(Config { timing: patient(), ..config() });
+    let mut mouth = Mouth::peer(&one.manager, rlpx::random_key()).await;
+    eventually("a peer", || peers(&one.manager) == 1);
+    for _ in 0..600 {
+        mouth.say(Message::Gossip(hashes(100))).await;
+    }
+    pong(&mut mouth).await;
+    mouth.say(Message::Request(1, headers(1))).await;
+    assert!(matches!(mouth.hear().await, Message::Response(1, _)));
+    let handle = one.manager.peers();
+    let (asked, ()) = tokio::join!(handle.request(id_of(&mouth.key), headers(1)), async {
+        let Message::Request(number, _) = mouth.hear().await else { panic!("no request") };
+        mouth.say(Message::Response(number, Response::Headers(vec![]))).await;
+    });
+    assert_eq!(asked, Ok(Response::Headers(vec![])));
+    assert_eq!(one.manager.stats().timeouts.load(Ordering::Relaxed), 0);
+}
+
+/// Room was shared by all, first come first served.
+#[tokio::test]
+async fn no_peer_takes_the_room_of_another() {
+    let mut one = node(Config { timing: patient(), ..config() });
+    let mut flooder = Mouth::peer(&one.manager, rlpx::random_key()).await;
+    let mut honest = Mouth::peer(&one.manager, rlpx::random_key()).await;
+    for _ in 0..20 {
+        flooder.say(Message::Gossip(hashes(10_000))).await;
+    }
+    pong(&mut flooder).await;
+    honest.say(Message::Gossip(hashes(1))).await;
+    pong(&mut honest).await;
+    let mut heard = Vec::new();
+    for _ in 0..2 {
+        let next = one.heard.recv().await.unwrap();
+        heard.push((next.peer, next.gossip));
+    }
+    assert_eq!(heard[1], (id_of(&honest.key), hashes(1)), "its turn is the second");
+    assert_eq!(heard[0].0, id_of(&flooder.key));
+}
+
+/// A node of which requests are answered when the test says so.
+#[derive(Debug)]
+struct Held(Arc<std::sync::Mutex<()>>);
+
+impl Serve for Held {
+    fn answer(&self, _: &PeerInfo, request: Request) -> Response {
+        drop(self.0.lock());
+        request.nothing()
+    }
+}
+
+/// A session waited for the peer's requests to be answered, and so for those of all other peers.
+#[tokio::test]
+async fn requests_that_wait_hold_up_nothing_else() {
+    let lock = Arc::new(std::sync::Mutex::new(()));
+    let held = lock.lock().unwrap();
+    let config = Config { timing: patient(), ..config() };
+    let one = retrie_network::peers::start(config, Arc::new(Held(lock.clone()))).unwrap();
+    let mut mouth = Mouth::peer(&one.manager, rlpx::random_key()).await;
+    for number in 0..100 {
+        mouth.say(Message::Request(number, headers(1))).await;
+    }
+    pong(&mut mouth).await;
+    let unserved = one.manager.stats().unserved.load(Ordering::Relaxed);
+    assert!((100 - 33..=100 - 32).contains(&unserved), "{unserved}");
+    drop(held);
+    for number in 0..100 - unserved {
+        assert!(matches!(mouth.hear().await, Message::Response(got, _) if got == number));
+    }
+    mouth.say(Message::Request(100, headers(1))).await;
+    assert!(matches!(mouth.hear().await, Message::Response(100, _)));
+}
+
+/// A short request could be answered with 16 MiB by each peer.
+#[tokio::test]
+async fn an_answer_longer_than_what_was_asked_for_is_not_read() {
+    let one = node(Config { timing: patient(), ..config() });
+    let mut mouth = Mouth::peer(&one.manager, rlpx::random_key()).await;
+    eventually("a peer", || peers(&one.manager) == 1);
+    let handle = one.manager.peers();
+    let request = handle.request_within(id_of(&mouth.key), headers(9), 1_000);
+    let (asked, ()) = tokio::join!(request, async {
+        let Message::Request(number, _) = mouth.hear().await else { panic!("no request") };
+        let long = Response::Headers(vec![Header::default(); 9]);
+        mouth.say(Message::Response(number, long)).await;
+    });
+    assert_eq!(asked, Err(RequestError::Gone));
+    assert_eq!(mouth.end().await, DisconnectReason::ProtocolBreach);
 }
 
 /// Ids of `rchk` follow those of eth/71.

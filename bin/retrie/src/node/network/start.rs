@@ -11,7 +11,7 @@ use retrie_engine::{
 use retrie_network::{
     discovery::{self, Discovery, DiscoveryError, Enode, Forks, KEY_FILE, NODES_FILE, NodeKey},
     eth::{BlockRange, Version},
-    handle::{Heard, Peers, Serve, ServeStates},
+    handle::{GossipReceiver, Peers, Serve, ServeStates},
     networks,
     peers::{Config, Manager, Started, start},
     rchk,
@@ -25,10 +25,7 @@ use std::{
     sync::{Arc, atomic::Ordering},
     time::Duration,
 };
-use tokio::{
-    runtime::Handle,
-    sync::{broadcast::error::RecvError, mpsc},
-};
+use tokio::{runtime::Handle, sync::broadcast::error::RecvError};
 
 /// Where nodes listen, if nothing else is said.
 const DEFAULT_PORT: u16 = 30303;
@@ -55,7 +52,7 @@ impl NodePeers {
         engine: &EngineHandle,
         pool: &Pool,
         states: &StateServer,
-    ) -> eyre::Result<Option<(Self, mpsc::Receiver<Heard>)>> {
+    ) -> eyre::Result<Option<(Self, GossipReceiver)>> {
         if is_dev && args.port.is_none() {
             return Ok(None);
         }
@@ -80,7 +77,7 @@ impl NodePeers {
         shown: Shown<'_>,
         answers: Arc<dyn Serve>,
         states: Option<Arc<dyn ServeStates>>,
-    ) -> eyre::Result<(Self, mpsc::Receiver<Heard>)> {
+    ) -> eyre::Result<(Self, GossipReceiver)> {
         let Shown { spec, range, timestamp } = shown;
         let key_file = args.secret_key.clone().unwrap_or_else(|| datadir.join(KEY_FILE));
         let key = NodeKey::load_or_create(&key_file)?;
@@ -143,6 +140,7 @@ impl NodePeers {
             ("bytes_out", stats.bytes_out.load(Ordering::Relaxed)),
             ("timeouts", stats.timeouts.load(Ordering::Relaxed)),
             ("served", stats.served.load(Ordering::Relaxed)),
+            ("unserved", stats.unserved.load(Ordering::Relaxed)),
             ("dialled", stats.dialled.load(Ordering::Relaxed)),
             ("accepted", stats.accepted.load(Ordering::Relaxed)),
             ("throttled", stats.throttled.load(Ordering::Relaxed)),

@@ -1,5 +1,6 @@
 //! The node's pool, as gossip reads and fills it.
 
+use alloy_consensus::TxType;
 use alloy_primitives::B256;
 use retrie_engine::{
     EngineHandle,
@@ -9,7 +10,11 @@ use retrie_network::{
     eth::PooledTransaction,
     gossip::{Announced, Fresh, FreshFuture, FreshTransactions, TxPool, Verdict},
 };
-use std::{cmp::Reverse, sync::Arc};
+use std::{
+    cmp::Reverse,
+    sync::Arc,
+    time::{SystemTime, UNIX_EPOCH},
+};
 use tokio::sync::broadcast::{self, error::RecvError};
 
 /// The pool, and the engine by whose heads it judges.
@@ -22,6 +27,20 @@ pub(crate) struct NodePool {
 impl NodePool {
     pub(crate) const fn new(engine: EngineHandle, pool: Pool) -> Self {
         Self { engine, pool }
+    }
+}
+
+/// Bytes of a blob (EIP-4844), its commitment and its 128 cell proofs (EIP-7594) in RLP.
+const SIDECAR_BYTES_PER_BLOB: u64 = (4 + 131_072) + 49 + 128 * 49;
+
+impl NodePool {
+    /// Blobs of a transaction, at most: by the rules of now, or of the next block if the chain is behind.
+    fn max_blobs(&self) -> u64 {
+        let live = self.engine.live();
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        let at = |timestamp| live.spec().blob_params_at_timestamp(timestamp);
+        let params = [at(now), at(live.head().timestamp.saturating_add(1))];
+        params.iter().flatten().map(|params| params.max_blobs_per_tx).max().unwrap_or(0)
     }
 }
 
@@ -38,6 +57,17 @@ fn announced(tx: &PoolTransaction) -> Announced {
 impl TxPool for NodePool {
     fn is_open(&self) -> bool {
         self.engine.syncing().is_none()
+    }
+
+    fn max_size(&self, ty: u8) -> u64 {
+        // Lists around the fields, and a length of which other clients count a byte more or less.
+        const MARGIN: u64 = 64;
+        let plain = self.pool.config().max_tx_input_bytes as u64 + MARGIN;
+        match TxType::try_from(ty) {
+            Ok(TxType::Eip4844) => plain + self.max_blobs() * SIDECAR_BYTES_PER_BLOB,
+            Ok(_) => plain,
+            Err(_) => 0,
+        }
     }
 
     fn contains(&self, hash: &B256) -> bool {
@@ -100,6 +130,12 @@ fn verdict(error: &PoolError) -> Verdict {
         PoolError::MissingSidecar | PoolError::BlobCount { .. } | PoolError::Sidecar(_) => {
             Verdict::BadSidecar
         }
+        // Around Osaka honest peers send both forms; others may have the other one.
+        PoolError::SidecarVersion { .. } => Verdict::SidecarForm,
+        // Others of the sender, which may be on their way, go before it; or the node itself has failed.
+        PoolError::NonceTooHigh { .. } | PoolError::OutOfOrderDelegated | PoolError::State(_) => {
+            Verdict::TooEarly
+        }
         // Of no use for as long as anybody can tell.
         PoolError::ChainId { .. }
         | PoolError::TypeNotActive { .. }
@@ -115,7 +151,6 @@ fn verdict(error: &PoolError) -> Verdict {
         | PoolError::NonceTooLow { .. }
         | PoolError::ReplacementUnderpriced
         | PoolError::TooManyBlobs { .. } => Verdict::Refused { for_good: true },
-        // Among them a sidecar of another form: around Osaka honest peers send both.
         _ => Verdict::Refused { for_good: false },
     }
 }
