@@ -5,6 +5,7 @@ use super::{
     establish::{EMPTY_LIST, Established, MAX_BASE_BYTES, farewell},
     link::{self, Link, Outgoing},
     rate::Bucket,
+    states::{self, StateLanes},
 };
 use crate::{
     eth::{self, Message, PeerId, Request, Version},
@@ -39,6 +40,9 @@ const MAX_REQUESTS: usize = 32;
 
 /// Answers that wait to be written.
 const MAX_ANSWERS: usize = 2;
+
+/// Answers of `eth` that are made at once, all peers together: threads stay for whatever else blocks.
+pub(crate) const MAX_ANSWERING: usize = 8;
 
 /// Bytes of a message that are decoded on a thread of the runtime.
 const DECODED_HERE: usize = 64 << 10;
@@ -79,8 +83,12 @@ pub(crate) fn add(counter: &AtomicU64, count: u64) {
 pub struct Context {
     /// Who answers requests.
     pub serve: Arc<dyn Serve>,
+    /// Places for answers of `eth` that are being made.
+    pub answering: Arc<Semaphore>,
     /// Who answers requests for parts of states.
     pub states: Option<Arc<dyn ServeStates>>,
+    /// What these answers may take.
+    pub lanes: StateLanes,
     /// Where transactions go that are told.
     pub heard: mpsc::Sender<Heard>,
     /// KiB of transactions told that may be in memory.
@@ -138,6 +146,12 @@ pub async fn run<S: AsyncRead + AsyncWrite + Send + 'static>(
     let (link, outgoing) = Link::new(info, timing);
     let (answers, answers_out) = mpsc::channel(MAX_ANSWERS);
     let (requests, requests_out) = mpsc::channel(MAX_REQUESTS);
+    let (state_answers, state_answers_out) = mpsc::channel(states::MAX_ANSWERS);
+    let (state_requests, state_requests_out) = mpsc::channel(states::MAX_REQUESTS);
+    let (requests, answers_out) = (
+        RequestQueues { blocks: requests, states: state_requests },
+        (answers_out, state_answers_out),
+    );
     let (stop, stopped) = oneshot::channel();
     let stats = context.stats.clone();
     let mut writing =
@@ -147,6 +161,7 @@ pub async fn run<S: AsyncRead + AsyncWrite + Send + 'static>(
     let ended = tokio::select! {
         ended = session.read_all(&mut reader, &requests) => ended,
         ended = serve_all(&link, context, requests_out, &answers) => ended,
+        ended = states::serve(&link, context, state_requests_out, &state_answers) => ended,
         ended = keep_time(&link, context, host, timing) => ended,
         reason = link.ended() => {
             Ended { told: Some(reason), offence: None, why: format!("we disconnect: {reason}") }
@@ -182,17 +197,22 @@ pub async fn run<S: AsyncRead + AsyncWrite + Send + 'static>(
 async fn write_all<S: AsyncRead + AsyncWrite>(
     mut writer: Writer<WriteHalf<S>>,
     mut outgoing: mpsc::Receiver<Outgoing>,
-    mut answers: mpsc::Receiver<Outgoing>,
+    (mut answers, mut state_answers): (
+        mpsc::Receiver<Outgoing>,
+        mpsc::Receiver<states::StateAnswer>,
+    ),
     mut stop: oneshot::Receiver<()>,
     timing: Timing,
     stats: Arc<Stats>,
 ) -> Result<Writer<WriteHalf<S>>, RlpxError> {
     loop {
-        let next = tokio::select! {
+        // Given back once it is written.
+        let (next, _held) = tokio::select! {
             biased;
             _ = &mut stop => return Ok(writer),
-            Some(next) = outgoing.recv() => next,
-            Some(next) = answers.recv() => next,
+            Some(next) = outgoing.recv() => (next, None),
+            Some(next) = answers.recv() => (next, None),
+            Some(next) = state_answers.recv() => (next.outgoing, Some(next.held)),
         };
         let bytes = timeout(timing.write, writer.write(next.id, &next.payload))
             .await
@@ -221,26 +241,27 @@ async fn keep_time(link: &Link, context: &Context, host: &dyn Host, timing: Timi
     }
 }
 
-/// What a peer wants to have.
-#[derive(Debug)]
-enum Wanted {
-    Blocks(u64, Request),
-    State(u64, rchk::Request),
+/// Where requests of a peer go, with their numbers.
+struct RequestQueues {
+    blocks: mpsc::Sender<(u64, Request)>,
+    states: mpsc::Sender<states::NumberedRequest>,
 }
 
-/// Answers requests, one after the other.
+/// Answers requests of `eth`, one after the other.
 async fn serve_all(
     link: &Link,
     context: &Context,
-    mut requests: mpsc::Receiver<Wanted>,
+    mut requests: mpsc::Receiver<(u64, Request)>,
     answers: &mpsc::Sender<Outgoing>,
 ) -> Ended {
     let mut rate = Bucket::new(SERVED_KIB.0, SERVED_KIB.1);
-    while let Some(wanted) = requests.recv().await {
-        let (serve, states, info) = (context.serve.clone(), context.states.clone(), link.info());
-        let answer = tokio::task::spawn_blocking(move || match wanted {
-            Wanted::Blocks(number, request) => answer(&*serve, &info, number, request),
-            Wanted::State(number, request) => answer_state(&*states?, &info, number, request),
+    while let Some((number, request)) = requests.recv().await {
+        let (serve, info) = (context.serve.clone(), link.info());
+        // In turn: each peer waits for one place at a time.
+        let place = context.answering.clone().acquire_owned().await;
+        let answer = tokio::task::spawn_blocking(move || {
+            let _place = place;
+            answer(&*serve, &info, number, request)
         });
         let answer = answer.await;
         let Ok(Some(outgoing)) = answer else { continue };
@@ -256,7 +277,7 @@ async fn serve_all(
 }
 
 /// KiB of so many bytes, and one.
-fn kib(bytes: usize) -> u32 {
+pub(super) fn kib(bytes: usize) -> u32 {
     u32::try_from(bytes >> 10).unwrap_or(u32::MAX - 1) + 1
 }
 
@@ -264,17 +285,6 @@ fn answer(serve: &dyn Serve, info: &PeerInfo, number: u64, request: Request) -> 
     let response = Message::Response(number, serve.answer(info, request));
     let (id, payload) = response.encode(info.version)?;
     Some(Outgoing { id: BASE_MESSAGES + id, payload })
-}
-
-fn answer_state(
-    states: &dyn ServeStates,
-    info: &PeerInfo,
-    number: u64,
-    request: rchk::Request,
-) -> Option<Outgoing> {
-    let base = info.rchk_base()?;
-    let (id, payload) = rchk::Message::Response(number, states.answer(request)).encode();
-    Some(Outgoing { id: base + id, payload })
 }
 
 /// The reading side.
@@ -288,7 +298,7 @@ impl Session<'_> {
     async fn read_all<S: AsyncRead + AsyncWrite>(
         &mut self,
         reader: &mut Reader<ReadHalf<S>>,
-        requests: &mpsc::Sender<Wanted>,
+        requests: &RequestQueues,
     ) -> Ended {
         let info = self.link.info();
         let (version, states) = (info.version, info.rchk_base());
@@ -316,10 +326,10 @@ impl Session<'_> {
                     Ok(())
                 }
                 id::PONG => Ok(()),
-                id => match (states.and_then(|base| id.checked_sub(base)), id) {
-                    (Some(id), _) => self.handle_state(id, &raw.payload, requests).await,
+                id => match (states.filter(|base| *base <= id), id) {
+                    (Some(base), _) => self.handle_state(base, &raw, &requests.states),
                     (None, BASE_MESSAGES..) => {
-                        self.handle(version, raw, requests, &mut heard).await
+                        self.handle(version, raw, &requests.blocks, &mut heard).await
                     }
                     (None, id) => Err(Ended::rlpx(&RlpxError::Unexpected {
                         id,
@@ -339,7 +349,7 @@ impl Session<'_> {
         &self,
         version: Version,
         raw: Raw,
-        requests: &mpsc::Sender<Wanted>,
+        requests: &mpsc::Sender<(u64, Request)>,
         heard: &mut Bucket,
     ) -> Result<(), Ended> {
         let id = raw.id - BASE_MESSAGES;
@@ -372,7 +382,7 @@ impl Session<'_> {
             }
             Message::Request(number, request) => {
                 // Closed only at the end of the session.
-                let _ = requests.send(Wanted::Blocks(number, request)).await;
+                let _ = requests.send((number, request)).await;
             }
             Message::Response(number, response) => {
                 let items = link::items(&response);
@@ -390,13 +400,14 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// A message of `rchk`, with its id from the first one of that.
-    async fn handle_state(
+    /// A message of `rchk`, whose first id is `base`. It is never waited here: other messages follow.
+    fn handle_state(
         &self,
-        id: u8,
-        payload: &[u8],
-        requests: &mpsc::Sender<Wanted>,
+        base: u8,
+        raw: &Raw,
+        requests: &mpsc::Sender<states::NumberedRequest>,
     ) -> Result<(), Ended> {
+        let (id, payload) = (raw.id - base, &raw.payload);
         if rchk::is_response(id) {
             let number = rchk::request_id(payload);
             let awaited = number
@@ -411,8 +422,13 @@ impl Session<'_> {
         }
         match rchk::Message::decode(id, payload).map_err(Ended::breach)? {
             rchk::Message::Request(number, request) => {
-                // As above.
-                let _ = requests.send(Wanted::State(number, request)).await;
+                if let Err(mpsc::error::TrySendError::Full(asked)) =
+                    requests.try_send((number, request))
+                {
+                    let (id, payload) = states::refusal(asked);
+                    // If it does not read, it is not told.
+                    self.link.send_base(base + id, payload);
+                }
             }
             rchk::Message::Response(number, response) => {
                 let items = response.parts().as_ref().map_or(0, Vec::len);
