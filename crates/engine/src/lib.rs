@@ -44,7 +44,7 @@ pub use payload::{BuilderConfig, BuiltPayload, PayloadBuilder};
 pub use reexecute::{ReExecuted, re_execute};
 pub use service::{Engine, EngineConfig, EngineHandle, ForkchoiceOutcome, RejectedBlock};
 pub use state::{Need, StateAfter};
-pub use states::{StateServer, StatesError};
+pub use states::{StateClient, StateServer, StatesError};
 pub use status::{
     HeapStats, NodeAddress, NodeNetwork, NodeStatus, PeerStatus, SizeClass, SyncProgress,
 };

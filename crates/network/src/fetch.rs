@@ -467,7 +467,11 @@ impl Shared {
         };
         let mut reasons: Vec<_> = state.standing.iter().take(MOST_TOLD).map(reason).collect();
         match state.standing.len() {
-            0 => reasons.push("nobody who hands out such states was there".to_owned()),
+            0 => reasons.push(
+                "no peer that hands out such states was there: nodes hand them out to peers that they \
+                 trust (--trusted-peers there), or to all (--rchk.serve all there)"
+                    .to_owned(),
+            ),
             count if count > MOST_TOLD => reasons.push(format!("{} more", count - MOST_TOLD)),
             _ => {}
         }

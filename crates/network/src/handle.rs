@@ -112,8 +112,31 @@ pub trait Serve: fmt::Debug + Send + Sync {
 
 /// Answers requests for parts of states.
 pub trait ServeStates: fmt::Debug + Send + Sync {
-    /// The answer. Called as [`Serve::answer`] is.
-    fn answer(&self, request: rchk::Request) -> rchk::Response;
+    /// The answer. Called on a thread that may block, one call at a time for each peer and a few for all
+    /// of them. What has to be made ready for longer than a second is refused as
+    /// [busy](rchk::Refusal::Busy) meanwhile.
+    fn answer(&self, peer: &PeerInfo, request: rchk::Request) -> rchk::Response;
+}
+
+/// With whom `rchk` is spoken.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum StateAudience {
+    /// With the peers that the operator has named: trusted ones, and those that are dialled again and
+    /// again.
+    #[default]
+    Named,
+    /// With all peers.
+    Everybody,
+}
+
+impl StateAudience {
+    /// Whether it is spoken with such a peer.
+    pub const fn includes(self, trusted: bool, is_static: bool) -> bool {
+        match self {
+            Self::Named => trusted || is_static,
+            Self::Everybody => true,
+        }
+    }
 }
 
 /// What carries [`Peers`]: the manager, or something made up in a test.

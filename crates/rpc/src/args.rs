@@ -267,7 +267,19 @@ pub(crate) fn heavy<C, T>(
     C: AsRef<RpcContext> + Send + Sync + 'static,
     T: Serialize + Clone + Send + 'static,
 {
-    blocking(module, name, true, method);
+    blocking(module, name, Permits::Heavy, method);
+}
+
+/// A method that hands out parts of a state, from a view of the chain, on a thread that may block.
+pub(crate) fn part_of_state<C, T>(
+    module: &mut RpcModule<C>,
+    name: &'static str,
+    method: impl Fn(&C, View, &mut Args<'_>) -> RpcResult<T> + Clone + Send + Sync + 'static,
+) where
+    C: AsRef<RpcContext> + Send + Sync + 'static,
+    T: Serialize + Clone + Send + 'static,
+{
+    blocking(module, name, Permits::States, method);
 }
 
 /// A method that reads rows of a few blocks, from a view of the chain, on a thread that may block.
@@ -279,13 +291,21 @@ pub(crate) fn read<C, T>(
     C: AsRef<RpcContext> + Send + Sync + 'static,
     T: Serialize + Clone + Send + 'static,
 {
-    blocking(module, name, false, method);
+    blocking(module, name, Permits::Reading, method);
+}
+
+/// What a method waits for before it takes a thread.
+#[derive(Clone, Copy)]
+enum Permits {
+    Heavy,
+    Reading,
+    States,
 }
 
 fn blocking<C, T>(
     module: &mut RpcModule<C>,
     name: &'static str,
-    is_heavy: bool,
+    permits: Permits,
     method: impl Fn(&C, View, &mut Args<'_>) -> RpcResult<T> + Clone + Send + Sync + 'static,
 ) where
     C: AsRef<RpcContext> + Send + Sync + 'static,
@@ -300,7 +320,11 @@ fn blocking<C, T>(
                 let answer = method(&context, view, &mut args)?;
                 args.end().map(|()| answer)
             };
-            if is_heavy { rpc.run(answer).await } else { rpc.read(answer).await }
+            match permits {
+                Permits::Heavy => rpc.run(answer).await,
+                Permits::Reading => rpc.read(answer).await,
+                Permits::States => rpc.hand_out(answer).await,
+            }
         }
     });
     registered.expect("a namespace names each of its methods once");

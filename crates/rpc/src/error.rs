@@ -105,6 +105,8 @@ impl RpcError {
     pub const INVALID_PARAMS: i32 = -32602;
     /// Code of a request for which there is no room now, as others hold it (EIP-1474).
     pub const BUSY: i32 = -32005;
+    /// Code of a request of a batch that came to its end before the request was answered, as geth's.
+    pub const TIMED_OUT: i32 = -32002;
     /// Code of a request that asks for more than this node gives at once.
     pub const CLIENT_LIMIT: i32 = -38026;
     /// Code of an execution that was reverted.

@@ -10,12 +10,15 @@
 
 mod args;
 pub(crate) mod config;
+mod descriptors;
 mod heap;
 mod network;
 mod proof_peers;
 mod servers;
 mod services;
 mod sync;
+
+pub(crate) use descriptors::raise_limit;
 
 use crate::args::{ChainArgs, DEFAULT_CHAIN, DbArgs, StateArgs};
 use alloy_primitives::{Address, hex};
@@ -134,6 +137,7 @@ impl Command {
 
     /// Runs the node until `stop` is set or one of its services ends.
     pub(crate) fn run(mut self, stop: &Arc<AtomicBool>) -> eyre::Result<()> {
+        self.fit_into_descriptors();
         let (spec, datadir) = self.chain_and_datadir()?;
         if self.dev.dev && self.state.state_root.is_none() {
             self.state.state_root = Some(StateRootMode::Native);

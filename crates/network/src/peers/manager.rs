@@ -3,21 +3,21 @@
 use super::{
     dial, listen,
     reputation::{Reputation, Verdict},
-    slots::Slots,
+    slots::{NetworkShare, SlotLimits, Slots},
 };
 use crate::{
     discovery::Enode,
     eth::{BlockRange, Gossip, PeerId, Request, Response},
     handle::{
         BoxFuture, Candidate, Event, GossipReceiver, Network, Offence, PeerInfo, Peers,
-        RequestError, Serve, ServeStates,
+        RequestError, Serve, ServeStates, StateAudience,
     },
     heard::{self, GossipLimits},
     rchk,
     rlpx::{self, DisconnectReason},
     session::{
-        self, Chain, Context, Ended, Established, Host, Link, Local, RefusedError, Stats, Timing,
-        add,
+        self, Chain, Context, Ended, Established, Host, Link, Local, MAX_ANSWERING, RefusedError,
+        Stats, Timing, add,
     },
 };
 use parking_lot::{Mutex, RwLock};
@@ -40,9 +40,6 @@ const WORKERS: usize = 2;
 
 /// Threads on which requests are answered and long messages decoded, at most.
 const MAX_BLOCKING: usize = 32;
-
-/// Of these, those on which requests are answered.
-const MAX_SERVING: usize = 16;
 
 /// Events that who listens may lag behind.
 const MAX_EVENTS: usize = 1024;
@@ -74,8 +71,14 @@ pub struct Config {
     pub fixed: Vec<Enode>,
     /// Its chain.
     pub chain: Chain,
+    /// Connections that come and are no peers yet, at most.
+    pub half_open: usize,
+    /// Peers that have dialled us from one network, at most.
+    pub inbound_of: NetworkShare,
     /// Answers requests for parts of states; `rchk` is not spoken without it.
     pub states: Option<Arc<dyn ServeStates>>,
+    /// With whom `rchk` is spoken.
+    pub states_for: StateAudience,
     /// How long things may take.
     pub timing: Timing,
 }
@@ -168,18 +171,24 @@ pub fn start(config: Config, serve: Arc<dyn Serve>) -> Result<Started, NetworkEr
         client: config.client,
         port: local_address.map_or(0, |address| address.port()),
         chain: config.chain,
-        speaks_rchk: config.states.is_some(),
+        rchk: config.states.is_some().then_some(config.states_for),
         timing: config.timing,
     };
     let reputation = Arc::new(Reputation::default());
-    let slots = Slots::new(local.id, config.max_inbound, config.max_outbound, reputation.clone());
+    let limits = SlotLimits {
+        inbound: config.max_inbound,
+        outbound: config.max_outbound,
+        inbound_of: config.inbound_of,
+    };
+    let slots = Slots::new(local.id, limits, reputation.clone());
     let (heard, heard_out) = heard::channel(GossipLimits::default());
     let (candidates, found) = mpsc::channel(MAX_CANDIDATES);
     let context = Context {
         serve,
+        answering: Arc::new(Semaphore::new(MAX_ANSWERING)),
         states: config.states,
+        lanes: Default::default(),
         heard,
-        serving: Arc::new(Semaphore::new(MAX_SERVING)),
         events: broadcast::Sender::new(MAX_EVENTS),
         stats: Arc::default(),
     };
@@ -206,7 +215,7 @@ pub fn start(config: Config, serve: Arc<dyn Serve>) -> Result<Started, NetworkEr
         shared.add_fixed(enode);
     }
     if let Some(listener) = listener {
-        runtime.spawn(listen::run(shared.clone(), listener));
+        runtime.spawn(listen::run(shared.clone(), listener, config.half_open));
     }
     runtime.spawn(dial::run(shared.clone(), found));
     let manager = Manager { shared, runtime: Mutex::new(Some(runtime)), local_address };

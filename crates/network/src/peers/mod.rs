@@ -24,7 +24,8 @@ mod slots;
 
 pub use crate::handle::{
     self, Candidate, CandidateSource, Event, GossipReceiver, Heard, Network, Offence, PeerInfo,
-    Peers, RequestError, Serve, ServeStates,
+    Peers, RequestError, Serve, ServeStates, StateAudience,
 };
 pub(crate) use manager::short;
 pub use manager::{Config, Manager, NetworkError, Started, start};
+pub use slots::NetworkShare;

@@ -4,6 +4,7 @@ use super::{
     Timing,
     establish::{EMPTY_LIST, Established, MAX_BASE_BYTES, farewell},
     link::{self, Link, Outgoing},
+    states::{self, StateLanes},
 };
 use crate::{
     eth::{self, Gossip, MAX_ITEMS, Message, PeerId, Request, Version},
@@ -40,6 +41,9 @@ const MAX_REQUESTS: usize = 32;
 
 /// Answers that wait to be written.
 const MAX_ANSWERS: usize = 2;
+
+/// Answers of `eth` that are made at once, all peers together: threads stay for whatever else blocks.
+pub(crate) const MAX_ANSWERING: usize = 8;
 
 /// Bytes of a message that are decoded on a thread of the runtime.
 const DECODED_HERE: usize = 64 << 10;
@@ -82,13 +86,15 @@ pub(crate) fn add(counter: &AtomicU64, count: u64) {
 pub struct Context {
     /// Who answers requests.
     pub serve: Arc<dyn Serve>,
+    /// Places for answers of `eth` that are being made: fewer than there are threads that may block,
+    /// so that messages can always be decoded.
+    pub answering: Arc<Semaphore>,
     /// Who answers requests for parts of states.
     pub states: Option<Arc<dyn ServeStates>>,
+    /// What these answers may take.
+    pub lanes: StateLanes,
     /// Where transactions go that are told.
     pub heard: GossipSender,
-    /// Requests that are answered at once: fewer than there are threads that may block, so that
-    /// messages can always be decoded.
-    pub serving: Arc<Semaphore>,
     /// Where events go.
     pub events: broadcast::Sender<Event>,
     /// Counters.
@@ -142,10 +148,14 @@ pub async fn run<S: AsyncRead + AsyncWrite + Send + 'static>(
     let (link, outgoing) = Link::new(info, timing);
     let (answers, answers_out) = mpsc::channel(MAX_ANSWERS);
     let (requests, requests_out) = mpsc::channel(MAX_REQUESTS);
+    let (state_answers, state_answers_out) = mpsc::channel(states::MAX_ANSWERS);
+    let (state_requests, state_requests_out) = mpsc::channel(states::MAX_REQUESTS);
+    let requests = RequestQueues { blocks: requests, states: state_requests };
     let (stop, stopped) = oneshot::channel();
     let queues = WriteQueues {
         outgoing,
         answers: answers_out,
+        state_answers: state_answers_out,
         pong: link.pong.clone(),
         bytes: link.queued_bytes.clone(),
     };
@@ -156,6 +166,7 @@ pub async fn run<S: AsyncRead + AsyncWrite + Send + 'static>(
     let ended = tokio::select! {
         ended = session.read_all(&mut reader, &requests) => ended,
         ended = serve_all(&link, context, requests_out, &answers) => ended,
+        ended = states::serve(&link, context, state_requests_out, &state_answers) => ended,
         ended = keep_time(&link, context, host, timing) => ended,
         reason = link.ended() => {
             Ended { told: Some(reason), offence: None, why: format!("we disconnect: {reason}") }
@@ -191,6 +202,7 @@ pub async fn run<S: AsyncRead + AsyncWrite + Send + 'static>(
 struct WriteQueues {
     outgoing: mpsc::Receiver<Outgoing>,
     answers: mpsc::Receiver<Outgoing>,
+    state_answers: mpsc::Receiver<states::StateAnswer>,
     /// Woken when the peer has pinged.
     pong: Arc<Notify>,
     /// Bytes of what is outgoing.
@@ -198,16 +210,20 @@ struct WriteQueues {
 }
 
 impl WriteQueues {
-    /// The next message: pongs come first, as the peer goes without them.
-    async fn next(&mut self) -> Outgoing {
+    /// The next message, and what it holds until it is written. Pongs come first, as the peer goes
+    /// without them.
+    async fn next(&mut self) -> (Outgoing, Option<states::AnswerHold>) {
         tokio::select! {
             biased;
-            () = self.pong.notified() => Outgoing { id: id::PONG, payload: EMPTY_LIST.to_vec() },
+            () = self.pong.notified() => {
+                (Outgoing { id: id::PONG, payload: EMPTY_LIST.to_vec() }, None)
+            }
             Some(next) = self.outgoing.recv() => {
                 self.bytes.fetch_sub(next.payload.len(), Ordering::Relaxed);
-                next
+                (next, None)
             }
-            Some(next) = self.answers.recv() => next,
+            Some(next) = self.answers.recv() => (next, None),
+            Some(next) = self.state_answers.recv() => (next.outgoing, Some(next.held)),
         }
     }
 }
@@ -221,7 +237,8 @@ async fn write_all<S: AsyncRead + AsyncWrite>(
     stats: Arc<Stats>,
 ) -> Result<Writer<WriteHalf<S>>, RlpxError> {
     loop {
-        let next = tokio::select! {
+        // Given back once it is written.
+        let (next, _held) = tokio::select! {
             biased;
             _ = &mut stop => return Ok(writer),
             next = queues.next() => next,
@@ -263,31 +280,29 @@ async fn keep_time(link: &Link, context: &Context, host: &dyn Host, timing: Timi
     }
 }
 
-/// What a peer wants to have.
-#[derive(Debug)]
-enum Wanted {
-    Blocks(u64, Request),
-    State(u64, rchk::Request),
+/// Where requests of a peer go, with their numbers.
+struct RequestQueues {
+    blocks: mpsc::Sender<(u64, Request)>,
+    states: mpsc::Sender<states::NumberedRequest>,
 }
 
-/// Answers requests, one after the other.
+/// Answers requests of `eth`, one after the other.
 async fn serve_all(
     link: &Link,
     context: &Context,
-    mut requests: mpsc::Receiver<Wanted>,
+    mut requests: mpsc::Receiver<(u64, Request)>,
     answers: &mpsc::Sender<Outgoing>,
 ) -> Ended {
     let mut rate = Bucket::new(SERVED_KIB, now());
-    while let Some(wanted) = requests.recv().await {
-        // Closed never.
-        let permit = context.serving.acquire().await;
-        let (serve, states, info) = (context.serve.clone(), context.states.clone(), link.info());
-        let answer = tokio::task::spawn_blocking(move || match wanted {
-            Wanted::Blocks(number, request) => answer(&*serve, &info, number, request),
-            Wanted::State(number, request) => answer_state(&*states?, &info, number, request),
+    while let Some((number, request)) = requests.recv().await {
+        let (serve, info) = (context.serve.clone(), link.info());
+        // In turn: each peer waits for one place at a time.
+        let place = context.answering.clone().acquire_owned().await;
+        let answer = tokio::task::spawn_blocking(move || {
+            let _place = place;
+            answer(&*serve, &info, number, request)
         });
         let answer = answer.await;
-        drop(permit);
         let Ok(Some(outgoing)) = answer else { continue };
         let wait = rate.spend(kib(outgoing.payload.len()), now());
         tokio::time::sleep(wait).await;
@@ -301,12 +316,12 @@ async fn serve_all(
 }
 
 /// The clock of tokio, so that tests can set it.
-fn now() -> std::time::Instant {
+pub(super) fn now() -> std::time::Instant {
     Instant::now().into_std()
 }
 
 /// KiB of so many bytes, and one.
-fn kib(bytes: usize) -> u32 {
+pub(super) fn kib(bytes: usize) -> u32 {
     u32::try_from(bytes >> 10).unwrap_or(u32::MAX - 1) + 1
 }
 
@@ -314,17 +329,6 @@ fn answer(serve: &dyn Serve, info: &PeerInfo, number: u64, request: Request) -> 
     let response = Message::Response(number, serve.answer(info, request));
     let (id, payload) = response.encode(info.version)?;
     Some(Outgoing { id: BASE_MESSAGES + id, payload })
-}
-
-fn answer_state(
-    states: &dyn ServeStates,
-    info: &PeerInfo,
-    number: u64,
-    request: rchk::Request,
-) -> Option<Outgoing> {
-    let base = info.rchk_base()?;
-    let (id, payload) = rchk::Message::Response(number, states.answer(request)).encode();
-    Some(Outgoing { id: base + id, payload })
 }
 
 /// The reading side. It waits for bytes of its own connection, for the decoding of what it has read,
@@ -349,7 +353,7 @@ impl<'a> Session<'a> {
     async fn read_all<S: AsyncRead + AsyncWrite>(
         &mut self,
         reader: &mut Reader<ReadHalf<S>>,
-        requests: &mpsc::Sender<Wanted>,
+        requests: &RequestQueues,
     ) -> Ended {
         let info = self.link.info();
         let (version, states) = (info.version, info.rchk_base());
@@ -375,9 +379,9 @@ impl<'a> Session<'a> {
                     Ok(())
                 }
                 id::PONG => Ok(()),
-                id => match (states.and_then(|base| id.checked_sub(base)), id) {
-                    (Some(id), _) => self.handle_state(id, &raw.payload, requests),
-                    (None, BASE_MESSAGES..) => self.handle(version, raw, requests).await,
+                id => match (states.filter(|base| *base <= id), id) {
+                    (Some(base), _) => self.handle_state(base, &raw, &requests.states),
+                    (None, BASE_MESSAGES..) => self.handle(version, raw, &requests.blocks).await,
                     (None, id) => Err(Ended::rlpx(&RlpxError::Unexpected {
                         id,
                         expected: "a ping, a pong, a disconnect or a message of a protocol that is \
@@ -402,7 +406,7 @@ impl<'a> Session<'a> {
         &mut self,
         version: Version,
         raw: Raw,
-        requests: &mpsc::Sender<Wanted>,
+        requests: &mpsc::Sender<(u64, Request)>,
     ) -> Result<(), Ended> {
         let id = raw.id - BASE_MESSAGES;
         let length = raw.payload.len();
@@ -435,7 +439,11 @@ impl<'a> Session<'a> {
             }
             Message::Request(number, mut request) => {
                 request.truncate(MAX_ITEMS);
-                self.hand_over(Wanted::Blocks(number, request), requests);
+                // Dropped if too many of the peer wait: to wait until they are answered would be to
+                // wait for what other peers have asked.
+                if requests.try_send((number, request)).is_err() {
+                    add(&self.context.stats.unserved, 1);
+                }
             }
             Message::Response(number, response) => {
                 let items = link::items(&response);
@@ -450,21 +458,14 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    /// Has a request answered. It is dropped if too many of the peer wait: to wait until they are
-    /// answered would be to wait for what other peers have asked.
-    fn hand_over(&self, wanted: Wanted, requests: &mpsc::Sender<Wanted>) {
-        if requests.try_send(wanted).is_err() {
-            add(&self.context.stats.unserved, 1);
-        }
-    }
-
-    /// A message of `rchk`, with its id from the first one of that.
+    /// A message of `rchk`, whose first id is `base`. It is never waited here: other messages follow.
     fn handle_state(
         &self,
-        id: u8,
-        payload: &[u8],
-        requests: &mpsc::Sender<Wanted>,
+        base: u8,
+        raw: &Raw,
+        requests: &mpsc::Sender<states::NumberedRequest>,
     ) -> Result<(), Ended> {
+        let (id, payload) = (raw.id - base, &raw.payload);
         if rchk::is_response(id) {
             let number = rchk::request_id(payload);
             let awaited = number
@@ -479,7 +480,13 @@ impl<'a> Session<'a> {
         }
         match rchk::Message::decode(id, payload).map_err(Ended::breach)? {
             rchk::Message::Request(number, request) => {
-                self.hand_over(Wanted::State(number, request), requests);
+                if let Err(mpsc::error::TrySendError::Full(asked)) =
+                    requests.try_send((number, request))
+                {
+                    let (id, payload) = states::refusal(asked);
+                    // If it does not read, it is not told.
+                    self.link.send_base(base + id, payload);
+                }
             }
             rchk::Message::Response(number, response) => {
                 let items = response.parts().as_ref().map_or(0, Vec::len);

@@ -6,19 +6,24 @@ use alloy_eip2124::{ForkHash, ForkId};
 use alloy_eips::BlockHashOrNumber;
 use alloy_primitives::B256;
 use p2p::{Mouth, config, enode, eventually, id_of, node, range};
+use parking_lot::{Condvar, Mutex};
 use retrie_chainspec::primitives::Header;
 use retrie_network::{
     discovery::Enode,
     eth::{self, Gossip, HeadersFrom, Message, NewPooledTransactionHashes, Request, Response},
-    handle::{Event, Offence, PeerInfo, RequestError, Serve},
+    handle::{Event, Offence, PeerInfo, RequestError, Serve, ServeStates, StateAudience},
     peers::{Config, Manager},
     rchk,
     rlpx::{self, BASE_MESSAGES, DisconnectReason},
     session::Timing,
 };
+use secp256k1::SecretKey;
 use std::{
     net::{Ipv4Addr, TcpStream},
-    sync::{Arc, atomic::Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::Duration,
 };
 use tokio::net::TcpListener;
@@ -446,6 +451,161 @@ async fn an_answer_longer_than_what_was_asked_for_is_not_read() {
     });
     assert_eq!(asked, Err(RequestError::Gone));
     assert_eq!(mouth.end().await, DisconnectReason::ProtocolBreach);
+}
+
+/// Answers requests for parts of states once a gate is open for them, and counts those that wait.
+#[derive(Debug, Default)]
+struct GatedStates {
+    waiting: AtomicUsize,
+    is_open: Mutex<bool>,
+    opened: Condvar,
+}
+
+impl GatedStates {
+    fn open(&self) {
+        *self.is_open.lock() = true;
+        self.opened.notify_all();
+    }
+}
+
+impl ServeStates for GatedStates {
+    fn answer(&self, peer: &PeerInfo, request: rchk::Request) -> rchk::Response {
+        if !peer.trusted {
+            self.waiting.fetch_add(1, Ordering::Relaxed);
+            let mut is_open = self.is_open.lock();
+            while !*is_open {
+                self.opened.wait(&mut is_open);
+            }
+        }
+        request.answer(Err(rchk::Refusal::NoState))
+    }
+}
+
+async fn speak_rchk(manager: &Manager, key: SecretKey) -> Mouth {
+    let mut mouth = Mouth::dial(manager, key).await;
+    mouth.hello_as(&[("eth", 71), ("rchk", 1)]).await;
+    mouth.status(|_| {}).await;
+    mouth
+}
+
+async fn ask_for_state(mouth: &mut Mouth, number: u64) {
+    let request = rchk::Request::Codes(vec![B256::repeat_byte(1)]);
+    let (id, payload) = rchk::Message::Request(number, request).encode();
+    mouth.writer.write(RCHK + id, &payload).await.unwrap();
+}
+
+/// The next message of `rchk`, or a message of `eth`.
+async fn hear_either(mouth: &mut Mouth) -> Result<rchk::Message, Message> {
+    loop {
+        let raw = mouth.read().await.unwrap();
+        match (raw.id.checked_sub(RCHK), raw.id.checked_sub(BASE_MESSAGES)) {
+            (Some(id), _) => return Ok(rchk::Message::decode(id, &raw.payload).unwrap()),
+            (None, Some(id)) => {
+                return Err(Message::decode(eth::Version::Eth71, id, &raw.payload).unwrap());
+            }
+            (None, None) if raw.id == rlpx::id::PING => {
+                mouth.writer.write(rlpx::id::PONG, &[0xc0]).await.unwrap();
+            }
+            (None, None) => {}
+        }
+    }
+}
+
+/// Requests for parts of states once took the threads of all others, and the place of the same peer's: an
+/// honest request for a header was answered after 374 s.
+#[test]
+fn headers_are_served_while_requests_for_states_wait_and_strangers_keep_no_trusted_peer_waiting() {
+    let gated = Arc::new(GatedStates::default());
+    let states = Some(gated.clone() as Arc<dyn ServeStates>);
+    let key = rlpx::random_key();
+    let friend = Enode { id: id_of(&key), ip: Ipv4Addr::LOCALHOST.into(), tcp: 9, udp: 0 };
+    let timing = Timing { idle: Duration::from_secs(30), ..p2p::timing() };
+    let config = Config { states, trusted: vec![friend], max_inbound: 40, timing, ..config() };
+    let one = node(config);
+    let runtime = one.manager.runtime().clone();
+    runtime.block_on(async {
+        // More of them than there are threads, each with more requests than may wait.
+        let mut hostile = Vec::new();
+        for _ in 0..20 {
+            let mut mouth = speak_rchk(&one.manager, rlpx::random_key()).await;
+            for number in 0..40 {
+                ask_for_state(&mut mouth, number).await;
+            }
+            hostile.push(mouth);
+        }
+        let mut honest = Mouth::peer(&one.manager, rlpx::random_key()).await;
+        for number in 0..5 {
+            honest.say(Message::Request(number, headers(2))).await;
+            assert!(matches!(honest.hear().await, Message::Response(n, _) if n == number));
+        }
+        // The same of one who asked for states; beyond the queue he is told that we are busy.
+        let mouth = &mut hostile[3];
+        mouth.say(Message::Request(99, headers(2))).await;
+        let mut refused = 0;
+        loop {
+            match hear_either(mouth).await {
+                Err(Message::Response(99, Response::Headers(two))) => {
+                    break assert_eq!(two.len(), 2);
+                }
+                Ok(rchk::Message::Response(_, answer)) => {
+                    assert_eq!(*answer.parts(), Err(rchk::Refusal::Busy));
+                    refused += 1;
+                }
+                Ok(other) => panic!("{other:?}"),
+                Err(_) => {}
+            }
+        }
+        assert!((5..10).contains(&refused), "{refused} of 40 were refused");
+        // A trusted peer has permits of its own.
+        let mut trusted = speak_rchk(&one.manager, key).await;
+        ask_for_state(&mut trusted, 7).await;
+        let answer = rchk::Response::Codes(Err(rchk::Refusal::NoState));
+        let heard = async {
+            loop {
+                if let Ok(heard) = hear_either(&mut trusted).await {
+                    return heard;
+                }
+            }
+        };
+        assert_eq!(heard.await, rchk::Message::Response(7, answer));
+        assert_eq!(gated.waiting.load(Ordering::Relaxed), 2, "as many as there are permits");
+        // Then each is answered what waited, and was refused the rest.
+        gated.open();
+        let mut answered = 0;
+        while answered < 40 {
+            answered += usize::from(hear_either(&mut hostile[19]).await.is_ok());
+        }
+    });
+}
+
+/// Every stranger once could have the node sort its state.
+#[test]
+fn rchk_is_spoken_with_peers_that_the_operator_has_named_and_with_no_other() {
+    let states = Some(Arc::new(GatedStates::default()) as Arc<dyn ServeStates>);
+    let [trusted, fixed] = [rlpx::random_key(), rlpx::random_key()];
+    let enode = |key| Enode { id: id_of(key), ip: Ipv4Addr::LOCALHOST.into(), tcp: 9, udp: 0 };
+    let config = Config {
+        states,
+        states_for: StateAudience::Named,
+        trusted: vec![enode(&trusted)],
+        fixed: vec![enode(&fixed)],
+        ..config()
+    };
+    let one = node(config);
+    let runtime = one.manager.runtime().clone();
+    runtime.block_on(async {
+        for (key, is_named) in [(trusted, true), (fixed, true), (rlpx::random_key(), false)] {
+            let mut mouth = Mouth::dial(&one.manager, key).await;
+            let hello = mouth.hello_as(&[("eth", 71), ("rchk", 1)]).await;
+            let offers = hello.capabilities.iter().any(|offered| offered.name == rchk::NAME);
+            assert_eq!(offers, is_named);
+            mouth.status(|_| {}).await;
+            if !is_named {
+                ask_for_state(&mut mouth, 1).await;
+                assert_eq!(mouth.end().await, DisconnectReason::ProtocolBreach);
+            }
+        }
+    });
 }
 
 /// Ids of `rchk` follow those of eth/71.

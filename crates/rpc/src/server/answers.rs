@@ -26,9 +26,12 @@ use serde::Deserialize;
 use serde_json::value::{RawValue, to_raw_value};
 use std::{
     sync::atomic::{AtomicUsize, Ordering},
-    time::Instant,
+    time::{Duration, Instant},
 };
-use tokio::sync::{mpsc, oneshot};
+use tokio::{
+    sync::{mpsc, oneshot},
+    time::{Instant as Deadline, timeout_at},
+};
 
 /// Ids of connections; subscriptions are told apart by them, whatever server they are on.
 static NEXT_CONNECTION: AtomicUsize = AtomicUsize::new(0);
@@ -94,6 +97,29 @@ impl Client {
         }
     }
 
+    /// The answer to an entry of a batch; an error if it is not there in time. What has begun on a thread
+    /// of its own ends there, as ever.
+    async fn before(&self, deadline: Deadline, text: &str) -> Option<Answer> {
+        if Deadline::now() < deadline
+            && let Ok(answer) = timeout_at(deadline, self.single(text)).await
+        {
+            return answer;
+        }
+        match Message::new(text) {
+            Message::Call { id, method, .. } => {
+                self.answers.metrics.answered(&method, Duration::ZERO, false);
+                let limit = self.answers.limits.batch_timeout.as_secs_f64();
+                let message = format!("request timed out: its batch has taken {limit} s");
+                let refused = refusal(id.known.clone(), RpcError::TIMED_OUT, message);
+                Some(Answer::new(refused, &id))
+            }
+            Message::Notification => None,
+            Message::Invalid { id, error } => {
+                Some(Answer::new(MethodResponse::error(id.known.clone(), error), &id))
+            }
+        }
+    }
+
     async fn batch(&self, text: &str) -> Option<Answer> {
         let Ok(entries) = serde_json::from_str::<Vec<&RawValue>>(text) else {
             return Some(Answer::error(ErrorCode::ParseError));
@@ -110,8 +136,9 @@ impl Client {
         let mut subscriptions = Vec::new();
         // With its brackets, and a comma after all but the last.
         let mut bytes = 1;
+        let deadline = Deadline::now() + self.answers.limits.batch_timeout;
         for entry in entries {
-            let Some(answer) = self.single(entry.get()).await else { continue };
+            let Some(answer) = self.before(deadline, entry.get()).await else { continue };
             bytes += answer.json.get().len() + 1;
             if bytes > size {
                 return Some(Answer::error(reject_too_big_batch_response(size)));
@@ -273,6 +300,53 @@ impl IdProvider for HexIds {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use jsonrpsee::{RpcModule, types::ErrorObjectOwned};
+    use retrie_telemetry::rpc::RpcMetrics;
+
+    /// A batch of a thousand requests once took a thousand times what one may take.
+    #[tokio::test(start_paused = true)]
+    async fn a_batch_ends_in_time_and_every_request_of_it_is_answered() {
+        let mut module = RpcModule::new(());
+        module
+            .register_async_method("slow", async |_, _, _| {
+                tokio::time::sleep(Duration::from_secs(7)).await;
+                Ok::<_, ErrorObjectOwned>(1)
+            })
+            .unwrap();
+        module.register_method("quick", |_, _, _| Ok::<_, ErrorObjectOwned>(2)).unwrap();
+        let answers = Answers {
+            limits: ConnectionLimits {
+                batch_timeout: Duration::from_secs(20),
+                ..ConnectionLimits::default()
+            },
+            metrics: RpcMetrics::default().server("http", module.method_names()),
+            methods: module.into(),
+            buffered: Buffered::unlimited(),
+        };
+        let entry =
+            |id: usize, method| format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}"}}"#);
+        let mut entries: Vec<_> = (0..900).map(|id| entry(id, "slow")).collect();
+        entries.extend([
+            entry(900, "quick"),
+            r#"{"jsonrpc":"2.0","method":"quick"}"#.into(),
+            "7".into(),
+        ]);
+        let start = Deadline::now();
+        let batch = format!("[{}]", entries.join(","));
+        let answer = Client::new(answers).answer(batch.as_bytes()).await.unwrap();
+        assert_eq!(start.elapsed(), Duration::from_secs(20));
+        let answers: Vec<serde_json::Value> = serde_json::from_str(answer.json.get()).unwrap();
+        // Not the notification.
+        assert_eq!(answers.len(), 902);
+        for (id, answer) in answers[..901].iter().enumerate() {
+            assert_eq!(answer["id"], id);
+            match id {
+                0 | 1 => assert_eq!(answer["result"], 1),
+                _ => assert_eq!(answer["error"]["code"], -32002, "{answer}"),
+            }
+        }
+        assert_eq!(answers[901]["error"]["code"], -32600);
+    }
 
     #[test]
     fn an_answer_that_is_dropped_becomes_an_error_of_the_same_id() {

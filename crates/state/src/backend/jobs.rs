@@ -13,7 +13,7 @@
 //! [under way](crate::Backend::files_under_way): a job that finds its own output whole need not make
 //! it again.
 
-use super::check_file_name;
+use super::{check_file_name, open_patiently};
 use crate::{StateError, durable::Counters};
 
 use alloy_primitives::B256;
@@ -367,7 +367,7 @@ impl Jobs {
             let _ = fs::remove_file(&path);
             return Err(fail(error).into());
         }
-        fs::File::open(dir).and_then(|dir| dir.sync_all()).map_err(fail)?;
+        open_patiently(|| fs::File::open(dir)).and_then(|dir| dir.sync_all()).map_err(fail)?;
         Ok(())
     }
 
@@ -429,7 +429,7 @@ fn work_off(jobs: &crossbeam_channel::Receiver<Queued>, outstanding: &Outstandin
 fn tempfile_in(dir: &Path, name: &str) -> std::io::Result<(PathBuf, fs::File)> {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let path = dir.join(format!("{name}.{}.tmp", NEXT.fetch_add(1, Ordering::Relaxed)));
-    let file = fs::File::create(&path)?;
+    let file = open_patiently(|| fs::File::create(&path))?;
     Ok((path, file))
 }
 

@@ -12,17 +12,19 @@ mod chunks;
 mod compare;
 mod erased;
 mod faculties;
+mod files;
 pub mod flat;
 mod jobs;
 mod view;
 
-pub use chunks::{ChunkId, ChunkServer, Chunks, Opened};
+pub use chunks::{ChunkAnswer, ChunkId, ChunkServer, Chunks, Opened};
 pub use compare::compare_rows;
 pub use erased::{AnyBackend, AnyCache};
 pub use faculties::{
     AccountNodes, AccountProofs, History, PartialState, PartialTree, ProofHole, ProofShards,
     Provenance,
 };
+pub use files::{is_out_of_descriptors, open_patiently};
 pub use jobs::{Job, JobContext, JobHandle, JobOutput, Jobs};
 pub(crate) use view::check_file_name;
 pub use view::{BulkSink, Direction, KeyRange, NodeRead, NodeWrite, Row, Rows, Table, prefix_end};

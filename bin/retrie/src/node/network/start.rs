@@ -11,7 +11,7 @@ use retrie_engine::{
 use retrie_network::{
     discovery::{self, Discovery, DiscoveryError, Enode, Forks, KEY_FILE, NODES_FILE, NodeKey},
     eth::{BlockRange, Version},
-    handle::{GossipReceiver, Peers, Serve, ServeStates},
+    handle::{GossipReceiver, Peers, Serve, ServeStates, StateAudience},
     networks,
     peers::{Config, Manager, Started, start},
     rchk,
@@ -60,8 +60,10 @@ impl NodePeers {
         let chain = Arc::new(NodeChain::new(live.clone(), pool.clone()));
         let (range, timestamp) = served(&chain, live).map_err(|error| eyre!(error))?;
         let answers = Arc::new(Answers::new(chain.clone()));
-        let states = live.backend().chunks().is_some().then(|| {
-            Arc::new(NodeStates::new(live.clone(), states.clone())) as Arc<dyn ServeStates>
+        let audience = args.states_for().filter(|_| live.backend().chunks().is_some());
+        let states = audience.map(|audience| {
+            let states = NodeStates::new(live.clone(), states.clone());
+            (Arc::new(states) as Arc<dyn ServeStates>, audience)
         });
         let shown = Shown { spec: live.spec(), range, timestamp };
         let (peers, heard) = Self::open(args, is_dev, datadir, shown, answers, states)?;
@@ -76,12 +78,13 @@ impl NodePeers {
         datadir: &Path,
         shown: Shown<'_>,
         answers: Arc<dyn Serve>,
-        states: Option<Arc<dyn ServeStates>>,
+        states: Option<(Arc<dyn ServeStates>, StateAudience)>,
     ) -> eyre::Result<(Self, GossipReceiver)> {
         let Shown { spec, range, timestamp } = shown;
         let key_file = args.secret_key.clone().unwrap_or_else(|| datadir.join(KEY_FILE));
         let key = NodeKey::load_or_create(&key_file)?;
         let forks = Arc::new(Forks::new(spec, range.latest, timestamp));
+        let (states, states_for) = states.unzip();
         let config = Config {
             key: *key.secret(),
             client: client_name(),
@@ -92,7 +95,10 @@ impl NodePeers {
             trusted: args.trusted_peers.clone(),
             fixed: Vec::new(),
             chain: Chain::new(spec.chain_id(), spec.genesis_hash(), forks.clone(), range),
+            half_open: args.half_open,
+            inbound_of: args.inbound_of(),
             states,
+            states_for: states_for.unwrap_or_default(),
             timing: Timing::default(),
         };
         let Started { manager, heard } =
@@ -172,9 +178,10 @@ impl Visitor {
         let timestamp = spec.genesis_header().timestamp;
         let shown = Shown { spec, range, timestamp };
         let nothing = Arc::new(Nothing);
+        // It asks everybody who speaks it.
+        let states = Some((nothing.clone() as Arc<dyn ServeStates>, StateAudience::Everybody));
         // Transactions that are told are of no use yet.
-        let (peers, _) =
-            NodePeers::open(args, false, datadir, shown, nothing.clone(), Some(nothing))?;
+        let (peers, _) = NodePeers::open(args, false, datadir, shown, nothing, states)?;
         Ok(Self(peers))
     }
 
