@@ -6,7 +6,7 @@
 //! | gives an answer that is not what its id names, or splits what is too little for that | never asked again |
 //! | does not have what the state must have, [`STRIKES`] times | never asked again |
 //! | does not answer | asked again after a wait that doubles, up to [`LONGEST_WAIT`] |
-//! | is slow | given less at once; at the end others are asked too |
+//! | is slow, or gives less than it was asked for | given less at once; at the end others are asked too, the sooner the faster they are |
 //! | is gone | asked again when it is there again, with the standing that it had |
 
 use crate::{
@@ -38,6 +38,11 @@ const MOST: usize = 256;
 /// A request that took less asks for more the next time, one that took longer for less.
 const QUICK: Duration = Duration::from_millis(300);
 const SLOW: Duration = Duration::from_millis(1500);
+/// At the end a peer is asked for what another one has had for this many times as long as it would take
+/// itself, and within these bounds.
+const TIMES_AS_LONG: u32 = 4;
+const SOONEST: Duration = Duration::from_millis(250);
+const LATEST: Duration = Duration::from_secs(2);
 /// Peers that are asked at once, and of whom a standing is kept, at most.
 const MOST_ASKED: usize = 64;
 const MOST_KNOWN: usize = 4096;
@@ -251,6 +256,8 @@ struct Standing {
     not_before: Option<Instant>,
     /// Ids to ask for at once.
     batch: usize,
+    /// How long its answers take, of late.
+    usual: Option<Duration>,
 }
 
 struct State {
@@ -334,8 +341,8 @@ impl Shared {
             let state = guard.as_mut().filter(|state| state.ended.is_none())?;
             let standing = state.standing.get(at).filter(|standing| standing.banned.is_none())?;
             if standing.not_before.is_none_or(|time| time <= Instant::now()) {
-                let most = standing.batch;
-                let items = state.work.take(at, most);
+                let (most, patience) = (standing.batch, standing.patience());
+                let items = state.work.take(at, most, patience);
                 if !items.is_empty() {
                     return Some(items);
                 }
@@ -540,7 +547,7 @@ impl State {
                 return Ok(liars);
             }
         };
-        let (mut taken, mut missing) = (0, 0);
+        let (mut taken, mut left, mut missing) = (0, 0, 0);
         for (item, outcome) in items.into_iter().zip(outcomes) {
             match outcome {
                 Outcome::Taken(answer, checked) => {
@@ -552,7 +559,7 @@ impl State {
                     }
                     continue;
                 }
-                Outcome::Left => {}
+                Outcome::Left => left += 1,
                 Outcome::Missing => missing += 1,
                 Outcome::Wrong(error) => {
                     let what = match &item {
@@ -577,7 +584,12 @@ impl State {
             standing.failures = 0;
             standing.failed = None;
             standing.strikes = standing.strikes.saturating_sub(u32::from(taken > 0));
-            standing.batch = if took > SLOW {
+            standing.usual =
+                Some(standing.usual.map_or(took, |usual| usual.saturating_add(took) / 2));
+            standing.batch = if left > 0 {
+                // More did not fit, or it gives one at a time.
+                taken
+            } else if took > SLOW {
                 standing.batch / 2
             } else if took < QUICK && taken >= standing.batch {
                 standing.batch * 2
@@ -608,7 +620,14 @@ impl Standing {
             strikes: 0,
             not_before: None,
             batch: 1,
+            usual: None,
         }
+    }
+
+    /// How long others may take for what this peer could be asked for.
+    fn patience(&self) -> Duration {
+        let usual = self.usual.map(|usual| usual.saturating_mul(TIMES_AS_LONG));
+        usual.map_or(SOONEST * 2, |times| times.clamp(SOONEST, LATEST))
     }
 
     /// It is asked again after a wait.

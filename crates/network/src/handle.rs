@@ -78,6 +78,8 @@ pub enum Offence {
     Timeout,
     /// It has not what it said it has. A few are forgiven.
     Empty,
+    /// Again and again it gave fewer headers or bodies than it has and any client would give.
+    ShortAnswer,
     /// Data that no honest peer can send: headers that do not link, bodies that do not match, a
     /// block whose execution fails, a part of a state that is none. Disconnected and banned at once.
     WrongData,
