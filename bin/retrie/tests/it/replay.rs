@@ -29,7 +29,7 @@ const RESULT_KEYS: [&str; 18] = [
 ];
 
 /// Checks the shape that `replay --json` promises; returns its results.
-fn results(report: &Value, bundles: bool) -> &[Value] {
+pub(crate) fn results(report: &Value, bundles: bool) -> &[Value] {
     assert_eq!(keys(report), ["command", "complete", "machine", "results", "version"]);
     let results = report["results"].as_array().unwrap();
     for result in results {
@@ -53,12 +53,12 @@ fn results(report: &Value, bundles: bool) -> &[Value] {
     results
 }
 
-fn bundle(mainnet: &Path, name: &str) -> String {
+pub(crate) fn bundle(mainnet: &Path, name: &str) -> String {
     mainnet.join(format!("{name}.json.gz")).to_str().unwrap().to_owned()
 }
 
 /// Replays `paths` with more arguments; returns the command and the path of its report.
-fn replay(scene: &Scene, more: &str, paths: &[String]) -> std::process::Command {
+pub(crate) fn replay(scene: &Scene, more: &str, paths: &[String]) -> std::process::Command {
     let mut command = retrie(["replay", "--json", &scene.at("report.json"), "--sync", "none"]);
     command.args(words(more)).args(paths);
     command

@@ -1,9 +1,8 @@
 //! Replays in parts, and their reports merged: the same as the whole run.
 
-use super::{
-    bundle,
+use crate::{
     common::{Scene, fails_saying, gunzip, gzip, mainnet, retrie, succeeds, words},
-    replay, results,
+    replay::{bundle, replay, results},
 };
 use retrie_pipeline::testkit::Rules;
 use serde_json::{Value, json};

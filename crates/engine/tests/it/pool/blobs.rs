@@ -1,6 +1,6 @@
 //! Blob transactions, with true proofs.
 
-use crate::world::*;
+use super::world::*;
 use alloy_consensus::TxEip4844WithSidecar;
 use alloy_eips::eip2718::Encodable2718;
 use alloy_primitives::B256;

@@ -1,6 +1,6 @@
 //! What new heads and reorgs do.
 
-use crate::world::*;
+use super::world::*;
 use alloy_primitives::Bytes;
 use retrie_chainspec::primitives::{Header, SealedHeader};
 use retrie_engine::pool::{NextBlock, Origin, PoolConfig};

@@ -1,6 +1,6 @@
 //! The journal: what was accepted outlives the process.
 
-use crate::world::*;
+use super::world::*;
 use alloy_eips::eip2718::Encodable2718;
 use retrie_engine::pool::{JournalError, Origin, Pool, PoolConfig};
 use std::{io::Write, path::Path};

@@ -1,6 +1,6 @@
 //! The pool, step by step, against a model that looks at everything anew.
 
-use crate::world::*;
+use super::world::*;
 use alloy_primitives::{Address, B256, U256};
 use rand::{Rng, SeedableRng, rngs::StdRng, seq::IndexedRandom};
 use retrie_engine::pool::{

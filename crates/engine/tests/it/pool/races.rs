@@ -1,6 +1,6 @@
 //! Heads that move while a transaction is on its way into the pool.
 
-use crate::world::*;
+use super::world::*;
 use retrie_engine::pool::{HeadState, Heads, Origin, Pool, PoolConfig};
 use retrie_state::StateError;
 use std::cell::RefCell;

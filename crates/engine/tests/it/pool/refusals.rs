@@ -1,6 +1,6 @@
 //! What is refused, and in which words.
 
-use crate::world::*;
+use super::world::*;
 use alloy_consensus::{SignableTransaction, TxEip1559, TxEip2930, TxEip7702};
 use alloy_eips::{
     eip2718::Encodable2718,

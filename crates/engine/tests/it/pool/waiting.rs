@@ -1,6 +1,6 @@
 //! Where transactions wait, what replaces them, in which order they go.
 
-use crate::world::*;
+use super::world::*;
 use alloy_primitives::{B256, U256};
 use retrie_engine::pool::{Origin, PoolConfig, SubPoolLimit};
 use std::{collections::BTreeSet, time::Duration};

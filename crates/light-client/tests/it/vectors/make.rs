@@ -1,6 +1,6 @@
 //! Puts cases into a file, each checked as it comes.
 
-use crate::{
+use super::{
     chain::Chain,
     format::{Case, Expect, File, Question, Trusted},
 };

@@ -1,7 +1,7 @@
 //! Proofs of `bavl`: a tree of chunks of more than one group, whose keys came and went in several
 //! blocks.
 
-use crate::{
+use super::{
     chain::{Chain, accounts, address, changes, slot_value, word},
     format::{Case, File, Question, Trusted},
     make::Maker,

@@ -1,7 +1,7 @@
 //! Proofs of `cole`: stores whose levels are so small that most pairs have been merged more than
 //! once, read at the tip, as of older blocks, and over ranges of blocks.
 
-use crate::{
+use super::{
     chain::{Chain, accounts, address, changes, slot_value, word},
     format::{Case, Expect, File, Question, Trusted, Version},
     make::Maker,

@@ -1,7 +1,7 @@
 //! Proofs of `duptree`: a tree of several layers whose keys came in several blocks, some of them
 //! deleted, some of these set again.
 
-use crate::{
+use super::{
     chain::{Chain, accounts, address, changes, slot_value, word},
     format::{Case, File, Question, Trusted},
     make::Maker,

@@ -1,6 +1,6 @@
 //! Proofs of `lmpt`: keys whose newest leaf is in each of the three tries, values and tombstones.
 
-use crate::{
+use super::{
     chain::{Chain, accounts, address, changes, word},
     format::{Case, File, Question, Trusted},
     make::Maker,

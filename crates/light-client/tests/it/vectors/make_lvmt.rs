@@ -1,6 +1,6 @@
 //! Proofs of `lvmt`: small heights, so that ways are long; parts of several nodes put together.
 
-use crate::{
+use super::{
     chain::{Chain, accounts, address, changes, word},
     format::{Case, Expect, File, Question, Trusted},
     make::Maker,
@@ -120,7 +120,7 @@ fn of_height(make: &mut Maker, height: u8, scene: &Scene) {
     make.add(Case {
         name: format!("{of}: in another order, which does not matter"),
         of: Some(of.clone()),
-        keys: Some(crate::make::encoded(&turned)),
+        keys: Some(super::make::encoded(&turned)),
         expect,
         ..Case::default()
     });

@@ -1,7 +1,7 @@
 //! Proofs of `mpt` and `mpt-archive`, in envelopes and as EIP-1186 has them; and what the root is
 //! trusted for.
 
-use crate::{
+use super::{
     chain::{Chain, accounts, address, changes, word},
     format::{Case, File, Question, Trusted},
     make::Maker,
@@ -58,7 +58,7 @@ fn scene(backend: impl Backend, count: usize) -> Scene {
         for (address, slot) in [large_slot, single_slot] {
             changed.remove(&StateKey::Slot(address, slot));
         }
-        changed.insert(StateKey::Account(plain), Some(crate::chain::account(random)));
+        changed.insert(StateKey::Account(plain), Some(super::chain::account(random)));
         chain.block(&changed);
     }
     let absent = (address(random), word(random));
@@ -125,7 +125,7 @@ pub(crate) fn mpt() -> File {
     make.anyhow_forged(of, &scene.chain, number, &keys, 60);
     forged_nodes(&mut make, of, &scene.chain, number, &keys);
     let turned: Vec<_> = keys.iter().rev().copied().collect();
-    let turned = Case { keys: Some(crate::make::encoded(&turned)), ..Case::default() };
+    let turned = Case { keys: Some(super::make::encoded(&turned)), ..Case::default() };
     make.forged(of, "the keys in another order", Some("kind"), turned);
     // Both backends make the same proofs.
     let archive = Some(BTreeMap::from([("backend".to_owned(), "mpt-archive".into())]));

@@ -1,7 +1,7 @@
 //! What the tests of the verifiers of `lvmt` and `cole` ask them, forged with all means: a choice of
 //! it as vectors.
 
-use crate::format::{Case, Expect, File, Question, Trusted, Version};
+use super::format::{Case, Expect, File, Question, Trusted, Version};
 use alloy_primitives::{B256, Bytes, hex};
 use retrie_light_client::{
     BlockRef, ProvenanceResponse, StateKey, StateProof, Version as Recorded,
