@@ -8,7 +8,9 @@
 use crate::commands::bench;
 use retrie_bench::{BenchError, chain::MakeChainError};
 use retrie_db::DbError;
-use retrie_engine::{DevError, EngineApiError, EngineError, pool::JournalError};
+use retrie_engine::{
+    DeepBranch, DevError, EngineApiError, EngineError, WaitReason, pool::JournalError,
+};
 use retrie_export::ExportError;
 use retrie_network::{FetchError, OriginError};
 use retrie_pipeline::{AnchorError, MigrateError, PipelineError};
@@ -141,6 +143,28 @@ fn state(error: &StateError) -> Advice {
              backend with a history of its own",
         ),
         _ => None,
+    }
+}
+
+/// What ends a wait of the node.
+pub(crate) fn of_wait(reason: &WaitReason) -> Cow<'static, str> {
+    match reason {
+        WaitReason::NoSource => "its consensus client sends the blocks in between, or the node is started \
+             with peers or --follow URL"
+            .into(),
+        WaitReason::NoPeers => "peers that have the blocks (--bootnodes, --trusted-peers), or \
+             --follow URL"
+            .into(),
+        WaitReason::Blocks(_) => "the blocks, once they have come".into(),
+        WaitReason::Failing(_) => "it is tried again; other peers, or another --follow URL".into(),
+        WaitReason::TooDeepReorg(_, DeepBranch { fork, .. }) => format!(
+            "nothing by itself: the state is kept as deep as --retention says. Should the consensus client \
+             be right, make a datadir that ends below the branch, with `retrie db migrate --history --until \
+             {fork} --retention N --to BACKEND NEW`, which executes the stored blocks, or begin with the \
+             state of peers in a new datadir (--checkpoint HASH); then start the node on that"
+        )
+        .into(),
+        _ => "it is not known".into(),
     }
 }
 

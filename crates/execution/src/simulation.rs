@@ -6,8 +6,8 @@ use crate::{
     deadline::Deadline,
     evm::{BlockEvm, Error},
     executor::{
-        self, block_executor, block_state, check_request_contracts, context_of, database_error,
-        drain_dao, evm_env, has_net_metering,
+        self, block_executor, block_state, context_of, database_error, drain_dao, evm_env,
+        has_net_metering, take_deposits,
     },
 };
 use alloy_eip7928::compute_block_access_list_hash;
@@ -280,7 +280,6 @@ impl<'a> Simulation<'a> {
     ) -> Result<BlockEnd, ExecutionError> {
         let number = header.number;
         self.begin_transaction(receipts.len());
-        check_request_contracts(self.spec, header, &mut self.state)?;
         let context = EthBlockExecutionCtx {
             withdrawals: withdrawals.map(Cow::Borrowed),
             ..context_of(header)
@@ -288,8 +287,9 @@ impl<'a> Simulation<'a> {
         let env = self.env.clone();
         let mut executor = block_executor(self.spec, header, env, context, &mut self.state);
         executor.receipts = receipts;
+        let deposits = take_deposits(self.spec, header, &mut executor)?;
         let outcome = executor.finish().map(|(_, result)| result);
-        let result = executor::settle(number, None, &mut self.state, outcome)?;
+        let result = deposits.complete(executor::settle(number, None, &mut self.state, outcome)?);
         let (delta, codes) =
             self.state.finish().map_err(|error| database_error(number, None, error))?;
         let access_list = self.state.take_access_list();

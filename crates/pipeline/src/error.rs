@@ -352,6 +352,29 @@ pub enum MigrateError {
         /// The datadir.
         datadir: PathBuf,
     },
+    /// The block to end with is not there, or below the first state of the chain.
+    #[error("the chain cannot end with block {number}: it has blocks {first} to {tip}")]
+    NoLast {
+        /// The block asked for.
+        number: u64,
+        /// The block with whose state the chain began.
+        first: u64,
+        /// Its last block.
+        tip: BlockRef,
+    },
+    /// More of the chain is in the new datadir already.
+    #[error(
+        "the datadir {} is at block {tip} already, above {last}, with which it should end: delete the \
+         folder and begin again", datadir.display()
+    )]
+    PastLast {
+        /// The new datadir.
+        datadir: PathBuf,
+        /// Its tip.
+        tip: BlockRef,
+        /// The block to end with.
+        last: BlockRef,
+    },
     /// Headers carry roots that the new backend does not compute.
     #[error(
         "the chain's headers carry the roots of the backend that it was made on, from its genesis \

@@ -4,13 +4,14 @@ use super::{
     args::AuthArgs, descriptors::ServerConnections, heap, network::NodePeers,
     proof_peers::ProofPeersArgs, services::Services,
 };
+use crate::advice;
 use alloy_rpc_types_engine::JwtSecret;
 use clap::{ArgAction, Args};
 use eyre::Context;
 use retrie_chainspec::primitives::RecoveredBlock;
 use retrie_engine::{
-    EngineApi, EngineHandle, HeapStats, NodeNetwork, NodeStatus, StateServer, SyncProgress,
-    pool::Pool,
+    EngineApi, EngineHandle, HeapStats, NodeNetwork, NodeStatus, NodeWait, StateServer,
+    SyncProgress, SyncWait, pool::Pool,
 };
 use retrie_rpc::{
     DevNode, Limits, Namespace, RpcContext, engine_methods,
@@ -219,6 +220,12 @@ impl NodeStatus for Status {
 
     fn syncing(&self) -> Option<SyncProgress> {
         self.engine.syncing()
+    }
+
+    fn waiting(&self) -> Option<NodeWait> {
+        let SyncWait { reason, since, .. } = self.engine.waiting()?;
+        let remedy = advice::of_wait(&reason).into_owned();
+        Some(NodeWait { reason: reason.to_string(), since, remedy })
     }
 
     fn failing(&self) -> Vec<&'static str> {

@@ -391,6 +391,9 @@ fn health(context: &RpcContext) -> Response<HttpBody> {
     if !failing.is_empty() {
         body["failing"] = json!(failing);
     }
+    if let Some(wait) = context.node.waiting() {
+        body["waitingFor"] = json!(wait.reason);
+    }
     response(status, "application/json", body.to_string().into())
 }
 

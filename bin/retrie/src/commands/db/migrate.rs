@@ -34,6 +34,10 @@ pub(crate) struct Args {
     /// Without it the latest state alone is moved, and the new chain cannot go back below it.
     #[arg(long)]
     history: bool,
+    /// The block that the new chain ends with; the head if absent. With --history a node that its
+    /// consensus client leads to a branch further down than --retention gets there so.
+    #[arg(long, value_name = "NUMBER")]
+    until: Option<u64>,
     /// Hash function of the new state store, for comparison only; `mpt-archive` has the choice.
     #[arg(long, value_name = "HASH")]
     hash: Option<Hash>,
@@ -81,7 +85,8 @@ impl Args {
         let begun = if self.history { Begun::look(&self.new, &from)? } else { None };
         let to = self.options(&old, metadata.state_root, had, begun)?;
         let (checks, name) = (to.referee.is_some(), to.backend.identity().name);
-        let migration = Migration { from: &from, backend, to, history: self.history };
+        let (history, until) = (self.history, self.until);
+        let migration = Migration { from: &from, backend, to, history, until };
         let mut shown = Shown::default();
         let migrated = migration.run(&metrics, stop, &mut |step| shown.update(step));
         shown.finish();
