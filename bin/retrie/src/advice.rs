@@ -193,7 +193,10 @@ fn db(error: &DbError) -> Advice {
              then on)",
         ),
         DbError::BackendMismatch { found, .. } => {
-            Some(format!("pass --state-backend {found}, or choose another --datadir").into())
+            let advice = format!(
+                "leave out --state-backend or pass --state-backend {found}, or choose another --datadir"
+            );
+            Some(advice.into())
         }
         DbError::BackendParameters { .. } => {
             say("start with those it was made with, or choose another --datadir")
@@ -201,6 +204,9 @@ fn db(error: &DbError) -> Advice {
         DbError::StateRootMismatch { found, .. } => {
             Some(format!("pass --state-root {found}, or choose another --datadir").into())
         }
+        DbError::RetentionMismatch { found, .. } => Some(
+            format!("pass --retention {found} or leave it out, or choose another --datadir").into(),
+        ),
         _ => None,
     }
 }
@@ -378,6 +384,10 @@ mod tests {
                     expected: "header".into(),
                 },
                 "--state-root shadow",
+            ),
+            (
+                DbError::RetentionMismatch { path: path(), found: 3, expected: 9 },
+                "pass --retention 3 or leave it out",
             ),
             (
                 DbError::System { path: path(), action: "reading".into(), source: device },

@@ -235,12 +235,8 @@ impl PayloadBuilder {
         let Shared { live, pool, config, .. } = &*self.0;
         let view = live.view()?;
         let patch = view.patch(&parent.hash()).cloned();
-        let liberties = Liberties { patch: patch.as_deref(), base_fee };
-        let built = build_on(&view, pool, config, parent, attributes, gas_limit, liberties)?;
-        if let Some(patch) = patch {
-            live.remember_patch(built.block.block().hash(), patch);
-        }
-        Ok(built)
+        let liberties = Liberties { patch: patch.as_ref(), base_fee };
+        build_on(&view, pool, config, parent, attributes, gas_limit, liberties)
     }
 
     /// Builds a block without transactions on the head and drops it, so that what the next block needs is

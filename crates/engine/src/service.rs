@@ -10,6 +10,7 @@
 //! is done before a block comes here. The roots of a run of blocks are computed beside it. Blocks
 //! behind the head become durable in the background.
 
+mod dev;
 mod forkchoice;
 mod run;
 
@@ -46,11 +47,15 @@ pub struct EngineConfig {
     /// parallel (`--engine.parallel-execution`); unless something else is said, where there is more than
     /// one core.
     pub parallel_execution: bool,
+    /// Whether this is a dev chain: what its user changed of the state and no block has yet comes back
+    /// with a restart.
+    pub is_dev: bool,
 }
 
 impl Default for EngineConfig {
     fn default() -> Self {
-        Self { persistence_threshold: 2, memory_blocks: 0, parallel_execution: cores() > 1 }
+        let parallel_execution = cores() > 1;
+        Self { persistence_threshold: 2, memory_blocks: 0, parallel_execution, is_dev: false }
     }
 }
 
@@ -287,7 +292,7 @@ impl Engine {
         config: EngineConfig,
         metrics: Metrics,
     ) -> Result<Self, EngineError> {
-        let live = LiveChain::new(chain)?;
+        let live = LiveChain::start(chain, config.is_dev)?;
         let (commands, inbox) = unbounded();
         let targets = SyncTargets::default();
         let (deep, bad_blocks) = (DeepBlocks::default(), BadBlocks::default());
@@ -308,7 +313,7 @@ impl Engine {
                     if config.parallel_execution {
                         tree.execute_on(cores().clamp(2, MOST_EXECUTION_THREADS));
                     }
-                    let (safe, finalized) = live.named();
+                    let ((safe, finalized), patch) = (live.named(), live.patch());
                     let service = Service {
                         tree,
                         config,
@@ -320,7 +325,7 @@ impl Engine {
                         deep,
                         rejected: Rejected::default(),
                         bad_blocks,
-                        patch: None,
+                        patch,
                     };
                     service.run(&inbox)
                 })
@@ -418,9 +423,9 @@ impl Service<'_> {
             Command::SetHead(hash, reply) => drop(reply.send(self.go_back(hash))),
             Command::Built(block) => self.add_built(block),
             Command::Patch(patch, reply) => {
-                self.patch = patch;
+                let noted = self.set_patch(patch);
                 self.publish(None);
-                drop(reply.send(Ok(())));
+                drop(reply.send(noted));
             }
             Command::Flush(reply) => {
                 let flushed = self.tree.flush().map_err(EngineError::from);

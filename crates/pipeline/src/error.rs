@@ -84,6 +84,19 @@ pub enum PipelineError {
         /// Last block asked for.
         to: u64,
     },
+    /// A state that shows what the user of a dev chain changed of it, and no root has.
+    #[error(
+        "{what} was changed by hand, by a tool of the dev chain, after block {number} ({hash}): its root \
+         does not show that, the root of the block after it does (evm_mine seals one)"
+    )]
+    ChangedByHand {
+        /// What was changed.
+        what: String,
+        /// The block's number.
+        number: u64,
+        /// Its hash.
+        hash: B256,
+    },
     /// The state root computed is not the header's.
     #[error("block {number} ({hash}): {source}")]
     StateRoot {

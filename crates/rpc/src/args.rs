@@ -10,9 +10,9 @@ use alloy_primitives::B256;
 use block::BlockName;
 use jsonrpsee::{RpcModule, types::Params};
 use retrie_engine::View;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::value::RawValue;
-use std::{borrow::Cow, sync::Arc};
+use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
 
 /// The positional parameters of one request, taken one after the other. Errors are worded as geth
 /// words them.
@@ -135,6 +135,24 @@ impl<'a> Args<'a> {
         self.optional()
     }
 
+    /// The next parameter, an object in which null may stand for any field that is not there: encoders
+    /// in Go write so.
+    ///
+    /// # Errors
+    /// As [`required`](Self::required).
+    pub fn object_with_nulls<T: DeserializeOwned>(&mut self) -> RpcResult<T> {
+        let (index, item) = (self.taken, self.items.as_slice().first().copied());
+        // Most have none, and some types take them.
+        let error = match self.required() {
+            Err(error) => error,
+            taken => return taken,
+        };
+        let Some(object) = item.and_then(without_nulls) else { return Err(error) };
+        serde_json::from_str(&object).map_err(|error| {
+            RpcError::InvalidParams(format!("invalid argument {index}: {}", reason(&error)))
+        })
+    }
+
     /// Ends the parameters. A method that changes something asks before it does, others are asked
     /// after them.
     ///
@@ -147,6 +165,14 @@ impl<'a> Args<'a> {
         let most = self.taken;
         Err(RpcError::InvalidParams(format!("too many arguments, want at most {most}")))
     }
+}
+
+/// The object without its fields that are null; `None` if it has none, or is no object.
+fn without_nulls(object: &RawValue) -> Option<String> {
+    let mut fields: BTreeMap<Cow<'_, str>, &RawValue> = serde_json::from_str(object.get()).ok()?;
+    let count = fields.len();
+    fields.retain(|_, value| value.get() != "null");
+    if fields.len() == count { None } else { serde_json::to_string(&fields).ok() }
 }
 
 /// What is wrong with a parameter, without what only its decoder knows: where in the text it gave up,

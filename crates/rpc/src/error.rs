@@ -1,5 +1,6 @@
 //! Errors as they go over the wire: codes of the specification, words of geth.
 
+use crate::replay::ReplayMismatch;
 use alloy_primitives::Bytes;
 use jsonrpsee::types::{ErrorObjectOwned, error::INTERNAL_ERROR_CODE};
 use retrie_db::DbError;
@@ -54,6 +55,9 @@ pub enum RpcError {
     /// The chain, the state or the database failed, or does not have what was asked for.
     #[error(transparent)]
     Chain(#[from] PipelineError),
+    /// A block that does not execute again as it did.
+    #[error(transparent)]
+    Replay(#[from] ReplayMismatch),
     /// Something that must not happen.
     #[error("internal error: {0}")]
     Internal(String),
@@ -125,6 +129,7 @@ impl RpcError {
             | Self::FilterNotFound
             | Self::Rejected(_)
             | Self::Halted(_)
+            | Self::Replay(_)
             | Self::Chain(_) => Self::SERVER,
         }
     }

@@ -69,6 +69,7 @@ impl EngineArgs {
             persistence_threshold: self.persistence_threshold,
             memory_blocks: self.memory_blocks,
             parallel_execution: self.parallel_execution.unwrap_or(default.parallel_execution),
+            ..default
         }
     }
 }

@@ -35,8 +35,8 @@ use retrie_chainspec::{
 };
 use retrie_db::{LogBounds, StateRootMode};
 use retrie_engine::{
-    DevChain, Engine, EngineApi, EngineHandle, FollowConfig, Follower, Leader, LiveChain,
-    LogIndexer, PayloadBuilder, PoolMaintainer, Sealing, StateServer, pool::Pool,
+    DevChain, Engine, EngineApi, EngineConfig, EngineHandle, FollowConfig, Follower, Leader,
+    LiveChain, LogIndexer, PayloadBuilder, PoolMaintainer, Sealing, StateServer, pool::Pool,
 };
 use retrie_pipeline::Chain;
 use retrie_rpc::DevNode;
@@ -144,7 +144,7 @@ impl Command {
         }
         if self.dev.dev {
             // Snapshots are gone back to as far as this.
-            self.state.raise_retention(DEV_RETENTION);
+            self.state.default_retention = DEV_RETENTION;
         }
         if self.sync.begins() {
             let options = self.state.chain_options(spec.clone(), &datadir, self.db.options())?;
@@ -268,7 +268,8 @@ impl Command {
         let chain = Arc::new(Chain::open(options)?);
         chain.show_in(metrics);
         tell_what_runs(&chain, datadir)?;
-        let engine = Engine::start(chain.clone(), self.engine.config(), metrics.clone())?;
+        let config = EngineConfig { is_dev: self.dev.dev, ..self.engine.config() };
+        let engine = Engine::start(chain.clone(), config, metrics.clone())?;
         let handle = engine.handle().clone();
         services.add(EngineService { engine, chain: chain.clone() });
         services.add(LogIndexer::start(chain, LogBounds::default())?);

@@ -143,7 +143,7 @@ impl Service<'_> {
             error => error.in_block(number, hash).into(),
         })?;
         if let Some(change) = &change {
-            self.patch = None;
+            self.drop_patch();
             if change.reverted.is_empty() {
                 tracing::info!(number, %hash, txs = change.committed.last().map_or(0, |block| block.block.transaction_count()), "new head");
             } else {

@@ -1,7 +1,7 @@
 //! `retrie db migrate`: the chain of a datadir into a new one, on another backend.
 
 use crate::{
-    args::{self, BackendArgs, ChainArgs, DbArgs, Hash, PruneArgs, StateArgs},
+    args::{self, BackendArgs, ChainArgs, DEFAULT_RETENTION, DbArgs, Hash, PruneArgs, StateArgs},
     commands::existing::Existing,
     output::{Output, grouped, say},
     progress::{LINE_EVERY, Progress},
@@ -50,9 +50,9 @@ pub(crate) struct Args {
     /// already, theirs]
     #[arg(long, value_name = "BACKEND")]
     referee: Option<String>,
-    /// How many blocks can be reverted.
-    #[arg(long, value_name = "BLOCKS", default_value_t = 128)]
-    retention: u64,
+    /// How many blocks can be reverted in the new datadir [default: 128].
+    #[arg(long, value_name = "BLOCKS")]
+    retention: Option<u64>,
     #[command(flatten)]
     prune: PruneArgs,
     #[command(flatten)]
@@ -118,11 +118,12 @@ impl Args {
         let is_given = self.referee.is_some();
         let native = (old_mode == StateRootMode::Native).then_some(StateRootMode::Native);
         let args = StateArgs {
-            state_backend: self.to.clone(),
+            state_backend: Some(self.to.clone()),
             hash: self.hash,
             state_root: self.state_root.or(native),
             referee: self.referee.clone().or(had).filter(|name| name != NO_REFEREE),
             retention: self.retention,
+            default_retention: DEFAULT_RETENTION,
             prune: self.prune.clone(),
             backends: self.backends.clone(),
         };

@@ -127,6 +127,15 @@ async fn what_is_wrong_with_a_request_is_told_by_its_code() {
     }
     assert_eq!(http(addr, "PUT", "/", &[JSON], "{}").await.status, 405);
     assert_eq!(http(addr, "POST", "/", &[("content-type", "text/plain")], "{}").await.status, 415);
+    // Parameters are no reason to refuse a request; all but two of them were.
+    for parameter in
+        [";charset=utf-8", "; charset=\"utf-8\"", ";", "; charset=utf-8; q=1", " ; a=b"]
+    {
+        let kind = format!("application/json{parameter}");
+        let body = request("eth_chainId", json!([])).to_string();
+        let answer = http(addr, "POST", "/", &[("content-type", &kind)], &body).await;
+        assert_eq!(answer.status, 200, "{kind}");
+    }
 }
 
 #[tokio::test]
