@@ -429,8 +429,8 @@ async fn requests_that_wait_hold_up_nothing_else() {
     let unserved = one.manager.stats().unserved.load(Ordering::Relaxed);
     assert!((100 - 33..=100 - 32).contains(&unserved), "{unserved}");
     drop(held);
-    for number in 0..100 - unserved {
-        assert!(matches!(mouth.hear().await, Message::Response(got, _) if got == number));
+    for _ in 0..100 - unserved {
+        assert!(matches!(mouth.hear().await, Message::Response(number, _) if number < 100));
     }
     mouth.say(Message::Request(100, headers(1))).await;
     assert!(matches!(mouth.hear().await, Message::Response(100, _)));
