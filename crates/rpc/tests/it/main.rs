@@ -7,6 +7,7 @@ mod debug;
 mod debug_forms;
 mod debug_witness;
 mod dev;
+mod environment;
 mod eth_reads;
 mod methods;
 mod node_tools;
