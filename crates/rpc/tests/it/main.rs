@@ -13,4 +13,5 @@ mod methods;
 mod node_tools;
 mod peers;
 mod server_transports;
+mod simulate;
 mod trace;
