@@ -150,6 +150,10 @@ pub struct NextDevBlock {
     pub prev_randao: Option<B256>,
     /// Gas limit, if the user has set it.
     pub gas_limit: Option<u64>,
+    /// Who gets the fees.
+    pub beneficiary: Address,
+    /// Slot number (EIP-7843), from Amsterdam on.
+    pub slot_number: Option<u64>,
 }
 
 impl fmt::Debug for DevChain {
@@ -313,9 +317,7 @@ impl DevChain {
             parent_beacon_block_root: spec
                 .is_cancun_active_at_timestamp(timestamp)
                 .then_some(B256::ZERO),
-            slot_number: spec
-                .is_amsterdam_active_at_timestamp(timestamp)
-                .then_some(parent.number + 1),
+            slot_number: self.next_slot(timestamp),
             target_gas_limit: None,
         };
         payloads.build_dev(&parent, &attributes, gas_limit, base_fee)
@@ -352,12 +354,21 @@ impl DevChain {
     /// What is known of the next block.
     pub fn next_block(&self) -> NextDevBlock {
         let seen = self.0.seen.read();
+        let timestamp = seen.clock.of_child(self.head().timestamp);
         NextDevBlock {
-            timestamp: seen.clock.of_child(self.head().timestamp),
+            timestamp,
             base_fee: seen.base_fee,
             prev_randao: seen.prev_randao,
             gas_limit: seen.gas_limit,
+            beneficiary: seen.beneficiary,
+            slot_number: self.next_slot(timestamp),
         }
+    }
+
+    /// The slot of a next block of this time: a dev chain has a block in each.
+    fn next_slot(&self, timestamp: u64) -> Option<u64> {
+        let spec = self.0.engine.live().spec();
+        spec.is_amsterdam_active_at_timestamp(timestamp).then_some(self.head().number + 1)
     }
 
     /// Who gets the fees of the next blocks.
