@@ -108,6 +108,6 @@ fn main() -> eyre::Result<()> {
     let address = manager.local_address().ok_or_eyre("it listens nowhere")?;
     println!("enode://{:x}@{address}", manager.id());
     // What others tell is passed over.
-    while heard.blocking_recv().is_some() {}
+    manager.runtime().block_on(async { while heard.recv().await.is_some() {} });
     Ok(())
 }
