@@ -380,7 +380,7 @@ impl SyncTargets {
     pub(crate) fn wait(&self, current: u64) -> Option<SyncWait> {
         let mut targets = self.0.lock();
         targets.note(current);
-        let head = targets.wanted.or(targets.deep.map(|(hash, ..)| hash));
+        let head = targets.wanted.or_else(|| targets.deep.map(|(hash, ..)| hash));
         let (reason, since) = targets.wait.clone()?;
         Some(SyncWait { head, reason, since })
     }

@@ -184,7 +184,7 @@ impl Migration<'_> {
         let old = States::open_one_to_read(from, backend, false)?;
         let begun = if history { Begun::look(&to.datadir, from)? } else { None };
         if let Some(begun) = begun.as_ref().filter(|begun| begun.tip.number > tip.number) {
-            let datadir = to.datadir.clone();
+            let datadir = to.datadir;
             return Err(MigrateError::PastLast { datadir, tip: begun.tip, last: tip }.into());
         }
         let first_state = match (history, &begun) {

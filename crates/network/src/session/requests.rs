@@ -209,7 +209,7 @@ mod tests {
         assert_eq!(requests.expects(4), None);
         for bytes in [7, 9, 8] {
             let expected = ExpectedAnswer { id: 4, items: 1, bytes };
-            let _ = requests.add(expected, LIMIT, Duration::ZERO, |_| Ok(())).unwrap();
+            drop(requests.add(expected, LIMIT, Duration::ZERO, |_| Ok(())).unwrap());
         }
         assert_eq!((requests.expects(4), requests.expects(5)), (Some(9), None));
     }

@@ -1,5 +1,8 @@
 //! What established peers did to others: each of these failed before.
 
+// The lock is the pool's gate, which its thread waits for while the test goes on.
+#![expect(clippy::await_holding_lock)]
+
 use super::*;
 use alloy_consensus::TxEip7702;
 use alloy_eips::{
@@ -51,7 +54,7 @@ async fn a_sidecar_of_the_other_form_costs_its_sender_and_not_the_transaction() 
     // The verdicts are used up by the first three who send it.
     let honest = world.connect(4, Manner::Slow(Duration::from_millis(10)), Has(vec![blob.clone()]));
     for peer in liars.iter().chain([&honest]) {
-        world.hear(*peer, all_announced(&[blob.clone()]));
+        world.hear(*peer, all_announced(std::slice::from_ref(&blob)));
     }
     until(|| world.pool.len() == 1).await;
     let reports = world.peers.reports();
@@ -127,7 +130,7 @@ async fn a_body_that_waits_for_its_sender_does_not_keep_others_from_being_asked(
     let hostile = world.connect(1, Manner::Honest, Has(Vec::new()));
     world.hear(hostile, Gossip::Transactions(vec![delegating_transaction(1, 600), victim.clone()]));
     let honest = world.connect(2, Manner::Honest, Has(vec![victim.clone()]));
-    world.hear(honest, all_announced(&[victim.clone()]));
+    world.hear(honest, all_announced(std::slice::from_ref(&victim)));
     until(|| was_asked_for(&world, honest, victim.tx_hash())).await;
     drop(gate);
     until(|| world.pool.contains(victim.tx_hash())).await;
