@@ -41,6 +41,12 @@ fn hashes(count: usize) -> Gossip {
     })
 }
 
+/// Waits until the node has read the mouth's status: it has sent its own before.
+fn there(manager: &Manager, mouth: &Mouth) {
+    let id = id_of(&mouth.key);
+    eventually("the peer", || manager.peers().connected().iter().any(|peer| peer.id == id));
+}
+
 fn peers(manager: &Manager) -> usize {
     manager.peers().connected().len()
 }
@@ -623,6 +629,7 @@ fn parts_of_states_are_asked_for_and_nothing_else_of_rchk_is_taken() {
             let mut mouth = Mouth::dial(&one.manager, rlpx::random_key()).await;
             mouth.hello_as(&[("eth", 71), ("rchk", 1), ("snap", 1)]).await;
             mouth.status(|_| {}).await;
+            there(&one.manager, &mouth);
             mouth
         };
         let say = async |mouth: &mut Mouth, message: rchk::Message| {
@@ -671,6 +678,7 @@ fn parts_of_states_are_asked_for_and_nothing_else_of_rchk_is_taken() {
 
         // Nobody who does not offer it is asked, nor may speak it.
         let mut mouth = Mouth::peer(&one.manager, rlpx::random_key()).await;
+        there(&one.manager, &mouth);
         let (peers, id) = (one.manager.peers(), id_of(&mouth.key));
         assert_eq!(peers.request_state(id, codes(1)).await, Err(RequestError::NoStates));
         say(&mut mouth, rchk::Message::Request(3, codes(2))).await;
