@@ -137,7 +137,7 @@ impl Store {
 /// from its row, and the heads of its children's rows were not there, as these were made.
 #[test]
 fn a_young_snapshot_takes_thousands_of_keys_in_many_steps() {
-    for (first, merged) in [(0, 2_000), (1, 2_000), (12, 2_000), (40, 3_000)] {
+    for (first, merged) in [(0, 6_000), (1, 3_000), (12, 6_000), (40, 3_000)] {
         let mut store = Store::of_first_block(first);
         store.merge(&changes(0..merged, 2), &[BATCH, BATCH]);
         store.reopen();
@@ -147,12 +147,12 @@ fn a_young_snapshot_takes_thousands_of_keys_in_many_steps() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 40, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
 
     #[test]
     fn rows_and_roots_do_not_depend_on_how_many_keys_are_taken_at_a_time(
-        first in 0u64..120,
-        merges in proptest::collection::vec((0u64..500, 1u64..700, any::<bool>()), 1..4),
+        first in 0u64..60,
+        merges in proptest::collection::vec((0u64..500, 1u64..2_500, any::<bool>()), 1..4),
         batches in proptest::collection::vec(1usize..200, 1..3),
     ) {
         let mut store = Store::of_first_block(first);
