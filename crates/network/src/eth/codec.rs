@@ -509,7 +509,7 @@ fn skip<'a>(list: &mut &'a [u8]) -> alloy_rlp::Result<&'a [u8]> {
 }
 
 /// The first items of a list, of `room` bytes together.
-fn first_items<'a>(list: &'a [u8], room: usize) -> alloy_rlp::Result<&'a [u8]> {
+fn first_items(list: &[u8], room: usize) -> alloy_rlp::Result<&[u8]> {
     let mut rest = list;
     let mut bytes = 0;
     while !rest.is_empty() {

@@ -67,7 +67,7 @@ struct JudgeAccount {
 /// What the thread does next.
 #[derive(Debug)]
 enum Turn {
-    Judge(JudgeJob),
+    Judge(Box<JudgeJob>),
     WaitUntil(Instant),
     Wait,
 }
@@ -127,7 +127,7 @@ impl JudgeQueues {
         let Some(job) = account.waiting.pop_front() else { return Turn::Wait };
         account.start = start.saturating_add(cost.into());
         account.budget.spend(cost, now);
-        Turn::Judge(job)
+        Turn::Judge(Box::new(job))
     }
 }
 
@@ -203,7 +203,7 @@ impl JudgeShared {
                 return None;
             }
             match queues.next(Instant::now()) {
-                Turn::Judge(job) => return Some(job),
+                Turn::Judge(job) => return Some(*job),
                 Turn::WaitUntil(time) => {
                     self.wake.wait_until(&mut queues, time);
                 }
