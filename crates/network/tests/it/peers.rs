@@ -350,7 +350,7 @@ fn a_port_that_is_taken_is_an_error_unless_another_will_do() {
     assert_ne!(other.manager.local_address(), taken);
 }
 
-/// Answers requests for parts of states once a gate is open for them, and counts those that wait.
+/// Answers requests for parts of states once a gate is open for them, and counts the ones that wait.
 #[derive(Debug, Default)]
 struct GatedStates {
     waiting: AtomicUsize,
