@@ -48,6 +48,9 @@ const MOST_ASKED: usize = 64;
 const MOST_KNOWN: usize = 4096;
 /// Peers whose reasons are told in the end, at most.
 const MOST_TOLD: usize = 16;
+/// So many times the usual is a fetch patient while a peer says that it makes the state ready: sorting the
+/// keys of a large one takes long.
+const BUSY_PATIENCE: u32 = 6;
 /// How often waiting threads look whether there is something to do.
 const LOOK: Duration = Duration::from_millis(50);
 
@@ -247,6 +250,8 @@ struct Standing {
     peer: Arc<dyn Peer>,
     /// Whether a thread asks it.
     is_asked: bool,
+    /// Whether its last answer was that it makes the state ready.
+    is_busy: bool,
     /// Why it is never asked again.
     banned: Option<String>,
     /// What it failed with last.
@@ -465,7 +470,12 @@ impl Shared {
     /// Whether nobody is left to ask.
     fn hopeless(&self, state: &State, options: FetchOptions, may_grow: bool) -> Option<FetchError> {
         let is_left = may_grow || state.standing.iter().any(|one| one.banned.is_none());
-        if is_left && state.work.moved.elapsed() < options.patience {
+        let is_busy = |one: &Standing| one.is_busy && one.is_asked && one.banned.is_none();
+        let patience = match state.standing.iter().any(is_busy) {
+            true => options.patience.saturating_mul(BUSY_PATIENCE),
+            false => options.patience,
+        };
+        if is_left && state.work.moved.elapsed() < patience {
             return None;
         }
         let reason = |one: &Standing| {
@@ -543,6 +553,7 @@ impl State {
                 if standing.failures == 0 {
                     tracing::debug!(peer = name, %error, "a peer gives nothing");
                 }
+                standing.is_busy = error.is_busy();
                 standing.fail(error.to_string());
                 return Ok(liars);
             }
@@ -573,6 +584,7 @@ impl State {
             self.work.give_back(Some(at), item);
         }
         let standing = &mut self.standing[at];
+        standing.is_busy = false;
         if missing > 0 {
             standing.strikes += 1;
             let why = "it does not have that state (another block, or another backend)";
@@ -614,6 +626,7 @@ impl Standing {
         Self {
             peer,
             is_asked: true,
+            is_busy: false,
             banned: None,
             failed: None,
             failures: 0,

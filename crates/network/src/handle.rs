@@ -123,12 +123,11 @@ pub trait ServeStates: fmt::Debug + Send + Sync {
 /// With whom `rchk` is spoken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum StateAudience {
-    /// With the peers that the operator has named: trusted ones, and those that are dialled again and
-    /// again.
+    /// With the peers that the operator has named: trusted ones, and static ones.
     #[default]
     Named,
     /// With all peers.
-    Everybody,
+    All,
 }
 
 impl StateAudience {
@@ -136,7 +135,7 @@ impl StateAudience {
     pub const fn includes(self, trusted: bool, is_static: bool) -> bool {
         match self {
             Self::Named => trusted || is_static,
-            Self::Everybody => true,
+            Self::All => true,
         }
     }
 }

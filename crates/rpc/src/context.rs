@@ -108,7 +108,7 @@ pub struct RpcContext {
     blocking: Arc<Semaphore>,
     /// Permits for work that waits for the disk or for others more than it computes.
     reading: Arc<Semaphore>,
-    /// Permits for parts of states: whoever fetches one keeps nobody else waiting.
+    /// Permits for parts of states: a client that fetches one keeps no other waiting.
     handing_out: Arc<Semaphore>,
 }
 

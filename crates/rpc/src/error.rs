@@ -79,7 +79,7 @@ impl From<StatesError> for RpcError {
     fn from(error: StatesError) -> Self {
         match error {
             StatesError::Chain(error) => Self::Chain(error),
-            busy => Self::Rejected(busy.to_string()),
+            busy => Self::Coded { code: Self::BUSY, message: busy.to_string() },
         }
     }
 }

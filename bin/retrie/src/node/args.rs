@@ -331,7 +331,7 @@ pub(crate) struct NetworkArgs {
 pub(crate) enum ServeStatesTo {
     /// All of them.
     All,
-    /// Those that the operator has named.
+    /// Peers that the operator has named.
     Trusted,
     /// None.
     None,
@@ -350,7 +350,7 @@ impl NetworkArgs {
     /// With whom it speaks `rchk`, if it does.
     pub(crate) const fn states_for(&self) -> Option<StateAudience> {
         match self.serve_states {
-            ServeStatesTo::All => Some(StateAudience::Everybody),
+            ServeStatesTo::All => Some(StateAudience::All),
             ServeStatesTo::Trusted => Some(StateAudience::Named),
             ServeStatesTo::None => None,
         }

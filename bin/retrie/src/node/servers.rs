@@ -97,8 +97,7 @@ pub(crate) struct RpcArgs {
     /// Requests in a batch.
     #[arg(long = "rpc.max-batch-size", value_name = "N", default_value_t = 1000)]
     max_batch_size: u32,
-    /// How long the requests of a batch may take together. Those that are not answered then are answered
-    /// by an error.
+    /// How long the requests of a batch may take together. Each that has no answer then gets an error.
     #[arg(long = "rpc.batch-timeout", value_name = "TIME", default_value = "60s", value_parser = super::args::parse_duration)]
     batch_timeout: Duration,
     /// Subscriptions of a connection.

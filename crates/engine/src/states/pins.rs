@@ -63,7 +63,7 @@ impl StatePins {
         self.0.iter().map(|pin| pin.block)
     }
 
-    /// Lets go of those that are over; whether none is left.
+    /// Lets go of the states whose time is over; whether none is left.
     pub(super) fn age(&mut self, now: Instant) -> bool {
         self.0.retain(|pin| !pin.is_over(now));
         self.0.is_empty()

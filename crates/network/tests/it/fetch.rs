@@ -221,6 +221,8 @@ enum Lie {
     HasNothing,
     /// Refuses.
     Errors,
+    /// Makes the state ready while it is asked for the first two times.
+    Sorts,
     /// Says nothing for long.
     Stalls,
     /// Answers one question at a time, late.
@@ -272,6 +274,8 @@ impl Local {
             Lie::NoAnswers => answers.clear(),
             Lie::HasNothing => answers.fill(None),
             Lie::Errors => return Err(PeerError::new("no")),
+            Lie::Sorts if self.asked() <= 2 => return Err(Refusal::Busy.into()),
+            Lie::Sorts => {}
             Lie::Stalls => {
                 std::thread::sleep(Duration::from_secs(4));
                 return Err(PeerError::new("no answer within 4 s"));
@@ -412,6 +416,20 @@ fn without_anybody_who_hands_out_states_a_fetch_ends_with_a_reason() {
     let failed = origin.fetch_of(&roster, folder().path(), usize::MAX, patience);
     let error = failed.unwrap_err().to_string();
     assert!(error.contains("no peer that hands out such states"), "{error}");
+}
+
+/// A node that sorted its keys for longer than a fetch was patient once was given up.
+#[test]
+fn a_peer_that_makes_its_state_ready_is_waited_for() {
+    let origin = Origin::new(&backends()[0], 1);
+    // It is asked again after 0.25 s, and then after 0.5 s.
+    let patience = Duration::from_millis(500);
+    let peers = [origin.peer(Lie::Sorts)];
+    let fetched = origin.fetch_until(&peers, folder().path(), usize::MAX, patience).unwrap();
+    assert!(peers[0].asked() > 2);
+    origin.check(fetched);
+    let failed = origin.fetch_until(&[origin.peer(Lie::Errors)], folder().path(), 9, patience);
+    assert!(matches!(failed, Err(FetchError::NoPeers { .. })), "and no other one");
 }
 
 fn folder() -> tempfile::TempDir {

@@ -460,7 +460,7 @@ async fn an_answer_longer_than_what_was_asked_for_is_not_read() {
     assert_eq!(mouth.end().await, DisconnectReason::ProtocolBreach);
 }
 
-/// Answers requests for parts of states once a gate is open for them, and counts those that wait.
+/// Answers requests for parts of states once a gate is open for them, and counts the ones that wait.
 #[derive(Debug, Default)]
 struct GatedStates {
     waiting: AtomicUsize,

@@ -124,8 +124,8 @@ pub struct ConnectionLimits {
     /// connections together make the node hold, beyond 64 KiB of each. The port of consensus clients
     /// and IPC, whose clients are trusted, do not count.
     pub max_buffered_size: usize,
-    /// `--rpc.batch-timeout`: how long the requests of one batch may take together, 60 s; those that are
-    /// not answered then are answered by an error.
+    /// `--rpc.batch-timeout`: how long the requests of one batch may take together, 60 s. Each
+    /// that has no answer then gets an error.
     pub batch_timeout: Duration,
     /// Messages that wait for a client that does not read.
     pub message_buffer: u32,

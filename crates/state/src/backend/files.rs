@@ -15,7 +15,7 @@ const PAUSES: [Duration; 2] = [Duration::from_millis(5), Duration::from_millis(5
 /// minute: what a store cannot open ends the node.
 ///
 /// # Errors
-/// Those of `open`.
+/// What `open` fails with.
 pub fn open_patiently<T>(open: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     open_within(PATIENCE, open)
 }

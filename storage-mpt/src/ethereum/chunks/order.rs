@@ -75,7 +75,7 @@ impl<const N: usize> KeyRecord<N> {
         Self { head: head(&with.hash(key)), key }
     }
 
-    /// By whole hashes, which are made only of those that begin alike.
+    /// By whole hashes, which are made only if the first bytes are the same.
     fn order(&self, other: &Self, with: TrieHash) -> Ordering {
         let heads = self.head.cmp(&other.head);
         heads.then_with(|| with.hash(self.key).cmp(&with.hash(other.key)))
@@ -125,7 +125,7 @@ impl<const N: usize> KeySorter<N> {
         Self { with, piece: Vec::new(), most, runs: None, lens: Vec::new() }
     }
 
-    /// Adds a key; those that do not fit into memory go to a file in `dir`.
+    /// Adds a key. What does not fit into memory goes to a file in `dir`.
     pub(super) fn put(&mut self, key: [u8; N], dir: Option<&Path>) -> Result<(), StateError> {
         if self.piece.len() >= self.most {
             self.spill(dir)?;
@@ -158,7 +158,7 @@ impl<const N: usize> KeySorter<N> {
     /// All keys in order, appended to `scratch`. `go_on` is asked now and then.
     ///
     /// # Errors
-    /// If files cannot be written, and those of `go_on`.
+    /// If files cannot be written, and what `go_on` fails with.
     pub(super) fn finish(
         mut self,
         scratch: Arc<ScratchFile>,

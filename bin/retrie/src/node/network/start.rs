@@ -178,8 +178,8 @@ impl Visitor {
         let timestamp = spec.genesis_header().timestamp;
         let shown = Shown { spec, range, timestamp };
         let nothing = Arc::new(Nothing);
-        // It asks everybody who speaks it.
-        let states = Some((nothing.clone() as Arc<dyn ServeStates>, StateAudience::Everybody));
+        // It asks every peer that speaks it.
+        let states = Some((nothing.clone() as Arc<dyn ServeStates>, StateAudience::All));
         // Transactions that are told are of no use yet.
         let (peers, _) = NodePeers::open(args, false, datadir, shown, nothing, states)?;
         Ok(Self(peers))

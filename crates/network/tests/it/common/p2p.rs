@@ -76,7 +76,7 @@ pub(crate) fn config() -> Config {
         half_open: 64,
         inbound_of: NetworkShare::default(),
         states: None,
-        states_for: StateAudience::Everybody,
+        states_for: StateAudience::All,
         timing: timing(),
     }
 }

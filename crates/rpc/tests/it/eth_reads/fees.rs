@@ -60,7 +60,7 @@ async fn the_fee_history_agrees_with_the_blocks() {
 }
 
 /// A history of 1,024 blocks and 100 percentiles reads the receipts of them all. It once had the permits of
-/// short reads, 64 at once; parts of states had those of executions.
+/// short reads, 64 at once, and parts of states had the permits of executions.
 #[tokio::test]
 async fn histories_wait_for_permits_of_heavy_requests_and_parts_of_states_do_not() {
     let (node, blocks) = node(Rules::Cancun).await;
