@@ -23,6 +23,8 @@ class Behaviour:
         # Whether a transaction that was passed on comes to the pool all the same, whatever it is.
         self.passes_on = more.pop("passes_on", place != "sync")
         self.backend = more.pop("backend", "mpt")
+        # Whether honest peers are there before hostile ones are: always where nothing is synced.
+        self.comes_later = more.pop("comes_later", place != "sync")
         # Files that the node may open.
         self.files = more.pop("files", None)
         assert not more, more
@@ -97,7 +99,8 @@ class Attack:
 
     def __init__(self, target, index, seconds, counters):
         self.enode, self.chain, self.chain_id = target["enode"], target["chain"], target["chain_id"]
-        self.ports, self.index, self.counters = target["ports"], index, counters
+        self.ports, self.state = target["ports"], target["state"]
+        self.index, self.counters = index, counters
         self.until = time.monotonic() + seconds
 
     def goes_on(self):

@@ -10,8 +10,8 @@ from wire import (
     PONG, TRANSACTIONS, Closed, Session, random_key, reason,
 )  # fmt: skip
 
-# Seconds between the pings, requests and transactions of a peer.
-PACE = 1.0
+# Seconds between the pings, requests and transactions of a peer, and for how long it tries to be let in.
+PACE, PATIENCE = 1.0, 20
 
 
 class HonestPeer:
@@ -25,7 +25,7 @@ class HonestPeer:
         self.latencies = {"ping": [], "headers": []}
         self.waiting, self.sent = {}, {}
         self.lost, self.is_over = None, False
-        self.session = self.connect()
+        self.session = self.keep_connecting()
         self.threads = [threading.Thread(target=run, daemon=True) for run in (self.read, self.act)]
         for thread in self.threads:
             thread.start()
@@ -37,6 +37,17 @@ class HonestPeer:
             return ours
 
         return Session(self.enode, key=self.key, name="honest/1", status=status)
+
+    def keep_connecting(self):
+        """A peer that is turned away dials again."""
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            try:
+                return self.connect()
+            except Closed:
+                if time.monotonic() > deadline:
+                    raise
+            time.sleep(0.25)
 
     def read(self):
         try:

@@ -82,18 +82,22 @@ def unread_answers(attack):
     flood(attack, list(messages(attack)), reads=False)
 
 
-@behaviour("chain", peers=8)
+@behaviour("state", peers=8)
 def chunk_requests(attack):
-    """Asks for chunks of the state that need not exist, and for codes, if the node offers states."""
-    head = attack.chain.hash(attack.chain.head)
-    ids = [b"\x00\x00\xa0" + os.urandom(32) for _ in range(64)]
-    chunks, codes = encode([1, b"mpt", head, ids]), encode([2, [os.urandom(32) for _ in range(1_024)]])
+    """Asks for chunks of a large state and of large contracts by turns, or that need not exist, and for
+    codes; if the node offers states."""
+    state, wait = attack.state, attack.wait
+    accounts = [b"\x00\x00\xa0" + root for root in (state["root"], os.urandom(32))]
+    slots = [b"\x01" + at + b"\x00\xa0" + root for at, root in state["contracts"]]
+    chunks = [encode([1, b"mpt", state["head"], ids]) for ids in (accounts, slots * 4)]
+    codes = encode([2, [os.urandom(32) for _ in range(1_024)]])
 
     def act(session):
         if ("rchk", 1) not in session.capabilities:
-            return attack.wait()
+            return wait()
         while attack.goes_on():
-            session.send(GET_CHUNKS, chunks)
+            for message in chunks:
+                session.send(GET_CHUNKS, message)
             session.send(GET_CODES, codes)
 
     attack.again(act, extra=[("rchk", 1)])

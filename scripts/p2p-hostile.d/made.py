@@ -130,8 +130,9 @@ class Authorizations:
         return keccak(raw), raw
 
 
-def pool_genesis(path, keys, chain=7331):
-    """A genesis file of Osaka, in which these keys have ether; nothing is built on it."""
+def osaka_genesis(path, keys, more=None, chain=7331):
+    """A genesis file of Osaka, in which these keys have ether, and `more` accounts are; nothing is built
+    on it."""
     forks = "homestead eip150 eip155 eip158 byzantium constantinople petersburg istanbul berlin london"
     config = {f"{fork}Block": 0 for fork in [*forks.split(), "mergeNetsplit"]}
     config |= {f"{fork}Time": 0 for fork in ("shanghai", "cancun", "prague", "osaka")}
@@ -139,6 +140,7 @@ def pool_genesis(path, keys, chain=7331):
     config |= {"blobSchedule": {fork: blobs for fork in ("cancun", "prague", "osaka")}}
     config |= {"chainId": chain, "terminalTotalDifficulty": 0}
     alloc = {"0x" + address(key).hex(): {"balance": hex(10**21)} for key in keys}
+    alloc |= more or {}
     zero = "0x" + "00" * 32
     genesis = {
         "config": config, "nonce": "0x0", "timestamp": "0x69000000", "extraData": "0x",
@@ -148,3 +150,16 @@ def pool_genesis(path, keys, chain=7331):
     }  # fmt: skip
     path.write_text(json.dumps(genesis))
     return path
+
+
+# Contracts with much storage.
+LARGE = [b"\xaa" * 20, b"\xbb" * 20]
+
+
+def large_state(accounts=200_000, slots=50_000):
+    """Accounts for a genesis file: many, and two contracts with many slots."""
+    more = {"0x" + n.to_bytes(20, "big").hex(): {"balance": "0x1"} for n in range(1 << 40, accounts + (1 << 40))}
+    storage = {"0x" + n.to_bytes(32, "big").hex(): hex(n) for n in range(1, slots + 1)}
+    for contract in LARGE:
+        more["0x" + contract.hex()] = {"balance": "0x1", "code": "0x00", "storage": storage}
+    return more

@@ -1,5 +1,5 @@
 """Peers that are asked for blocks. The node is at genesis and syncs to a head that was named; these
-peers are its first ones, and honest ones come a moment later."""
+peers are its first ones, but for the last behaviour, and honest ones come a moment later."""
 
 import os
 import time
@@ -176,7 +176,7 @@ def broken_answers(attack):
     serve(attack, Leaving)
 
 
-@behaviour("sync", peers=2, backend="cole", files=1_024)
+@behaviour("sync", peers=2, backend="cole", files=1_024, comes_later=True)
 def idle_connections_of_a_store(attack):
     """Holds a thousand idle connections of a node with files to open: cole, which may have 1,024."""
     hold(attack, attack.ports, 500)

@@ -210,6 +210,12 @@ class Session:
         return payload
 
     def close(self):
+        try:
+            # A thread that reads keeps the connection open otherwise.
+            self.socket.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            # The node was faster.
+            pass
         self.socket.close()
 
 

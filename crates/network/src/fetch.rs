@@ -43,8 +43,9 @@ const SLOW: Duration = Duration::from_millis(1500);
 const TIMES_AS_LONG: u32 = 4;
 const SOONEST: Duration = Duration::from_millis(250);
 const LATEST: Duration = Duration::from_secs(2);
-/// Peers that are asked at once, and of whom a standing is kept, at most.
-const MOST_ASKED: usize = 64;
+/// Peers that are asked at once, more than there are slots for, so that those who give nothing keep out
+/// none who would; and of whom a standing is kept, at most.
+const MOST_ASKED: usize = 256;
 const MOST_KNOWN: usize = 4096;
 /// Peers whose reasons are told in the end, at most.
 const MOST_TOLD: usize = 16;

@@ -215,3 +215,23 @@ impl Work {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// At the end all waited for the slowest peer, 2 s at least, however fast they were.
+    #[test]
+    fn a_peer_takes_over_what_another_one_has_had_for_longer_than_its_patience() {
+        let folder = tempfile::tempdir().unwrap();
+        let spool = Spool::open(&folder.path().join("answers")).unwrap();
+        let whole = ChunkId::new(vec![1]).unwrap();
+        let entries = EntrySorter::new(folder.path());
+        let mut work = Work::new(Some(whole.clone()), spool, entries, false);
+        assert_eq!(work.take(0, 1, Duration::from_secs(60)), [Item::Chunk(whole.clone())]);
+        std::thread::sleep(Duration::from_millis(20));
+        assert!(work.take(1, 1, Duration::from_secs(60)).is_empty());
+        assert_eq!(work.take(1, 1, Duration::from_millis(10)), [Item::Chunk(whole)]);
+        assert!(work.take(1, 1, Duration::from_millis(10)).is_empty(), "it has it already");
+    }
+}
