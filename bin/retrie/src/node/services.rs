@@ -7,6 +7,7 @@
 //! | log index | engine | gives up the step under way |
 //! | threads | | tasks that are left, after 5 s |
 //! | pool | engine | with the engine |
+//! | warm-up | engine, pool | once the head's state is warm |
 //! | dev miner | engine, pool, threads | at once |
 //! | JSON-RPC | all of these | takes no more requests, lets those under way end |
 //! | gossip | pool, threads | at once |
@@ -16,7 +17,7 @@
 
 use eyre::{Context, eyre};
 use parking_lot::Mutex;
-use retrie_engine::{Engine, Following, LogIndexer, PoolMaintainer};
+use retrie_engine::{Engine, Following, LogIndexer, PoolMaintainer, WarmUp};
 use retrie_pipeline::Chain;
 use retrie_rpc::server::Servers;
 use retrie_telemetry::MetricsServer;
@@ -221,6 +222,17 @@ impl Service for PoolMaintainer {
 
     fn stop(self: Box<Self>) -> eyre::Result<()> {
         // Its thread ends with the chain.
+        Ok(())
+    }
+}
+
+impl Service for WarmUp {
+    fn name(&self) -> &'static str {
+        "warm-up"
+    }
+
+    fn stop(self: Box<Self>) -> eyre::Result<()> {
+        drop(self);
         Ok(())
     }
 }

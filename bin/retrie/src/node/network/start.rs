@@ -1,7 +1,7 @@
 //! The node among other nodes: the manager of peers, discovery, and what is told of both.
 
 use super::{NodeChain, NodeStates, Traffic};
-use crate::node::{args::NetworkArgs, services::Service};
+use crate::node::{args::NetworkArgs, secret::warn_if_shared, services::Service};
 use eyre::{Context, eyre};
 use parking_lot::Mutex;
 use retrie_chainspec::ChainSpec;
@@ -83,6 +83,7 @@ impl NodePeers {
         let Shown { spec, range, timestamp } = shown;
         let key_file = args.secret_key.clone().unwrap_or_else(|| datadir.join(KEY_FILE));
         let key = NodeKey::load_or_create(&key_file)?;
+        warn_if_shared(&key_file, "the node key");
         let forks = Arc::new(Forks::new(spec, range.latest, timestamp));
         let (states, states_for) = states.unzip();
         let config = Config {
