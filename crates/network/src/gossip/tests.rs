@@ -9,7 +9,7 @@ use crate::{
 use alloy_consensus::{SignableTransaction, TxEip4844, TxEip4844WithSidecar, TxLegacy};
 use alloy_eips::eip7594::BlobTransactionSidecarVariant;
 use alloy_primitives::{Signature, U256};
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 use std::collections::HashMap;
 
 mod hostile;
@@ -44,8 +44,25 @@ fn hashes(all: &[Announced]) -> Gossip {
 struct MadePool {
     contents: Mutex<Contents>,
     fresh: broadcast::Sender<Announced>,
-    /// Held by a test while nothing shall be judged.
-    gate: Mutex<()>,
+    /// Closed by a test while nothing shall be judged.
+    gate: Gate,
+}
+
+#[derive(Debug, Default)]
+struct Gate {
+    is_closed: Mutex<bool>,
+    opened: Condvar,
+}
+
+impl Gate {
+    fn set_closed(&self, is_closed: bool) {
+        *self.is_closed.lock() = is_closed;
+        self.opened.notify_all();
+    }
+
+    fn pass(&self) {
+        self.opened.wait_while(&mut self.is_closed.lock(), |is_closed| *is_closed);
+    }
 }
 
 #[derive(Debug, Default)]
@@ -62,7 +79,7 @@ impl MadePool {
     fn new() -> Arc<Self> {
         // So few that some are missed.
         let fresh = broadcast::channel(256).0;
-        Arc::new(Self { contents: Mutex::default(), fresh, gate: Mutex::default() })
+        Arc::new(Self { contents: Mutex::default(), fresh, gate: Gate::default() })
     }
 
     fn put(&self, transaction: PooledTransaction) {
@@ -124,8 +141,7 @@ impl TxPool for MadePool {
     }
 
     fn add(&self, transaction: PooledTransaction) -> Verdict {
-        let gate = self.gate.lock();
-        drop(gate);
+        self.gate.pass();
         let mut contents = self.contents.lock();
         contents.added.push(*transaction.tx_hash());
         let verdicts = contents.verdicts.get_mut(transaction.tx_hash());

@@ -409,13 +409,13 @@ async fn no_peer_takes_the_room_of_another() {
     assert_eq!(heard[0].0, id_of(&flooder.key));
 }
 
-/// A node of which requests are answered when the test says so.
+/// Requests are answered once the sender is gone.
 #[derive(Debug)]
-struct Held(Arc<std::sync::Mutex<()>>);
+struct Held(std::sync::Mutex<std::sync::mpsc::Receiver<()>>);
 
 impl Serve for Held {
     fn answer(&self, _: &PeerInfo, request: Request) -> Response {
-        drop(self.0.lock());
+        assert!(self.0.lock().unwrap().recv().is_err());
         request.nothing()
     }
 }
@@ -424,10 +424,9 @@ impl Serve for Held {
 #[tokio::test]
 #[expect(clippy::await_holding_lock, reason = "requests wait for it while the test goes on")]
 async fn requests_that_wait_hold_up_nothing_else() {
-    let lock = Arc::new(std::sync::Mutex::new(()));
-    let held = lock.lock().unwrap();
+    let (held, wait) = std::sync::mpsc::channel();
     let config = Config { timing: patient(), ..config() };
-    let one = retrie_network::peers::start(config, Arc::new(Held(lock.clone()))).unwrap();
+    let one = retrie_network::peers::start(config, Arc::new(Held(wait.into()))).unwrap();
     let mut mouth = Mouth::peer(&one.manager, rlpx::random_key()).await;
     for number in 0..100 {
         mouth.say(Message::Request(number, headers(1))).await;

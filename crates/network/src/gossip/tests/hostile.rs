@@ -68,7 +68,7 @@ async fn no_more_blobs_are_fetched_while_the_pool_is_behind() {
     let world = World::start();
     let (hostile, honest): (Vec<_>, Vec<_>) =
         ((0..20).map(long_blob_transaction).collect(), (20..22).map(transaction).collect());
-    let gate = world.pool.gate.lock();
+    world.pool.gate.set_closed(true);
     let first = world.connect(1, Manner::Honest, Has(hostile.clone()));
     world.hear(first, all_announced(&hostile));
     until(|| world.figures.fetched.load(Ordering::Relaxed) == 1).await;
@@ -78,7 +78,7 @@ async fn no_more_blobs_are_fetched_while_the_pool_is_behind() {
     until(|| world.figures.fetched.load(Ordering::Relaxed) == 3).await;
     tokio::time::sleep(Duration::from_millis(10)).await;
     assert_eq!(world.peers.asked(first).len(), 1);
-    drop(gate);
+    world.pool.gate.set_closed(false);
     until(|| world.pool.len() == 22).await;
     assert_eq!(world.peers.asked(first).len(), 20, "one after the other");
 }
@@ -102,7 +102,7 @@ async fn what_is_announced_with_more_bytes_than_there_can_be_is_not_fetched() {
 #[tokio::test]
 async fn a_peer_whose_transactions_cost_much_delays_no_other() {
     let world = World::start();
-    let gate = world.pool.gate.lock();
+    world.pool.gate.set_closed(true);
     let first = world.connect(1, Manner::Honest, Has(Vec::new()));
     let costly: Vec<_> = (0..10).map(|nonce| delegating_transaction(nonce, 600)).collect();
     world.hear(first, Gossip::Transactions(costly));
@@ -112,7 +112,7 @@ async fn a_peer_whose_transactions_cost_much_delays_no_other() {
     // Until both have been heard of by the task.
     world.hear(second, all_announced(&[transaction(1000)]));
     until(|| world.figures.heard.load(Ordering::Relaxed) == 1).await;
-    drop(gate);
+    world.pool.gate.set_closed(false);
     until(|| world.pool.len() == 110).await;
     let order = world.pool.contents.lock().added.clone();
     let last = order.iter().position(|hash| hash == plain[99].tx_hash()).unwrap();
@@ -126,13 +126,13 @@ async fn a_peer_whose_transactions_cost_much_delays_no_other() {
 async fn a_body_that_waits_for_its_sender_does_not_keep_others_from_being_asked() {
     let world = World::start();
     let victim = transaction(7);
-    let gate = world.pool.gate.lock();
+    world.pool.gate.set_closed(true);
     let hostile = world.connect(1, Manner::Honest, Has(Vec::new()));
     world.hear(hostile, Gossip::Transactions(vec![delegating_transaction(1, 600), victim.clone()]));
     let honest = world.connect(2, Manner::Honest, Has(vec![victim.clone()]));
     world.hear(honest, all_announced(std::slice::from_ref(&victim)));
     until(|| was_asked_for(&world, honest, victim.tx_hash())).await;
-    drop(gate);
+    world.pool.gate.set_closed(false);
     until(|| world.pool.contains(victim.tx_hash())).await;
     assert_eq!(world.peers.reports(), []);
 }
