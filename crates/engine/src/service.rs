@@ -23,6 +23,7 @@ use alloy_consensus::BlockHeader;
 use alloy_primitives::B256;
 use alloy_rpc_types_engine::{ForkchoiceState, PayloadStatus, PayloadStatusEnum};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded};
+use parking_lot::Mutex;
 use retrie_chainspec::primitives::{RecoveredBlock, SealedHeader};
 use retrie_pipeline::{
     Chain, ExecutedBlock, HeadChange, PipelineError, PreparedBlock, StatePatch, Tree,
@@ -115,7 +116,11 @@ pub struct EngineHandle {
     live: LiveChain,
     targets: SyncTargets,
     bad_blocks: BadBlocks,
+    trouble: Trouble,
 }
+
+/// Why the last block was not verified, if the reason is not the block's.
+type Trouble = Arc<Mutex<Option<String>>>;
 
 impl fmt::Debug for EngineHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -228,6 +233,12 @@ impl EngineHandle {
         self.targets.wanted()
     }
 
+    /// Why the last block that came was not verified, if the reason is ours: the disk, or work of the state
+    /// store in the background that failed. What is stored can be read all the same.
+    pub fn trouble(&self) -> Option<String> {
+        self.trouble.lock().clone()
+    }
+
     /// How far the chain has come, if it is behind.
     pub fn syncing(&self) -> Option<SyncProgress> {
         self.targets.progress(self.live.head().number)
@@ -265,12 +276,13 @@ impl Engine {
         let live = LiveChain::new(chain)?;
         let (commands, inbox) = unbounded();
         let targets = SyncTargets::default();
-        let bad_blocks = BadBlocks::default();
+        let (bad_blocks, trouble) = (BadBlocks::default(), Trouble::default());
         let handle = EngineHandle {
             commands,
             live: live.clone(),
             targets: targets.clone(),
             bad_blocks: bad_blocks.clone(),
+            trouble: trouble.clone(),
         };
         let thread = std::thread::Builder::new()
             .name("engine".into())
@@ -293,6 +305,7 @@ impl Engine {
                         orphans: Orphans::default(),
                         rejected: Rejected::default(),
                         bad_blocks,
+                        trouble,
                         patch: None,
                     };
                     service.run(&inbox)
@@ -346,6 +359,7 @@ struct Service<'a> {
     orphans: Orphans,
     rejected: Rejected,
     bad_blocks: BadBlocks,
+    trouble: Trouble,
     /// Of the head's state.
     patch: Option<Arc<StatePatch>>,
 }
@@ -465,6 +479,7 @@ impl Service<'_> {
         let (number, hash, parent) = (block.number(), block.hash(), block.parent_hash());
         match outcome {
             Ok(_) => {
+                *self.trouble.lock() = None;
                 tracing::debug!(number, %hash, "valid block");
                 Ok(valid(hash))
             }
@@ -477,7 +492,12 @@ impl Service<'_> {
             Err(PipelineError::State(StateError::BeyondRetention { .. })) => {
                 Ok(PayloadStatus::from_status(PayloadStatusEnum::Accepted))
             }
-            Err(error) => Err(error.in_block(number, hash).into()),
+            Err(error) => {
+                let error = error.in_block(number, hash);
+                tracing::error!("not verified, which is not the block's fault: {error}");
+                *self.trouble.lock() = Some(error.to_string());
+                Err(error.into())
+            }
         }
     }
 
