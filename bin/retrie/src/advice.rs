@@ -142,6 +142,11 @@ fn state(error: &StateError) -> Advice {
             "import again with a larger --prune.state-history.distance, or without pruning, or use a \
              backend with a history of its own",
         ),
+        StateError::Job { .. } => say(
+            "make room if the disk is full, then run the same command again; if it fails again, \
+             `retrie db verify` shows whether the datadir is damaged, and `retrie node` on it still \
+             answers all that reads",
+        ),
         _ => None,
     }
 }
@@ -423,6 +428,10 @@ mod tests {
             (MigrateError::NoBodies { first: 1, last: 3 }.into(), "--history"),
             (MigrateError::NoFirstState { number: 3, source: source() }.into(), "--history"),
             (beyond_retention().into(), "--retention"),
+            (
+                StateError::Job { job: "merge".into(), reason: "no space".into() }.into(),
+                "`retrie db verify`",
+            ),
             (
                 StateError::BeyondHistory { number: 3, first: 6 }.into(),
                 "--prune.state-history.distance",

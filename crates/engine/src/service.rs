@@ -26,6 +26,7 @@ use alloy_consensus::BlockHeader;
 use alloy_primitives::B256;
 use alloy_rpc_types_engine::{ForkchoiceState, PayloadStatus, PayloadStatusEnum};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded};
+use parking_lot::Mutex;
 use retrie_chainspec::primitives::{RecoveredBlock, SealedHeader};
 use retrie_pipeline::{
     Chain, ExecutedBlock, HeadChange, PipelineError, PreparedBlock, StatePatch, Tree,
@@ -123,7 +124,11 @@ pub struct EngineHandle {
     targets: SyncTargets,
     deep: DeepBlocks,
     bad_blocks: BadBlocks,
+    trouble: Trouble,
 }
+
+/// Why the last block was not verified, if the reason is not the block's.
+type Trouble = Arc<Mutex<Option<String>>>;
 
 impl fmt::Debug for EngineHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -236,6 +241,12 @@ impl EngineHandle {
         self.targets.wanted()
     }
 
+    /// Why the last block that came was not verified, if the reason is ours: the disk, or work of the state
+    /// store in the background that failed. What is stored can be read all the same.
+    pub fn trouble(&self) -> Option<String> {
+        self.trouble.lock().clone()
+    }
+
     /// How far the chain has come, if it is behind.
     pub fn syncing(&self) -> Option<SyncProgress> {
         self.targets.progress(self.live.head().number)
@@ -296,12 +307,14 @@ impl Engine {
         let (commands, inbox) = unbounded();
         let targets = SyncTargets::default();
         let (deep, bad_blocks) = (DeepBlocks::default(), BadBlocks::default());
+        let trouble = Trouble::default();
         let handle = EngineHandle {
             commands,
             live: live.clone(),
             targets: targets.clone(),
             deep: deep.clone(),
             bad_blocks: bad_blocks.clone(),
+            trouble: trouble.clone(),
         };
         let thread = std::thread::Builder::new()
             .name("engine".into())
@@ -325,6 +338,7 @@ impl Engine {
                         deep,
                         rejected: Rejected::default(),
                         bad_blocks,
+                        trouble,
                         patch,
                     };
                     service.run(&inbox)
@@ -379,6 +393,7 @@ struct Service<'a> {
     deep: DeepBlocks,
     rejected: Rejected,
     bad_blocks: BadBlocks,
+    trouble: Trouble,
     /// Of the head's state.
     patch: Option<Arc<StatePatch>>,
 }
@@ -501,6 +516,7 @@ impl Service<'_> {
         let (number, hash, parent) = (block.number(), block.hash(), block.parent_hash());
         match outcome {
             Ok(_) => {
+                *self.trouble.lock() = None;
                 tracing::debug!(number, %hash, "valid block");
                 Ok(valid(hash))
             }
@@ -514,7 +530,12 @@ impl Service<'_> {
                     let fork = self.shared_below(parent)?.unwrap_or(branch.fork);
                     Ok(self.accept_deep(hash, number, DeepBranch { fork, ..branch }))
                 }
-                None => Err(error.in_block(number, hash).into()),
+                None => {
+                    let error = error.in_block(number, hash);
+                    tracing::error!("not verified, which is not the block's fault: {error}");
+                    *self.trouble.lock() = Some(error.to_string());
+                    Err(error.into())
+                }
             },
         }
     }

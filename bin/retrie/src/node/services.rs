@@ -150,7 +150,10 @@ impl Service for EngineService {
     }
 
     fn health(&self) -> Health {
-        Health::of(self.engine.is_running())
+        match self.engine.handle().trouble() {
+            Some(reason) if self.engine.is_running() => Health::Failing(reason),
+            _ => Health::of(self.engine.is_running()),
+        }
     }
 
     fn stop(self: Box<Self>) -> eyre::Result<()> {

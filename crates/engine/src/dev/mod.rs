@@ -212,7 +212,7 @@ impl DevChain {
                     // Until nothing is left that a block can take.
                     while self.sealing() == Sealing::Instant
                         && pool.status().pending > 0
-                        && self.seal(&sealer, false).await?.is_some()
+                        && self.try_to_seal(&sealer, false).await?
                     {}
                     drop(sealer);
                     tokio::select! {
@@ -235,7 +235,7 @@ impl DevChain {
                             _ = ticks.tick() => {
                                 let sealer = sealer.lock().await;
                                 if self.sealing() == sealing {
-                                    self.seal(&sealer, true).await?;
+                                    self.try_to_seal(&sealer, true).await?;
                                 }
                             }
                             () = changed.notified() => {}
@@ -321,6 +321,20 @@ impl DevChain {
             target_gas_limit: None,
         };
         payloads.build_dev(&parent, &attributes, gas_limit, base_fee)
+    }
+
+    /// As [`seal`](Self::seal); whether there is a block. What keeps a block from being made may pass, as
+    /// a full disk does, and meanwhile everything can be read: so only an engine that has ended ends the
+    /// chain.
+    async fn try_to_seal(&self, sealer: &Sealer, may_be_empty: bool) -> Result<bool, EngineError> {
+        match self.seal(sealer, may_be_empty).await {
+            Ok(sealed) => Ok(sealed.is_some()),
+            Err(error @ (EngineError::Stopped | EngineError::Panicked)) => Err(error),
+            Err(error) => {
+                tracing::error!("no block was made: {error}");
+                Ok(false)
+            }
+        }
     }
 
     /// Seals one block; without transactions only if it may be empty. Returns its hash. The lock is held.

@@ -420,9 +420,22 @@ fn work_off(jobs: &crossbeam_channel::Receiver<Queued>, outstanding: &Outstandin
             && !context.closing.load(Ordering::Relaxed)
             && let Err(reason) = slot.run(&context, false)
         {
-            tracing::debug!(job = slot.name, reason, "job failed or cancelled");
+            tell_failure(slot.name, &reason, &context);
         }
         outstanding.done();
+    }
+}
+
+/// A failure is told when it happens: the block that needs the job may be thousands of blocks away.
+fn tell_failure(job: &str, reason: &str, context: &JobContext) {
+    if context.cancelled.load(Ordering::Relaxed) || context.closing.load(Ordering::Relaxed) {
+        tracing::debug!(job, "job cancelled");
+    } else {
+        tracing::warn!(
+            job,
+            "background job {job} failed: {reason}; blocks go on until one needs it, which runs it again; \
+             check the disk, and run `db verify` on the datadir"
+        );
     }
 }
 

@@ -245,7 +245,9 @@ pub trait Backend: Send + Sync + 'static {
     /// durable tip, with `cache`. What is written here joins the commit's journal but has no undo, so
     /// it must not change what any retained state reads, proves, or grows into. It publishes and
     /// retires no files. About `budget` rows
-    /// are to be written at most; the rest waits for the next commit. Every commit calls it once.
+    /// are to be written at most; the rest waits for the next commit. Every commit calls it once. If it
+    /// fails, nothing of it is written; the commit comes about all the same, unless the error is of the
+    /// store underneath ([`StateError::Store`]).
     fn settle(
         &self,
         view: &mut dyn NodeWrite,
