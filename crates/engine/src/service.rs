@@ -48,8 +48,7 @@ pub struct EngineConfig {
     /// parallel (`--engine.parallel-execution`); unless something else is said, where there is more than
     /// one core.
     pub parallel_execution: bool,
-    /// Whether this is a dev chain: what its user changed of the state and no block has yet comes back
-    /// with a restart.
+    /// Whether this is a dev chain, whose user's pending changes come back with a restart.
     pub is_dev: bool,
 }
 
@@ -400,6 +399,7 @@ struct Service<'a> {
 
 impl Service<'_> {
     fn run(mut self, inbox: &Receiver<Command>) -> Result<(), EngineError> {
+        self.forget_stale_patch();
         loop {
             let command = if self.tree.is_committing() {
                 match inbox.recv_timeout(COMMIT_POLL) {

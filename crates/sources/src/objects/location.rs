@@ -76,7 +76,7 @@ impl Location {
     }
 
     /// Whether it gives its bytes once, and cannot be opened again: a pipe, a terminal, a socket.
-    pub(crate) fn is_stream(&self) -> bool {
+    pub fn is_stream(&self) -> bool {
         let Self::Path(path) = self else { return false };
         // What cannot be looked at cannot be opened either: that says why.
         path.metadata().is_ok_and(|found| !found.is_file() && !found.is_dir())
