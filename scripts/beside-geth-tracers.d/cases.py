@@ -132,10 +132,12 @@ def special(fork):
     yield Case("to nobody", call() | {"to": "0x" + "78" * 20}, plain)
     yield Case("to nobody with value", call(value="0x3") | {"to": "0x" + "78" * 20}, plain)
     for precompile in range(1, 18):
-        for size in (0, 3, 213, 128, 192):
-            to = "0x" + precompile.to_bytes(20, "big").hex()
-            request = call(data="0x" + "01" * size) | {"to": to}
-            yield Case(f"precompile {precompile} of {size}", request, plain, ("calls", "flat", "4byte"))
+        for size in (0, 3, 64, 96, 128, 160, 192, 213, 256, 288, 384, 512):
+            for fill in ("00", "01", "ff"):
+                to = "0x" + precompile.to_bytes(20, "big").hex()
+                request = call(data="0x" + fill * size) | {"to": to}
+                name = f"precompile {precompile} of {size} bytes {fill}"
+                yield Case(name, request, plain, ("calls", "flat", "4byte"))
     create = {"from": SENDER, "gas": hex(AMPLE)}
     for init in programs.INIT_CODES:
         yield Case(f"creation of {init.hex()}", create | {"data": "0x" + init.hex()}, plain)

@@ -232,9 +232,13 @@ impl<'a> Simulation<'a> {
         }
         if let Some(code) = changed.code {
             account.code_hash = if code.is_empty() { KECCAK256_EMPTY } else { keccak256(&code) };
-            // What looks like a delegation (EIP-7702) without being one runs as what it is.
-            let code = Bytecode::new_raw_checked(code.clone())
-                .unwrap_or_else(|_| Bytecode::new_legacy(code));
+            // What looks like a delegation (EIP-7702) without being one runs as what it is, and before
+            // Prague nothing is one.
+            let has_delegations = self.env.cfg_env.spec.is_enabled_in(SpecId::PRAGUE);
+            let delegating = Bytecode::new_raw_checked(code.clone()).ok();
+            let code = delegating
+                .filter(|_| has_delegations)
+                .unwrap_or_else(|| Bytecode::new_legacy(code));
             self.state.insert_code(account.code_hash, code);
         }
         let is_unchanged = account == before.unwrap_or_default();

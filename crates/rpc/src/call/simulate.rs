@@ -11,7 +11,7 @@ use super::{
     request::{pays_blobs, transaction_type},
     roots::Roots,
     transfers::LogCollector,
-    unsigned::{transactions_root, unsigned, without_signature},
+    unsigned::{shown, transactions_root, unsigned},
 };
 use crate::{
     Args, RpcContext, RpcError, RpcResult,
@@ -117,7 +117,7 @@ pub(super) fn simulate(
         state: LayeredState::new(&state),
     };
     let simulated = blocks.into_iter().map(|block| simulator.block(block));
-    simulated.map(|block| without_signature(&block?)).collect()
+    simulated.map(|block| shown(block?)).collect()
 }
 
 fn coded(code: i32, message: impl Into<String>) -> RpcError {

@@ -2,13 +2,13 @@
 
 use crate::{RpcError, RpcResult, convert::RpcBlock};
 use alloy_consensus::{
-    SignableTransaction, Signed, TxEip1559, TxEip2930, TxEip4844, TxEip7702, TxLegacy,
-    proofs::ordered_trie_root_with_encoder,
+    SignableTransaction, Signed, Transaction as _, TxEip1559, TxEip2930, TxEip4844, TxEip7702,
+    TxLegacy, proofs::ordered_trie_root_with_encoder,
 };
 use alloy_eips::eip2718::Encodable2718;
 use alloy_primitives::{B256, Signature, TxKind, U256, keccak256};
 use alloy_rlp::Encodable;
-use alloy_rpc_types_eth::simulate::SimulatedBlock;
+use alloy_rpc_types_eth::{BlockTransactions, simulate::SimulatedBlock};
 use retrie_chainspec::primitives::Transaction;
 use revm::context::{TransactionType, TxEnv, either::Either};
 use serde_json::{Value, json};
@@ -110,10 +110,18 @@ pub(super) fn transactions_root(transactions: &[Transaction]) -> B256 {
     })
 }
 
-/// A block as it is shown: legacy transactions in it have the `v` that they are hashed with.
-pub(super) fn without_signature(block: &SimulatedBlock<RpcBlock>) -> RpcResult<Value> {
+/// A block as it is shown: legacy transactions in it have the `v` that they are hashed with, and none costs
+/// more than it pays, though the base fee may be higher.
+pub(super) fn shown(mut block: SimulatedBlock<RpcBlock>) -> RpcResult<Value> {
+    if let BlockTransactions::Full(transactions) = &mut block.inner.transactions {
+        for transaction in transactions {
+            let most = transaction.inner.max_fee_per_gas();
+            transaction.effective_gas_price =
+                transaction.effective_gas_price.map(|price| price.min(most));
+        }
+    }
     let mut shown =
-        serde_json::to_value(block).map_err(|error| RpcError::Internal(error.to_string()))?;
+        serde_json::to_value(&block).map_err(|error| RpcError::Internal(error.to_string()))?;
     let transactions = shown.get_mut("transactions").and_then(Value::as_array_mut);
     for transaction in transactions.into_iter().flatten() {
         if transaction.get("type") == Some(&json!("0x0")) {

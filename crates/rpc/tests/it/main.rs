@@ -5,6 +5,7 @@ mod common;
 mod compat;
 mod debug;
 mod debug_forms;
+mod debug_tracers;
 mod debug_witness;
 mod dev;
 mod environment;

@@ -1,7 +1,7 @@
 //! `eth_simulateV1` beside geth: hashes, types and logs that geth 1.17.8 gave for the same requests.
 
 use crate::common::{Node, mpt, test_chain};
-use alloy_primitives::{Address, B256, U256};
+use alloy_primitives::{Address, B256, Bytes, U256};
 use retrie_pipeline::testkit::{Rules, Wallet};
 use serde_json::{Value, json};
 
@@ -73,6 +73,20 @@ async fn a_gas_price_makes_a_legacy_transaction_without_a_signature() {
     }
     let block = simulated(&node, json!({ "calls": [call(json!({ "accessList": [] }))] })).await;
     assert_eq!(block["transactions"][0]["type"], "0x2");
+}
+
+/// A free transaction was shown with the base fee as its price where the request overrides that.
+#[tokio::test]
+async fn a_free_transaction_costs_nothing_under_a_base_fee() {
+    let node = node();
+    let call = json!({ "from": Wallet::new(0).address, "to": CALLER });
+    let code = json!({ CALLER.to_string(): { "code": "0x3a5f524860205260405ff3" } });
+    let overrides = json!({ "baseFeePerGas": "0x7" });
+    let block = json!({ "blockOverrides": overrides, "stateOverrides": code, "calls": [call] });
+    let block = simulated(&node, block).await;
+    assert_eq!(block["transactions"][0]["gasPrice"], "0x0", "{block}");
+    let seen = [B256::ZERO, B256::with_last_byte(7)].concat();
+    assert_eq!(block["calls"][0]["returnData"], json!(Bytes::from(seen)), "GASPRICE, BASEFEE");
 }
 
 /// A block after the merge had the difficulty of the request, and with it another hash.

@@ -4,6 +4,7 @@ use super::{
     Entry, Exit, Hooks, Needs, Step, Trace, TransactionEnd,
     state::CurrentState,
     tree::{CallTree, joined},
+    words::NO_GAS_FOR_CODE,
 };
 use crate::RpcResult;
 use alloy_primitives::{Address, B256, Bytes, Log, U64, U256};
@@ -174,10 +175,10 @@ impl Hooks for Erc7562Tracer {
         let Some(node) = self.tree.exit(exit) else { return };
         // Of the outermost frame geth says it never.
         node.more.out_of_gas = exit.depth > 0
-            && exit.error.as_deref().is_some_and(|error| {
-                error.starts_with("out of gas")
-                    || error == "contract creation code storage out of gas"
-            });
+            && exit
+                .error
+                .as_deref()
+                .is_some_and(|error| error.starts_with("out of gas") || error == NO_GAS_FOR_CODE);
     }
 
     fn on_log(&mut self, log: &Log, index: usize) {

@@ -3,7 +3,7 @@
 use super::{
     Entry, Exit, Hooks, Needs, Step, Trace, TransactionEnd,
     authorizations::authorization_refund,
-    quote::{StepQuote, quote},
+    quote::{StepQuote, is_defined, quote},
     state::CurrentState,
     words,
 };
@@ -17,7 +17,7 @@ use revm::{
     interpreter::{
         CallInputs, CallOutcome, CallScheme, CreateInputs, CreateOutcome, FrameInput,
         InstructionResult, Interpreter, InterpreterAction, InterpreterResult,
-        interpreter_types::{Jumps, LoopControl, ReturnData, RuntimeFlag},
+        interpreter_types::{Jumps, LegacyBytecode, LoopControl, ReturnData, RuntimeFlag},
     },
     primitives::hardfork::SpecId,
 };
@@ -185,7 +185,9 @@ impl<'a> Inspector<BlockContext<'a>> for EventInspector {
     fn step(&mut self, interp: &mut Interpreter, context: &mut BlockContext<'a>) {
         let op = interp.bytecode.opcode();
         let needs = self.needs;
-        if !needs.steps && !needs.failures && op != opcode::SELFDESTRUCT {
+        let is_wanted = needs.steps || needs.failures || op == opcode::SELFDESTRUCT;
+        // revm lets code of no bytes stop, which geth does not begin with.
+        if !is_wanted || interp.bytecode.bytecode_len() == 0 {
             return;
         }
         let inheritance = (op == opcode::SELFDESTRUCT).then(|| {
@@ -238,7 +240,9 @@ impl<'a> Inspector<BlockContext<'a>> for EventInspector {
         let mut error = None;
         if let Some(result) = result.filter(|_| has_failed) {
             error = self.step.quote.error.take();
-            if error.is_none() && words::is_lack_of_gas(result) {
+            // Of opcodes that the fork does not have revm may take gas first.
+            let is_defined = is_defined(self.step.op, interp.runtime_flag.spec_id());
+            if error.is_none() && is_defined && words::is_lack_of_gas(result) {
                 error = Some("out of gas".into());
             }
             let words = match &error {

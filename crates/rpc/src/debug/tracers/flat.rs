@@ -5,6 +5,7 @@ use super::{
     Entry, Exit, Hooks, Needs, Trace, TransactionEnd,
     events::json,
     tree::{CallFrame, CallNode, CallTree, REVERTED},
+    words::NO_GAS_FOR_CODE,
 };
 use crate::{RpcResult, words::opcode_name};
 use alloy_primitives::{Address, B256, Bytes, U256, map::HashSet};
@@ -219,10 +220,9 @@ fn parts(frame: &CallFrame) -> (&'static str, FlatAction<'_>, Option<FlatResult<
 /// OpenEthereum's words for a failure, where it had others.
 fn parity_words(error: &str) -> &str {
     match error {
-        "contract creation code storage out of gas"
-        | "out of gas"
-        | "gas uint64 overflow"
-        | "max code size exceeded" => "Out of gas",
+        NO_GAS_FOR_CODE | "out of gas" | "gas uint64 overflow" | "max code size exceeded" => {
+            "Out of gas"
+        }
         "invalid jump destination" => "Bad jump destination",
         REVERTED => "Reverted",
         "return data out of bounds" => "Out of bounds",

@@ -113,7 +113,8 @@ impl Step<'_> {
     /// was no memory before, as geth's tracers leave that out.
     fn memory_range(&self, offset: usize, len: usize) -> Option<Vec<u8>> {
         const MOST: usize = 1 << 20;
-        let at = |below: usize| usize::try_from(self.item(below)?).ok();
+        // geth looks at the lower 64 bits, of steps that fail for the others.
+        let at = |below: usize| usize::try_from(self.item(below)?.as_limbs()[0]).ok();
         let (offset, len) = (at(offset)?, at(len)?);
         let memory = self.after.memory.context_memory();
         if offset.checked_add(len)?.saturating_sub(self.memory_size) > MOST {

@@ -2,6 +2,7 @@
 
 use super::quote::is_defined;
 use crate::words::{opcode_name, stack_words};
+use alloy_primitives::U256;
 use retrie_execution::BlockContext;
 use revm::{
     bytecode::opcode,
@@ -11,7 +12,11 @@ use revm::{
         interpreter_types::{Immediates, RuntimeFlag},
     },
     precompile::{PrecompileHalt, PrecompileSpecId, Precompiles},
+    primitives::hardfork::SpecId,
 };
+
+/// That a creation ran out of gas when its code was to be stored.
+pub(super) const NO_GAS_FOR_CODE: &str = "contract creation code storage out of gas";
 
 /// Whether revm means by it that there was too little gas.
 pub(super) const fn is_lack_of_gas(result: InstructionResult) -> bool {
@@ -105,9 +110,15 @@ pub(super) fn of_creation(
         CreateContractStartingWithEF => "invalid code: must not begin with 0xef".into(),
         CreateContractSizeLimit => {
             let (size, limit) = (result.output.len(), context.cfg().max_code_size());
+            // Before Amsterdam geth takes the gas first, which is not there for much too large a code.
+            let is_paid_first = !context.cfg().spec.is_enabled_in(SpecId::AMSTERDAM);
+            let price = context.cfg().gas_params().code_deposit_cost(size);
+            if is_paid_first && result.gas.remaining() < price {
+                return Some(NO_GAS_FOR_CODE.into());
+            }
             format!("max code size exceeded: code size {size} limit {limit}")
         }
-        result if is_lack_of_gas(result) => "contract creation code storage out of gas".into(),
+        result if is_lack_of_gas(result) => NO_GAS_FOR_CODE.into(),
         other => format!("{other:?}"),
     })
 }
@@ -120,7 +131,31 @@ fn of_precompile(context: &BlockContext<'_>, inputs: &CallInputs) -> String {
     let outcome = precompile.map(|one| one.execute(&input, inputs.gas_limit, inputs.reservoir));
     let output = outcome.and_then(Result::ok);
     let reason = output.as_ref().and_then(|output| output.halt_reason());
-    reason.map_or_else(|| "precompile failed".into(), of_halted_precompile)
+    match reason {
+        // The lengths are also what its gas is made of, which geth looks at first.
+        Some(PrecompileHalt::ModexpEip7823LimitSize)
+            if least_gas_of_modexp(&input) > inputs.gas_limit =>
+        {
+            "out of gas".into()
+        }
+        Some(reason) => of_halted_precompile(reason),
+        None => "precompile failed".into(),
+    }
+}
+
+/// Gas that MODEXP takes at least for numbers of these lengths, of which one has more than 1,024 bytes
+/// (EIP-7883; before Osaka it takes no more than a fraction of it, and any length).
+fn least_gas_of_modexp(input: &[u8]) -> u64 {
+    let length = |at: usize| {
+        let mut word = [0; 32];
+        let there = input.get(32 * at..).unwrap_or_default();
+        let known = there.len().min(32);
+        word[..known].copy_from_slice(&there[..known]);
+        U256::from_be_bytes(word).saturating_to::<u64>()
+    };
+    let words = length(0).max(length(2)).div_ceil(8);
+    let iterations = length(1).saturating_sub(32).saturating_mul(16).max(1);
+    words.saturating_mul(words).saturating_mul(2).saturating_mul(iterations).max(500)
 }
 
 /// geth's words, as far as it has the same reasons.
@@ -140,6 +175,8 @@ fn of_halted_precompile(reason: &PrecompileHalt) -> String {
         | Bls12381MapFp2ToG2InputLength => "invalid input length",
         Blake2WrongFinalIndicatorFlag => "invalid final flag",
         ModexpEip7823LimitSize => "one or more of base/exponent/modulus length exceeded 1024 bytes",
+        Bn254FieldPointNotAMember => "invalid fp.Element encoding",
+        Bn254AffineGFailedToCreate => "point is not on curve",
         Bn254PairLength => "bad elliptic curve pairing size",
         BlobMismatchedVersion => "mismatched versioned hash",
         Bls12381FpPaddingInvalid => "invalid field element top bytes",
