@@ -327,5 +327,5 @@ fn blocks_come_from_pipes() {
         assert!(error.contains("/dev/stdin") && error.contains(what), "{error}");
     }
     assert_eq!(scene.head("bad").0, 7, "what came before the damage is kept");
-    fails_saying(&mut retrie(["replay", "/dev/stdin"]).stdin(Stdio::piped()), &["a pipe"]);
+    fails_saying(retrie(["replay", "/dev/stdin"]).stdin(Stdio::piped()), &["a pipe"]);
 }

@@ -27,7 +27,7 @@ struct Process {
 impl Process {
     fn start(role: &str, dir: &Path, prelude: &str) -> Self {
         let program = std::env::current_exe().unwrap();
-        let script = format!("{prelude} exec \"$0\" --exact child_process --nocapture");
+        let script = format!("{prelude} exec \"$0\" --exact datadir::child_process --nocapture");
         let mut child = Command::new("sh")
             .args(["-c", &script])
             .arg(program)

@@ -451,7 +451,7 @@ fn killed_processes_leave_an_index_that_is_whole_and_goes_on() {
 
 fn kill_after(dir: &Path, round: u64, time: Duration) {
     let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "child_process", "--nocapture"])
+        .args(["--exact", "logs::child_process", "--nocapture"])
         .env(ROLE, round.to_string())
         .env("RETRIE_DB_TEST_DIR", dir)
         .stdout(Stdio::piped())
