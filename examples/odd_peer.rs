@@ -16,8 +16,8 @@ use retrie_chainspec::{
 use retrie_network::{
     discovery::Forks,
     eth::{Request, Response},
-    handle::{PeerInfo, Serve},
-    peers::{Config, Started, start},
+    handle::{PeerInfo, Serve, StateAudience},
+    peers::{Config, NetworkShare, Started, start},
     serve::{Answers, Blocks, Chain as _},
     session::{Chain, Timing},
 };
@@ -97,7 +97,10 @@ fn main() -> eyre::Result<()> {
         trusted: Vec::new(),
         fixed: Vec::new(),
         chain: Chain::new(spec.chain_id(), spec.genesis_hash(), forks, range),
+        half_open: 64,
+        inbound_of: NetworkShare::default(),
         states: None,
+        states_for: StateAudience::default(),
         timing: Timing::default(),
     };
     let Started { manager, mut heard } =
@@ -105,6 +108,6 @@ fn main() -> eyre::Result<()> {
     let address = manager.local_address().ok_or_eyre("it listens nowhere")?;
     println!("enode://{:x}@{address}", manager.id());
     // What others tell is passed over.
-    while heard.blocking_recv().is_some() {}
+    manager.runtime().block_on(async { while heard.recv().await.is_some() {} });
     Ok(())
 }

@@ -27,7 +27,6 @@ INTENDED = [
     ("eth_sendRawTransaction", r"error.message .*(typed transaction too short|rlp:).*", "wording"),
     (".*", r"error.message .*(header for hash not found|block #N not found).*", "wording"),
     ("debug_trace.*", r"error.code \(ReferenceError.*", "tracers in JavaScript are optional: -32602 names the cargo feature"),
-    (".*", r"error.message .*invalid opcode: [A-Z]+\)", "geth has names for opcodes of EOF, which no fork has"),
     # What is lenient here and strict there, or the other way round.
     ("eth_getBlockByNumber|eth_feeHistory", "error of geth alone .*missing value for required.*",
      "the last parameter may be left out"),
@@ -44,13 +43,6 @@ INTENDED = [
     ("net_listening", "result", "there is no devp2p yet"),
     ("eth_capabilities", r"stateproofs.*", "mpt proves blocks as far as its retention goes"),
     ("eth_capabilities", r"logs\.deleteStrategy \(missing at retrie\)", "the index of geth ends, logs here go with receipts"),
-    # Traces, as revm-inspectors makes them.
-    ("debug_traceTransaction", r"\[\]\.result\.gasUsed", "flatCallTracer: gas of the call alone, as in parity's traces"),
-    ("debug_traceTransaction", r"\[\]\.(error|result \(missing at geth\))", "flatCallTracer: words of parity's traces"),
-    ("debug_trace.*", r".*structLogs\[\]\.gasCost \(0 at retrie\)",
-     LACK + "revm does not tell what a step would have cost for which there was too little gas"),
-    ("debug_trace.*", r".*structLogs\[\]\.storage\.KEY \(missing at retrie\)",
-     LACK + "revm-inspectors shows a slot only where revm's journal changes, as with a cold read or a new value"),
     # JSON-RPC itself.
     (r"\(odd requests\)", "", "an empty message gets an answer too"),
 ]  # fmt: skip

@@ -537,9 +537,6 @@ KNOWN = [
      "a list is made as a call is made: without fees unless the request names them"),
     ("eth_estimateGas", r"error of geth alone \(method handler crashed\)", "a fault of geth"),
     # Traces.
-    ("debug_traceCall", "structLogs", "the code of an empty contract is one STOP in revm, and none in geth"),
-    ("debug_trace.*", r".*structLogs\[\]\.storage\.KEY \(missing at retrie\)",
-     LACK + "revm-inspectors shows a slot only where revm's journal changes, as with a cold read or a new value"),
     ("debug_trace.*", r"error.* \((SyntaxError|ReferenceError).*", "tracers in JavaScript are optional; without a name there is the struct logger"),
     ("debug_trace.*", r"error of retrie alone \(tracer .. is not one of the native ones.*", "tracers in JavaScript are optional"),
     ("debug_trace.*", r"error of retrie alone \(invalid argument N: invalid value: integer `-N.*", "no number below zero is a limit"),

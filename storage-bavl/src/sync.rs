@@ -8,13 +8,13 @@ use crate::{
     read::{CHUNK, HIDDEN, INNER, MAX_HEIGHT, malformed},
     tree::{Kind, Node, Tree},
 };
-use alloy_primitives::{B256, Bytes};
+use alloy_primitives::B256;
 use retrie_state::{
-    BulkSink, ChunkId, ChunkServer, Chunks, NodeRead, Opened, ProofError, StateError, StateKey,
-    Value,
+    BulkSink, ChunkAnswer, ChunkId, ChunkServer, Chunks, NodeRead, Opened, ProofError, StateError,
+    StateKey, Value,
     wire::{WireReader, put_varint},
 };
-use std::sync::Arc;
+use std::{path::Path, sync::Arc};
 
 /// Inner nodes on a way through one answer: it has some 1,000 hashes at most.
 const LEVELS: usize = 10;
@@ -56,6 +56,7 @@ impl Chunks<State> for Bavl {
         &self,
         view: Arc<dyn NodeRead>,
         state: Arc<State>,
+        _: Option<&Path>,
     ) -> Result<Box<dyn ChunkServer>, StateError> {
         let most = self.chunk_entries();
         let tree = state.tree(&*view, most)?.clone();
@@ -220,11 +221,13 @@ struct Server {
 }
 
 impl ChunkServer for Server {
-    fn chunk(&self, id: &ChunkId) -> Result<Option<Bytes>, StateError> {
-        let Some((place, top)) = Place::of(id).zip(self.tree.0.as_ref()) else { return Ok(None) };
+    fn chunk(&self, id: &ChunkId) -> Result<ChunkAnswer, StateError> {
+        let Some((place, top)) = Place::of(id).zip(self.tree.0.as_ref()) else {
+            return Ok(ChunkAnswer::NoNode);
+        };
         let (mut node, mut next) = (top, None);
         for step in &place.way {
-            let Kind::Inner(_, left, right) = &node.kind else { return Ok(None) };
+            let Kind::Inner(_, left, right) = &node.kind else { return Ok(ChunkAnswer::NoNode) };
             if *step == LEFT {
                 next = Some(right.first);
                 node = left;
@@ -237,7 +240,7 @@ impl ChunkServer for Server {
             false => node.hash(),
         };
         if hash != place.hash {
-            return Ok(None);
+            return Ok(ChunkAnswer::NoNode);
         }
         let mut out = Vec::new();
         if let Kind::Inner(_, left, right) = &node.kind {
@@ -254,7 +257,7 @@ impl ChunkServer for Server {
                 out.extend_from_slice(&value);
             }
         }
-        Ok(Some(out.into()))
+        Ok(ChunkAnswer::Chunk(out.into()))
     }
 }
 

@@ -1,10 +1,11 @@
-//! The check of all rows: the root, the layers by their rows, every row of the snapshot, and that Flat
-//! says of every key what the layers say.
+//! The check of all rows: the root, the layers by their rows, every row of the snapshot, that the merge
+//! under way can be made and is settled as far as is said, and that Flat says of every key what the layers
+//! say.
 
 use crate::{
     LAYERS, LISTS, META, SNAPSHOT, layer,
     layer::Leaves,
-    leaf, lists,
+    leaf, lists, merge,
     row::{Meta, is_mixed, published, settled},
     snapshot::{Origin, Snapshot, branch_key, parse_key, rows},
     state::{Layers, State},
@@ -14,7 +15,7 @@ use alloy_trie::Nibbles;
 use retrie_state::{Direction, KeyRange, NodeRead, StateError, StateKey, Table, flat};
 use retrie_storage_mpt::{
     InMemory,
-    trie::{self, BranchLink, Link, NodeSource},
+    trie::{Link, NodeSource},
 };
 use std::collections::BTreeSet;
 
@@ -32,8 +33,8 @@ pub(crate) fn check(
     }
     let Some(meta) = &state.meta else { return Ok(()) };
     let left = published(view, 0)?.map(|left| Ok(left?.0)).collect::<Result<_, StateError>>()?;
-    let reached = HashSet::default();
-    let mut check = Check { view, meta, report, left, reached, live: 0, ahead: 0 };
+    let (reached, ahead) = Default::default();
+    let mut check = Check { view, meta, report, left, reached, live: 0, ahead };
     check.layer_rows()?;
     // Not those of the state, which may have been in memory for long.
     let layers = match Layers::read(view, meta) {
@@ -47,7 +48,7 @@ pub(crate) fn check(
     if let Some(link) = meta.snapshot.root() {
         check.link(&layers, Nibbles::new(), link)?;
     }
-    check.ahead = settled(view, meta.merging())?;
+    check.merge_under_way(&layers)?;
     let useless = check.lists()?;
     check.snapshot_rows(&useless)?;
     check.values(&layers)
@@ -63,8 +64,9 @@ struct Check<'a> {
     reached: HashSet<u128>,
     /// Keys that have a value, as the layers say.
     live: u64,
-    /// Settled rows of the merge under way that have not been met.
-    ahead: u64,
+    /// Settled rows of the merge under way, by half of the hash of their keys; `None` if the merge cannot be
+    /// made, so that nobody knows which these are.
+    ahead: Option<HashSet<u128>>,
 }
 
 fn mark(key: &[u8]) -> u128 {
@@ -153,6 +155,46 @@ impl Check<'_> {
         Ok(())
     }
 
+    /// The merge under way can be made from the rows that are here, and its first rows are settled, as many
+    /// as is said. A block at the next boundary would find out, thousands of blocks from here.
+    fn merge_under_way(&mut self, layers: &Layers) -> Result<(), StateError> {
+        let settled = settled(self.view, self.meta.merging())?;
+        let made = match merge::rehearse(self.view, self.meta, &layers.intermediate) {
+            Ok(made) => made,
+            Err(fault) => {
+                let (table, what) = match fault {
+                    StateError::Corrupt { table, what } => (table, what),
+                    other => (SNAPSHOT.name.into(), other.to_string()),
+                };
+                let what = format!("the merge under way cannot be made: {what}");
+                (self.report)(StateError::corrupt(table, what));
+                self.ahead = None;
+                return Ok(());
+            }
+        };
+        let first = usize::try_from(settled).unwrap_or(usize::MAX);
+        if first > made.len() {
+            let what =
+                format!("{settled} rows of the merge under way are settled, of {}", made.len());
+            self.fault(META, what);
+        }
+        let mut ahead = HashSet::default();
+        for row in made.rows(0, first).iter() {
+            let key = Origin::Settled.key(&row.key);
+            match self.view.get(row.table, &key)? {
+                Some(stored) if stored == row.row => {}
+                found => {
+                    let is = if found.is_some() { "not what the merge makes" } else { "missing" };
+                    let what = format!("the settled row {} is {is}", Bytes::from(key.clone()));
+                    self.fault(row.table, what);
+                }
+            }
+            ahead.insert(mark(&key));
+        }
+        self.ahead = Some(ahead);
+        Ok(())
+    }
+
     /// The rows that nobody needs any more, as lists say.
     fn lists(&mut self) -> Result<HashSet<u128>, StateError> {
         let mut useless = HashSet::default();
@@ -172,9 +214,7 @@ impl Check<'_> {
             };
             if self.left.contains(&generation) {
                 useless.extend(entries.iter().map(|(path, stamp)| mark(&branch_key(path, *stamp))));
-            } else if self.is_ahead(generation, &key) {
-                self.ahead -= 1;
-            } else {
+            } else if !self.is_ahead(generation, &key) {
                 self.fault(LISTS, format!("row {key}: generation {generation} is not published"));
             }
         }
@@ -187,12 +227,12 @@ impl Check<'_> {
     /// The rows of the snapshot: in use, listed, or ahead of their publication.
     fn snapshot_rows(&mut self, useless: &HashSet<u128>) -> Result<(), StateError> {
         for stored in self.view.scan(SNAPSHOT, KeyRange::ALL, Direction::Forward)? {
-            let (key, stored) = stored?;
+            let (key, _) = stored?;
             let parsed = key.split_last().and_then(|(origin, key)| {
                 let is_known = Origin::ALL.into_iter().any(|known| known as u8 == *origin);
                 Some((key, parse_key(key).filter(|_| is_known)?))
             });
-            let Some((branch, (path, stamp))) = parsed else {
+            let Some((branch, (_, stamp))) = parsed else {
                 self.fault(SNAPSHOT, format!("row {key} is of no branch"));
                 continue;
             };
@@ -206,40 +246,18 @@ impl Check<'_> {
             if self.reached.contains(&mark) || useless.contains(&mark) {
                 continue;
             }
-            if self.is_ahead(stamp, &key) {
-                self.ahead -= 1;
-                self.ahead_of_time(&path, stamp, &stored);
-            } else {
+            if !self.is_ahead(stamp, &key) {
                 self.fault(SNAPSHOT, format!("nothing leads to the row {key}"));
             }
-        }
-        if self.ahead > 0 {
-            let what = format!("{} settled rows of generation {}", self.ahead, self.meta.merging());
-            self.fault(SNAPSHOT, format!("{what} are missing"));
         }
         Ok(())
     }
 
-    /// Whether a row may be one that was settled by the merge under way.
+    /// Whether a row is one that was settled by the merge under way, or may be.
     fn is_ahead(&self, generation: u64, key: &[u8]) -> bool {
         let is_settled = key.last() == Some(&(Origin::Settled as u8));
-        generation == self.meta.merging() && is_settled && self.ahead > 0
-    }
-
-    /// A row to which nothing leads yet: it is sound by itself.
-    fn ahead_of_time(&mut self, path: &Nibbles, stamp: u64, stored: &Bytes) {
-        let source = Snapshot(self.view);
-        let link = trie::row::head(stamp, stored).map(|reference| {
-            // As if it hung at its own slot.
-            BranchLink::new(path, path, reference, stamp)
-        });
-        let branch = link.map(|link| rows(&source).load(path, &link));
-        if !branch.is_some_and(|branch| {
-            branch.is_ok_and(|branch| branch.rehashed(path) == *branch.reference())
-        }) {
-            let what = format!("the row of the branch at {path:?}, ahead of generation {stamp},");
-            self.fault(SNAPSHOT, format!("{what} is malformed"));
-        }
+        let is_known = || self.ahead.as_ref().is_none_or(|ahead| ahead.contains(&mark(key)));
+        generation == self.meta.merging() && is_settled && is_known()
     }
 
     /// Flat has the values that the layers say, and no others.

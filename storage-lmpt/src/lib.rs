@@ -13,6 +13,8 @@
 //! * **Generation**: number of a delta, from 1 on. A trie keeps it as intermediate trie, and the rows
 //!   that its merge makes in the snapshot bear it as stamp. The first block is generation 0: it goes
 //!   straight into the snapshot.
+//! * **Made** row: one that the merge is done with: no key to come lies below its path. A merge reads no
+//!   made row again; of what it may still need it keeps the branches in memory.
 //! * **Settled** row: one that the merge has made and a commit has written before it is published.
 //! * **Lineage**: a digest of all that was merged, in order: what the rows of a snapshot depend on.
 //!

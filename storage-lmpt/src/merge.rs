@@ -15,6 +15,11 @@
 //!
 //! The job reads the snapshot through views that the blocks it runs beside give it, so that none of
 //! them is held for long: rows of the snapshot do not change, and any view since the boundary has them.
+//!
+//! A row that is made leaves the job's own view, and need not be in the store yet. It is not read again
+//! by its path, as no key to come lies below it. But the row of a *split* branch is read with the heads of
+//! its children's rows, of which some may be made. So a split branch that has changed stays in memory,
+//! and with it all branches above, through which alone it is reached ([`MergeRows`]).
 
 use crate::{
     hash::lineage,
@@ -26,7 +31,7 @@ use crate::{
     state::free_aside,
 };
 use alloy_primitives::{B256, Bytes};
-use alloy_trie::Nibbles;
+use alloy_trie::{Nibbles, nodes::RlpNode};
 use parking_lot::{MappedMutexGuard, Mutex, MutexGuard};
 use retrie_state::{
     Direction, Job, JobContext, JobHandle, JobOutput, Jobs, KeyRange, NodeRead, Rows as RowIter,
@@ -34,14 +39,18 @@ use retrie_state::{
 };
 use retrie_storage_mpt::{
     Item, Trie,
-    trie::{Leaf, Sequential},
+    trie::{Branch, BranchLink, Leaf, Link, NodeSource, Rows},
 };
 use std::{
     cmp::Ordering,
     collections::{BTreeMap, HashMap},
     fmt,
+    ops::Deref,
     sync::{Arc, Weak},
 };
+
+#[cfg(test)]
+mod tests;
 
 const NAME: &str = "lmpt merge";
 /// Keys between two pause points: some milliseconds of work, if the disk is slow.
@@ -79,6 +88,10 @@ impl fmt::Debug for Progress {
 }
 
 impl Progress {
+    fn new() -> Self {
+        Self { made: Mutex::default(), view: Mutex::default() }
+    }
+
     /// The rows from number `from` on, at most `most`, of those that are made.
     pub(crate) fn rows(&self, from: usize, most: usize) -> MappedMutexGuard<'_, [Made]> {
         MutexGuard::map(self.made.lock(), |made| {
@@ -156,7 +169,7 @@ impl Merges {
             let mut known = self.known.lock();
             known.retain(|_, progress| progress.strong_count() > 0);
             known.get(&id).and_then(Weak::upgrade).unwrap_or_else(|| {
-                let new = Arc::new(Progress { made: Mutex::default(), view: Mutex::default() });
+                let new = Arc::new(Progress::new());
                 known.insert(id, Arc::downgrade(&new));
                 new
             })
@@ -178,21 +191,11 @@ fn merge(
     snapshot: &Trie<u64>,
     progress: &Arc<Progress>,
 ) -> Result<JobOutput, StateError> {
-    let mut leaves = Leaves::of(frozen);
-    let mut trie = snapshot.clone();
-    let mut maker = Maker::new(generation, progress);
-    let mut batch = next_batch(&mut leaves)?;
-    while !batch.is_empty() {
+    let next_view = || {
         context.pause_point()?;
-        let mut changes = Changes::new(generation);
-        let view = progress.view.lock().clone().ok_or_else(no_view)?;
-        let view = Layered { generation, pending: &maker.pending, view: Snapshot(&*view) };
-        trie = trie.update(&Sequential(rows(&view)), &batch, &mut changes)?;
-        maker.record(changes.rows);
-        batch = next_batch(&mut leaves)?;
-        maker.make(batch.first().map(|item| &item.key));
-    }
-    maker.finish();
+        progress.view.lock().clone().ok_or_else(no_view)
+    };
+    let trie = make_rows(generation, frozen, snapshot, progress, BATCH, next_view)?;
     *progress.view.lock() = None;
     Ok(Arc::new(Merged { trie, progress: progress.clone() }))
 }
@@ -201,8 +204,45 @@ fn no_view() -> StateError {
     StoreError::new("merging", "the view of a block has no life of its own").into()
 }
 
-fn next_batch(leaves: &mut Leaves) -> Result<Vec<Item<u64>>, StateError> {
-    leaves.take(BATCH).map(|leaf| item(&*leaf?)).collect()
+/// The rows that the merge of `frozen`, the intermediate trie, makes in the state that `view` shows: all of
+/// them, here and now. They take as much memory as those of the job.
+pub(crate) fn rehearse(
+    view: &dyn NodeRead,
+    meta: &Meta,
+    frozen: &Trie,
+) -> Result<Progress, StateError> {
+    let progress = Progress::new();
+    make_rows(meta.merging(), frozen, &meta.snapshot, &progress, BATCH, || Ok(view))?;
+    Ok(progress)
+}
+
+/// Merges `frozen` into `snapshot`, some `batch` of keys at a time, each read through the next view;
+/// `progress` gets the rows. Returns the merged trie.
+fn make_rows<'v, V: Deref<Target = dyn NodeRead + 'v>>(
+    generation: u64,
+    frozen: &Trie,
+    snapshot: &Trie<u64>,
+    progress: &Progress,
+    batch: usize,
+    mut next_view: impl FnMut() -> Result<V, StateError>,
+) -> Result<Trie<u64>, StateError> {
+    let mut leaves = Leaves::of(frozen);
+    let mut take =
+        || leaves.by_ref().take(batch).map(|leaf| item(&*leaf?)).collect::<Result<Vec<_>, _>>();
+    let mut trie = snapshot.clone();
+    let mut maker = Maker::new(generation, progress);
+    let mut items = take()?;
+    while !items.is_empty() {
+        let view = next_view()?;
+        let mut changes = Changes::new(generation);
+        let view = Layered { generation, pending: &maker.pending, view: Snapshot(&*view) };
+        trie = trie.update(&MergeRows(rows(&view)), &items, &mut changes)?;
+        maker.record(changes.rows);
+        items = take()?;
+        maker.make(items.first().map(|item| &item.key));
+    }
+    maker.finish();
+    Ok(trie)
 }
 
 /// What a leaf of a small layer does to the snapshot.
@@ -321,8 +361,35 @@ impl<'a> Maker<'a> {
     }
 }
 
-/// The snapshot's rows, and over them those that are not made yet. Made ones are not asked for: no key
-/// to come lies below them, and what reads the rows of its children is in memory once it is changed.
+/// The branches that a merge reads, for one thread.
+///
+/// A branch stays in memory as part of the one above it, and no longer than that. So whatever leads to a
+/// split branch stays too, though its own row could be read: above it in a young chain there are
+/// branches with a few children. All of them lie in the five upper levels.
+struct MergeRows<'a>(Rows<'a, u64>);
+
+impl NodeSource for MergeRows<'_> {
+    type Stamp = u64;
+
+    const PARALLEL: bool = false;
+
+    fn load(&self, path: &Nibbles, link: &BranchLink<u64>) -> Result<Arc<Branch<u64>>, StateError> {
+        self.0.load(path, link)
+    }
+
+    fn resolve(&self, path: &Nibbles, reference: &RlpNode) -> Result<Link<u64>, StateError> {
+        self.0.resolve(path, reference)
+    }
+
+    fn keep(&self, path: &Nibbles, branch: &Branch<u64>) -> bool {
+        let stays =
+            |child: &Link<u64>| matches!(child, Link::Branch(link) if link.node().is_some());
+        self.0.keep(path, branch) || branch.children().iter().flatten().any(stays)
+    }
+}
+
+/// The snapshot's rows, and over them those that are not made yet. Made ones are not asked for, and are
+/// not here even if they are settled: so a merge does not go right or wrong with the speed of commits.
 struct Layered<'a> {
     generation: u64,
     pending: &'a BTreeMap<Upwards, Pending>,
@@ -331,13 +398,12 @@ struct Layered<'a> {
 
 impl NodeRead for Layered<'_> {
     fn get(&self, table: Table, key: &[u8]) -> Result<Option<Bytes>, StateError> {
-        if let Some((path, stamp)) = parse_key(key)
-            && stamp == self.generation
-            && let Some(pending) = self.pending.get(&Upwards(path))
-        {
-            return Ok(pending.row.clone());
+        match parse_key(key) {
+            Some((path, stamp)) if stamp == self.generation => {
+                Ok(self.pending.get(&Upwards(path)).and_then(|pending| pending.row.clone()))
+            }
+            _ => self.view.get(table, key),
         }
-        self.view.get(table, key)
     }
 
     fn scan<'b>(

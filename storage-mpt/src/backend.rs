@@ -445,10 +445,11 @@ impl Chunks<MptCache> for Mpt {
         &self,
         view: Arc<dyn NodeRead>,
         cache: Arc<MptCache>,
+        scratch: Option<&Path>,
     ) -> Result<Box<dyn ChunkServer>, StateError> {
-        chunks::server(TrieHash::Keccak256, view, move |view, keys, id| {
-            chunks::answer(&Tries { view, cache: &cache }, keys, view, id)
-        })
+        Ok(chunks::server(TrieHash::Keccak256, view, scratch, move |keys, id| {
+            chunks::answer(&Tries { view: keys.view(), cache: &cache }, keys, id)
+        }))
     }
 
     fn whole(&self, root: B256) -> Option<ChunkId> {

@@ -8,7 +8,9 @@
 use crate::commands::bench;
 use retrie_bench::{BenchError, chain::MakeChainError};
 use retrie_db::DbError;
-use retrie_engine::{DevError, EngineApiError, EngineError, pool::JournalError};
+use retrie_engine::{
+    DeepBranch, DevError, EngineApiError, EngineError, WaitReason, pool::JournalError,
+};
 use retrie_export::ExportError;
 use retrie_network::{FetchError, OriginError};
 use retrie_pipeline::{AnchorError, MigrateError, PipelineError};
@@ -140,7 +142,34 @@ fn state(error: &StateError) -> Advice {
             "import again with a larger --prune.state-history.distance, or without pruning, or use a \
              backend with a history of its own",
         ),
+        StateError::Job { .. } => say(
+            "make room if the disk is full, then run the same command again; if it fails again, \
+             `retrie db verify` shows whether the datadir is damaged, and `retrie node` on it still \
+             answers all that reads",
+        ),
         _ => None,
+    }
+}
+
+/// What ends a wait of the node.
+pub(crate) fn of_wait(reason: &WaitReason) -> Cow<'static, str> {
+    match reason {
+        WaitReason::NoSource => "its consensus client sends the blocks in between, or the node is started \
+             with peers or --follow URL"
+            .into(),
+        WaitReason::NoPeers => "peers that have the blocks (--bootnodes, --trusted-peers), or \
+             --follow URL"
+            .into(),
+        WaitReason::Blocks(_) => "the blocks, once they have come".into(),
+        WaitReason::Failing(_) => "it is tried again; other peers, or another --follow URL".into(),
+        WaitReason::TooDeepReorg(_, DeepBranch { fork, .. }) => format!(
+            "nothing by itself: the state is kept as deep as --retention says. Should the consensus client \
+             be right, make a datadir that ends below the branch, with `retrie db migrate --history --until \
+             {fork} --retention N --to BACKEND NEW`, which executes the stored blocks, or begin with the \
+             state of peers in a new datadir (--checkpoint HASH); then start the node on that"
+        )
+        .into(),
+        _ => "it is not known".into(),
     }
 }
 
@@ -169,7 +198,10 @@ fn db(error: &DbError) -> Advice {
              then on)",
         ),
         DbError::BackendMismatch { found, .. } => {
-            Some(format!("pass --state-backend {found}, or choose another --datadir").into())
+            let advice = format!(
+                "leave out --state-backend or pass --state-backend {found}, or choose another --datadir"
+            );
+            Some(advice.into())
         }
         DbError::BackendParameters { .. } => {
             say("start with those it was made with, or choose another --datadir")
@@ -177,6 +209,9 @@ fn db(error: &DbError) -> Advice {
         DbError::StateRootMismatch { found, .. } => {
             Some(format!("pass --state-root {found}, or choose another --datadir").into())
         }
+        DbError::RetentionMismatch { found, .. } => Some(
+            format!("pass --retention {found} or leave it out, or choose another --datadir").into(),
+        ),
         _ => None,
     }
 }
@@ -356,6 +391,10 @@ mod tests {
                 "--state-root shadow",
             ),
             (
+                DbError::RetentionMismatch { path: path(), found: 3, expected: 9 },
+                "pass --retention 3 or leave it out",
+            ),
+            (
                 DbError::System { path: path(), action: "reading".into(), source: device },
                 "`retrie db verify`",
             ),
@@ -389,6 +428,10 @@ mod tests {
             (MigrateError::NoBodies { first: 1, last: 3 }.into(), "--history"),
             (MigrateError::NoFirstState { number: 3, source: source() }.into(), "--history"),
             (beyond_retention().into(), "--retention"),
+            (
+                StateError::Job { job: "merge".into(), reason: "no space".into() }.into(),
+                "`retrie db verify`",
+            ),
             (
                 StateError::BeyondHistory { number: 3, first: 6 }.into(),
                 "--prune.state-history.distance",

@@ -114,6 +114,9 @@ fn main() -> ExitCode {
         return fail(&error.into());
     }
     ignore_file_size_signal();
+    if let Err(error) = node::raise_limit() {
+        tracing::debug!(%error, "the limit of open files could not be raised");
+    }
     let stop = match stop_signal() {
         Ok(stop) => stop,
         Err(error) => return fail(&error),

@@ -1,6 +1,7 @@
 //! The JSON of the suites: what blockchain and state tests have in common.
 
 use alloy_consensus::constants::KECCAK_EMPTY;
+use alloy_eips::eip6110::MAINNET_DEPOSIT_CONTRACT_ADDRESS;
 use alloy_genesis::{Genesis, GenesisAccount};
 use alloy_primitives::{Address, B256, Bytes, U256, keccak256};
 use retrie_chainspec::{
@@ -162,7 +163,8 @@ pub(crate) fn chain_spec(
         genesis_header: Some(genesis),
         forks: rules.forks,
         blob_schedule,
-        deposit_contract: None,
+        // That of the suites, which is mainnet's.
+        deposit_contract: Some(MAINNET_DEPOSIT_CONTRACT_ADDRESS),
         dao_fork: rules.dao_fork,
     }))
 }

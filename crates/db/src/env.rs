@@ -1,7 +1,7 @@
 //! Opening a datadir, and the open tables.
 
 use crate::{
-    DbError, Kept, ReadTxn, Result, WriteTxn, checksum,
+    DbError, Kept, ReadTxn, Result, Retention, WriteTxn, checksum,
     error::Context,
     lock::DatadirLock,
     raw::{Handle, Range},
@@ -73,6 +73,8 @@ pub struct OpenOptions {
     pub state_tables: Vec<Table>,
     /// What is kept of old blocks; may differ at each opening.
     pub kept: Kept,
+    /// How many blocks can be reverted, to be [kept](Db::keep_retention) with the datadir.
+    pub retention: Option<Retention>,
     /// Opens also a datadir that [is not whole](WriteTxn::set_unfinished); one that is made now lacks
     /// this.
     pub unfinished: Option<String>,
@@ -88,6 +90,7 @@ impl Default for OpenOptions {
             sync: SyncMode::Durable,
             state_tables: Vec::new(),
             kept: Kept::default(),
+            retention: None,
             unfinished: None,
         }
     }

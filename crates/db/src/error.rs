@@ -329,6 +329,16 @@ pub enum DbError {
         /// Mode asked for.
         expected: String,
     },
+    /// Another number of blocks that can be reverted.
+    #[error("in datadir {path} {found} blocks can be reverted, not {expected}")]
+    RetentionMismatch {
+        /// The datadir.
+        path: PathBuf,
+        /// Number on disk.
+        found: u64,
+        /// Number asked for.
+        expected: u64,
+    },
     /// A file or folder of the datadir could not be used.
     #[error("{action} {path}: {source}")]
     Io {

@@ -24,9 +24,10 @@
 //! | `Metadata` | `note/` and a name | bytes of whoever wrote the note |
 //! | `LogSegments` | first block (8) | last block (8), its hash (32), number of postings (4) |
 //! | `LogPostings` | first block of the segment (8), term (4), block offset (2) | postings from there on, see [`logs`](crate::LogQuery) |
+//! | `DevPatches` | id | what was changed of the state before the block, by hand: see `retrie_pipeline::StatePatch` |
 //! | `State` and a name | the state store's | the state store's |
 //!
-//! Long values of `Transactions`, `Receipts`, `Bodies` and `Codes` are cut into pieces of 16,352
+//! Long values of `Transactions`, `Receipts`, `Bodies`, `Codes` and `DevPatches` are cut into pieces of 16,352
 //! bytes, each of which fills four pages: longer runs of overflow pages fragment free space. The
 //! first piece has the key above; after every piece of full length (and only then) there follows
 //! another one, possibly empty, whose key is the key above and the piece's number (2 bytes, from
@@ -67,11 +68,13 @@ pub enum ChainTable {
     LogSegments,
     /// In which of their blocks each address and topic occurs.
     LogPostings,
+    /// What the user of a dev chain changed of the state before a block.
+    DevPatches,
 }
 
 impl ChainTable {
     /// All of them, in the order of their declaration.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::Headers,
         Self::BlockIndex,
         Self::Canonical,
@@ -85,10 +88,11 @@ impl ChainTable {
         Self::Metadata,
         Self::LogSegments,
         Self::LogPostings,
+        Self::DevPatches,
     ];
 
     /// Tables that datadirs of earlier versions lack. They come with the next opening to write.
-    pub(crate) const LATER: [Self; 2] = [Self::LogSegments, Self::LogPostings];
+    pub(crate) const LATER: [Self; 3] = [Self::LogSegments, Self::LogPostings, Self::DevPatches];
 
     /// Name on disk.
     pub const fn name(self) -> &'static str {
@@ -106,6 +110,7 @@ impl ChainTable {
             Self::Metadata => "Metadata",
             Self::LogSegments => "LogSegments",
             Self::LogPostings => "LogPostings",
+            Self::DevPatches => "DevPatches",
         }
     }
 }
@@ -163,7 +168,7 @@ mod tests {
         assert_eq!(
             names.join(" "),
             "Headers BlockIndex Canonical Bodies Transactions Receipts TxLookup Codes \
-             TotalDifficulty BackendRoots Metadata LogSegments LogPostings"
+             TotalDifficulty BackendRoots Metadata LogSegments LogPostings DevPatches"
         );
     }
 

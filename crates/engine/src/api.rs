@@ -245,6 +245,7 @@ impl EngineApi {
         sidecar: ExecutionPayloadSidecar,
     ) -> Result<PayloadStatus> {
         let spec = self.spec().clone();
+        self.engine.targets().hear_client();
         let (hash, parent) = (payload.block_hash(), payload.parent_hash());
         let access_list = payload.block_access_list().cloned();
         // Signatures take milliseconds: not on a thread that serves others.
@@ -288,6 +289,7 @@ impl EngineApi {
         state: ForkchoiceState,
         attributes: Option<PayloadAttributes>,
     ) -> Result<ForkchoiceUpdated> {
+        self.engine.targets().hear_client();
         let outcome = self.engine.forkchoice(state).await?;
         let updated = ForkchoiceUpdated::new(outcome.status);
         let (Some(attributes), Some(head)) = (attributes, outcome.head) else {
@@ -469,21 +471,34 @@ impl EngineApi {
         task.await.map_err(|_| EngineError::Panicked)?
     }
 
-    /// `engine_getBlobsV1`: one entry per hash, null where there is no such blob.
+    /// `engine_getBlobsV1`: one entry per hash, null where there is no such blob. For Cancun and Prague:
+    /// from Osaka on blobs have proofs of cells.
     pub fn blobs_v1(&self, hashes: &[B256]) -> Result<Vec<Option<BlobAndProofV1>>> {
+        if !matches!(self.head_fork(), Fork::Cancun | Fork::Prague) {
+            let what = "engine_getBlobsV1 is for Cancun and Prague";
+            return Err(EngineApiError::UnsupportedFork(what));
+        }
         check_count(hashes.len() as u64, MAX_BLOBS as u64)?;
         Ok(self.pool.blobs(hashes).iter().map(|blob| blob.as_ref()?.v1()).collect())
     }
 
     /// `engine_getBlobsV2`: all of them or nothing.
     pub fn blobs_v2(&self, hashes: &[B256]) -> Result<Option<Vec<BlobAndProofV2>>> {
-        Ok(self.blobs_v3(hashes)?.into_iter().collect())
+        Ok(self.blobs_v3(hashes)?.and_then(|blobs| blobs.into_iter().collect()))
     }
 
-    /// `engine_getBlobsV3`: one entry per hash, null where there is no such blob.
-    pub fn blobs_v3(&self, hashes: &[B256]) -> Result<Vec<Option<BlobAndProofV2>>> {
+    /// `engine_getBlobsV3`: one entry per hash, null where there is no such blob; nothing before Osaka.
+    pub fn blobs_v3(&self, hashes: &[B256]) -> Result<Option<Vec<Option<BlobAndProofV2>>>> {
+        if self.head_fork() < Fork::Osaka {
+            return Ok(None);
+        }
         check_count(hashes.len() as u64, MAX_BLOBS as u64)?;
-        Ok(self.pool.blobs(hashes).iter().map(|blob| blob.as_ref()?.v2()).collect())
+        Ok(Some(self.pool.blobs(hashes).iter().map(|blob| blob.as_ref()?.v2()).collect()))
+    }
+
+    /// The fork of the head.
+    fn head_fork(&self) -> Fork {
+        self.fork(self.engine.live().head().timestamp())
     }
 }
 

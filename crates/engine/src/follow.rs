@@ -17,7 +17,7 @@
 //!
 //! | what | at most |
 //! |---|---|
-//! | hashes of headers on the way down | 64, and the blocks that the state can be taken back |
+//! | hashes of headers on the way down | 64, or 768 on another branch, and the blocks that the state can be taken back |
 //! | blocks fetched and not verified yet | 4, and 5 more under verification, each of the size that the fetcher reads; 64 and 64 where one root is computed for all of them |
 //!
 //! Of a larger gap all but the last 64 blocks come upwards by number. As many as have come go to the
@@ -30,10 +30,12 @@
 //! node that claims a higher head than it has keeps us from going back so far on what it gave, and no
 //! more. The last blocks, as many as are retained, have a root each.
 
-use crate::{EngineError, EngineHandle};
+mod progress;
+
+use crate::{DeepBranch, EngineError, EngineHandle, WaitReason};
 use alloy_primitives::B256;
 use alloy_rpc_types_engine::{ForkchoiceState, PayloadStatus, PayloadStatusEnum};
-use parking_lot::Mutex;
+use progress::{Told, Troubles};
 use retrie_chainspec::primitives::{Block, Header};
 use retrie_pipeline::{PreparedBlock, prepare};
 use retrie_sources::{BlockFetcher, BlockTag, FetchError};
@@ -43,21 +45,21 @@ use std::{
         atomic::{AtomicBool, Ordering},
     },
     thread::JoinHandle,
-    time::{Duration, Instant},
+    time::Duration,
 };
 use tokio::runtime::Handle;
 
 /// A gap that is larger is filled from below by number; a smaller one from above by hash, which
 /// finds the branch in any case.
 const BY_HASH: u64 = 64;
+/// Headers above our head that are asked for one after the other to see where a branch leaves our chain.
+const LONG_WAY: u64 = 768;
 /// Blocks on the way between the network and the engine.
 const AHEAD: usize = 4;
 /// The same far behind the head, where as many get one root.
 const DEEP: usize = 64;
 /// How long the node may take for its first answer before that is told.
 const FIRST_ANSWER: Duration = Duration::from_secs(1);
-/// How often the log tells how far the way to a head is.
-const TELL: Duration = Duration::from_secs(8);
 /// How long nothing may succeed before the follower says that it does not work.
 const UNWELL: Duration = Duration::from_secs(30);
 
@@ -186,52 +188,6 @@ impl Following {
     }
 }
 
-/// What was told of how far the way to a head is.
-struct Told {
-    at: Instant,
-    number: u64,
-}
-
-impl Told {
-    fn new(number: u64) -> Self {
-        Self { at: Instant::now(), number }
-    }
-
-    /// Tells it, every few seconds.
-    fn tell(&mut self, number: u64, to: u64, from: &str) {
-        let seconds = self.at.elapsed().as_secs_f64();
-        if seconds < TELL.as_secs_f64() {
-            return;
-        }
-        let rate = number.saturating_sub(self.number) as f64 / seconds;
-        tracing::info!("block {number} of {to} from {from}, {rate:.0} blocks/s");
-        *self = Self::new(number);
-    }
-}
-
-/// What has failed since something last succeeded.
-#[derive(Clone, Debug, Default)]
-struct Troubles(Arc<Mutex<Option<(Instant, String)>>>);
-
-impl Troubles {
-    fn add(&self, error: &FollowError) {
-        let mut troubles = self.0.lock();
-        let since = troubles.as_ref().map_or_else(Instant::now, |(since, _)| *since);
-        *troubles = Some((since, error.to_string()));
-    }
-
-    /// Ends them, and says whether there were any.
-    fn end(&self) -> bool {
-        self.0.lock().take().is_some()
-    }
-
-    fn lasting(&self, time: Duration) -> Option<String> {
-        let troubles = self.0.lock();
-        let lasting = troubles.as_ref().filter(|(since, _)| since.elapsed() >= time);
-        lasting.map(|(_, last)| last.clone())
-    }
-}
-
 impl Follower {
     /// A follower of the node that `remote` asks; it ends once `stop` is set. The engine is waited for
     /// on `runtime`. With [`Leader::Remote`] the engine is behind from now on, until the follower has
@@ -248,7 +204,20 @@ impl Follower {
         }
         let troubles = Troubles::default();
         let (remote, has_arrived) = (Box::new(remote), AtomicBool::new(false));
-        Self { engine, remote, config, runtime, stop, troubles, has_arrived }
+        let follower = Self { engine, remote, config, runtime, stop, troubles, has_arrived };
+        follower.tell_source(None);
+        follower
+    }
+
+    /// Says how it stands with the source of blocks: whether it is there, or why it fails.
+    fn tell_source(&self, error: Option<&FollowError>) {
+        let name = || self.remote.name().to_owned();
+        let source = match error {
+            Some(error) => WaitReason::Failing(error.to_string()),
+            None if self.remote.is_there() => WaitReason::Blocks(name()),
+            None => WaitReason::NoPeers,
+        };
+        self.engine.targets().fetches(source, self.engine.live().head().number);
     }
 
     /// Starts the thread.
@@ -272,7 +241,7 @@ impl Follower {
         let mut has_checked = first.is_ok();
         if let Err(error) = first {
             tracing::warn!(%error, "cannot follow yet, trying on");
-            self.troubles.add(&error.into());
+            self.add_trouble(&error.into());
         }
         while !self.stop.load(Ordering::Relaxed) {
             let step = || {
@@ -284,16 +253,22 @@ impl Follower {
             match step() {
                 Ok(()) => {
                     has_checked = true;
+                    self.tell_source(None);
                     self.end_troubles();
                 }
                 Err(FollowError::Stopped | FollowError::Engine(EngineError::Stopped)) => return,
                 Err(error) => {
                     tracing::warn!(%error, "following");
-                    self.troubles.add(&error);
+                    self.add_trouble(&error);
                 }
             }
             self.pause();
         }
+    }
+
+    fn add_trouble(&self, error: &FollowError) {
+        self.tell_source(Some(error));
+        self.troubles.add(error);
     }
 
     fn pause(&self) {
@@ -399,7 +374,12 @@ impl Follower {
         let number = header.number;
         if number.saturating_sub(head) > BY_HASH {
             // The last blocks come by hash, whichever branch they are on then.
-            self.by_number(head + 1, number - BY_HASH, self.deep_below(number))?;
+            match self.by_number(head + 1, number - BY_HASH, self.deep_below(number)) {
+                // Another branch. The way down by hash shows where it leaves our chain, if that is not
+                // too long.
+                Err(FollowError::Apart { .. }) if number.saturating_sub(head) <= LONG_WAY => {}
+                fetched => fetched?,
+            }
         }
         self.fill_below(hash, header)
     }
@@ -504,14 +484,15 @@ impl Follower {
         let (mut hash, mut header) = (hash, header);
         loop {
             self.refuse_if_stopped()?;
-            missing.push(hash);
             let (parent, number) = (header.parent_hash, header.number);
+            missing.push((hash, number));
             let known =
                 live.view().and_then(|view| view.header(&parent)).map_err(EngineError::from)?;
             if known.is_some() {
                 break;
             }
             if number <= lowest {
+                self.tell_apart(&missing);
                 return Err(FollowError::Apart { number, endpoint: self.endpoint() });
             }
             header = self.header(parent)?;
@@ -525,13 +506,29 @@ impl Follower {
             }
             hash = parent;
         }
-        while let Some(hash) = missing.pop() {
+        while let Some((hash, _)) = missing.pop() {
             self.refuse_if_stopped()?;
             let block = self.remote.block_by_hash(hash)?;
             self.expect_hash(hash, &block.header)?;
             self.insert(self.prepared(block)?)?;
         }
         Ok(())
+    }
+
+    /// Says that the blocks of these hashes and numbers, the head first, are on a branch that leaves our
+    /// chain further down than the state can be taken back, if it is the consensus client that wants it, or
+    /// who has started the node: each header is the parent of the one before, down from the head that was
+    /// named.
+    fn tell_apart(&self, blocks: &[(B256, u64)]) {
+        let Some((head, _)) = blocks.first() else { return };
+        if Some(*head) != self.engine.wanted() && self.config.leader != Leader::Named(*head) {
+            return;
+        }
+        let state = self.engine.live().chain().state();
+        let first_retained = state.retained().map_or(0, |kept| *kept.start());
+        let lowest = blocks.last().map_or(0, |(_, number)| *number);
+        let (fork, retention) = (lowest.saturating_sub(1), state.retention());
+        self.engine.is_too_deep(blocks, DeepBranch { fork, first_retained, retention });
     }
 
     /// The header of this hash.
@@ -617,24 +614,5 @@ impl Follower {
 
     fn invalid(&self, number: u64, hash: B256, reason: String) -> FollowError {
         FollowError::Invalid { number, hash, endpoint: self.endpoint(), reason }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn troubles_last_from_the_first_failure_to_the_next_success() {
-        let troubles = Troubles::default();
-        assert_eq!((troubles.lasting(Duration::ZERO), troubles.end()), (None, false));
-        troubles.add(&FetchError::new("first").into());
-        std::thread::sleep(Duration::from_millis(20));
-        troubles.add(&FetchError::new("second").into());
-        let lasting = troubles.lasting(Duration::from_millis(20));
-        assert_eq!(lasting.as_deref(), Some("second"));
-        assert_eq!(troubles.lasting(Duration::from_secs(60)), None);
-        assert!(troubles.end());
-        assert_eq!(troubles.lasting(Duration::ZERO), None);
     }
 }

@@ -11,10 +11,12 @@
 //! * [`DevChain`]: blocks without a consensus client.
 //! * [`Follower`]: blocks of another node.
 //! * [`LogIndexer`]: the index of logs follows the chain.
-//! * [`NodeStatus`]: what a node tells of itself; [`SyncProgress`]: how far it is behind.
+//! * [`NodeStatus`]: what a node tells of itself; [`SyncProgress`]: how far it is behind, and
+//!   [`SyncWait`]: what for.
 //! * [`pool`]: transactions that wait for a block.
 
 mod api;
+mod deep;
 mod dev;
 mod error;
 mod follow;
@@ -32,8 +34,10 @@ mod states;
 mod status;
 mod testing;
 mod view;
+mod warm_up;
 
 pub use api::{CAPABILITIES, EngineApi, EngineApiError, block_of_payload};
+pub use deep::DeepBranch;
 pub use dev::{DevChain, DevError, NextDevBlock, Sealing};
 pub use error::EngineError;
 pub use follow::{FollowConfig, FollowError, Follower, Following, Leader};
@@ -44,9 +48,11 @@ pub use payload::{BuilderConfig, BuiltPayload, PayloadBuilder};
 pub use reexecute::{ReExecuted, re_execute};
 pub use service::{Engine, EngineConfig, EngineHandle, ForkchoiceOutcome, RejectedBlock};
 pub use state::{Need, StateAfter};
-pub use states::{StateServer, StatesError};
+pub use states::{StateClient, StateServer, StatesError};
 pub use status::{
-    HeapStats, NodeAddress, NodeNetwork, NodeStatus, PeerStatus, SizeClass, SyncProgress,
+    HeapStats, NodeAddress, NodeNetwork, NodeStatus, NodeWait, PeerStatus, SizeClass, SyncProgress,
+    SyncWait, WaitReason,
 };
 pub use testing::{TestBlock, TestPayload};
 pub use view::View;
+pub use warm_up::{WarmUp, WarmUpProgress};

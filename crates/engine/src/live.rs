@@ -7,7 +7,6 @@
 use crate::view::View;
 use alloy_primitives::{B256, map::HashMap};
 use arc_swap::ArcSwap;
-use quick_cache::sync::Cache;
 use retrie_chainspec::{ChainSpec, primitives::SealedHeader};
 use retrie_db::{ChainRead, ReadTxn};
 use retrie_execution::CodeCache;
@@ -28,6 +27,9 @@ const EAGER_ATTEMPTS: usize = 8;
 /// Notes in the database: hashes of the blocks that the consensus client called safe and final.
 pub(crate) const SAFE: &str = "safe-block";
 pub(crate) const FINALIZED: &str = "finalized-block";
+/// Note in the database: hash of a block (32), and what the user of a dev chain changed of the state
+/// after it since, as [`StatePatch::encode`] writes it.
+const PATCH: &str = "dev-patch";
 /// A pause between two attempts; a deep reorg takes some of them.
 const PAUSE: Duration = Duration::from_millis(1);
 
@@ -76,12 +78,7 @@ struct LiveState {
     codes: Arc<CodeCache>,
     current: ArcSwap<Moment>,
     changes: broadcast::Sender<Arc<HeadChange>>,
-    /// What the user of a dev chain changed before each of the last blocks.
-    patches: Cache<B256, Arc<StatePatch>>,
 }
-
-/// Blocks whose patches are remembered, for whoever executes them again.
-const PATCHES_KEPT: usize = 4096;
 
 impl fmt::Debug for LiveChain {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -95,6 +92,11 @@ impl LiveChain {
     /// # Errors
     /// If the database fails.
     pub fn new(chain: Arc<Chain>) -> Result<Self, PipelineError> {
+        Self::start(chain, false)
+    }
+
+    /// The same; of a dev chain with what its user had changed of the state after the tip.
+    pub(crate) fn start(chain: Arc<Chain>, is_dev: bool) -> Result<Self, PipelineError> {
         let tip = chain.tip()?;
         let read = chain.db().begin_read()?;
         let header = read
@@ -107,14 +109,13 @@ impl LiveChain {
             finalized: noted(&read, FINALIZED)?,
             canonical: Vec::new(),
             blocks: HashMap::default(),
-            patch: None,
+            patch: if is_dev { pending_patch(&read, &tip.hash)? } else { None },
         };
         Ok(Self(Arc::new(LiveState {
             chain,
             codes: Arc::new(CodeCache::default()),
             current: ArcSwap::from_pointee(moment),
             changes: broadcast::channel(CHANGES_KEPT).0,
-            patches: Cache::new(PATCHES_KEPT),
         })))
     }
 
@@ -137,6 +138,11 @@ impl LiveChain {
     pub(crate) fn named(&self) -> (Option<BlockRef>, Option<BlockRef>) {
         let moment = self.0.current.load();
         (moment.safe, moment.finalized)
+    }
+
+    /// What the user of a dev chain has changed of the head's state.
+    pub(crate) fn patch(&self) -> Option<Arc<StatePatch>> {
+        self.0.current.load().patch.clone()
     }
 
     /// For whoever shall not keep the datadir open.
@@ -179,21 +185,6 @@ impl LiveChain {
         }
     }
 
-    /// Remembers what the user of a dev chain changed before a block.
-    pub(crate) fn remember_patch(&self, block: B256, patch: Arc<StatePatch>) {
-        self.0.patches.insert(block, patch);
-    }
-
-    /// Whether the user of a dev chain changed anything in this run.
-    pub(crate) fn has_patches(&self) -> bool {
-        !self.0.patches.is_empty()
-    }
-
-    /// What the user of a dev chain changed before a block, as long as this run remembers it.
-    pub(crate) fn patch_before(&self, block: &B256) -> Option<Arc<StatePatch>> {
-        self.0.patches.get(block)
-    }
-
     /// Changes of the head from now on.
     pub fn subscribe(&self) -> broadcast::Receiver<Arc<HeadChange>> {
         self.0.changes.subscribe()
@@ -227,6 +218,27 @@ fn noted(read: &ReadTxn, name: &str) -> Result<Option<BlockRef>, PipelineError> 
         return Ok(None);
     }
     Ok(read.block_number(&hash)?.map(|number| BlockRef::new(number, hash)))
+}
+
+/// Name and content of the note that `patch` was made after block `head`; empty without one.
+pub(crate) fn patch_note(head: &B256, patch: Option<&StatePatch>) -> (&'static str, Vec<u8>) {
+    let note = patch.map(|patch| [head.as_slice(), &patch.encode()].concat());
+    (PATCH, note.unwrap_or_default())
+}
+
+/// What was changed of the state after block `head` before the node was stopped.
+fn pending_patch(read: &ReadTxn, head: &B256) -> Result<Option<Arc<StatePatch>>, PipelineError> {
+    let Some(note) = read.note(PATCH)?.filter(|note| !note.is_empty()) else { return Ok(None) };
+    let damaged = |what: &str| StateError::corrupt("Metadata", format!("note {PATCH}: {what}"));
+    let (block, patch) =
+        note.split_first_chunk::<32>().ok_or_else(|| damaged("it names no block"))?;
+    if block != head {
+        let block = B256::from(*block);
+        tracing::warn!(%block, "what was changed of the state after this block is lost with it");
+        return Ok(None);
+    }
+    let patch = StatePatch::decode(patch).map_err(|error| damaged(error.what()))?;
+    Ok(Some(Arc::new(patch)))
 }
 
 /// A live chain that may be gone.

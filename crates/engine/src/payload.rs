@@ -235,12 +235,28 @@ impl PayloadBuilder {
         let Shared { live, pool, config, .. } = &*self.0;
         let view = live.view()?;
         let patch = view.patch(&parent.hash()).cloned();
-        let liberties = Liberties { patch: patch.as_deref(), base_fee };
-        let built = build_on(&view, pool, config, parent, attributes, gas_limit, liberties)?;
-        if let Some(patch) = patch {
-            live.remember_patch(built.block.block().hash(), patch);
+        let liberties = Liberties { patch: patch.as_ref(), base_fee };
+        build_on(&view, pool, config, parent, attributes, gas_limit, liberties)
+    }
+
+    /// Builds a block without transactions on the head and drops it, so that what the next block needs is
+    /// in memory. Nothing before Byzantium.
+    ///
+    /// # Errors
+    /// Those of execution and state.
+    pub(crate) fn build_nothing(&self) -> Result<(), EngineError> {
+        let view = self.0.live.view()?;
+        let parent = view.head();
+        if !view.live().spec().is_byzantium_active_at_block(parent.number + 1) {
+            return Ok(());
         }
-        Ok(built)
+        let attributes = PayloadAttributes {
+            timestamp: parent.timestamp.saturating_add(1),
+            ..Default::default()
+        };
+        let block = block_attributes(&self.0.config, parent, &attributes);
+        let mut nothing = Given { transactions: Vec::new().into_iter(), refused: None };
+        fill(&view, parent, block, Liberties::default(), &mut nothing).map(drop)
     }
 
     /// Builds one block on `parent` of exactly these transactions, in their order, now. Of blob

@@ -1,7 +1,7 @@
 //! Stored blocks executed again, on the history of states: whether what is kept still gives what the
 //! headers say.
 
-use crate::{EngineError, live::LiveChain};
+use crate::{EngineError, live::LiveChain, state::Need};
 use retrie_execution::execute_block;
 use retrie_pipeline::{PipelineError, validate_outcome};
 use retrie_state::{StateError, StateReader};
@@ -56,8 +56,9 @@ fn one(live: &LiveChain, number: u64, report: &mut ReExecuted) -> Result<(), Pip
     let lost = || StateError::corrupt("Canonical", format!("block {number} is missing"));
     let hash = view.canonical_hash(number)?.ok_or_else(lost)?;
     let block = view.block(&hash)?.ok_or_else(lost)?;
-    let before = view.state(&block.parent_hash)?;
-    let after = view.state(&hash)?;
+    let before = view.state_before(&block)?;
+    // Without what the user of a dev chain changed of it since: that belongs to the next block.
+    let after = view.state_at(&hash, Need::Values)?;
     let spec = live.spec().for_header(block.header());
 
     let outcome = execute_block(&spec, &block, before.input())?;
@@ -70,7 +71,11 @@ fn one(live: &LiveChain, number: u64, report: &mut ReExecuted) -> Result<(), Pip
     {
         fail("the stored receipts are others".into());
     }
-    for change in outcome.delta.changes() {
+    let delta = match before.patch() {
+        Some(patch) => patch.delta.then(&outcome.delta),
+        None => outcome.delta,
+    };
+    for change in delta.changes() {
         let kept = after.get(&change.key)?;
         if kept != change.next {
             fail(format!("{} is {kept:?} in the kept state, not {:?}", change.key, change.next));
@@ -79,6 +84,6 @@ fn one(live: &LiveChain, number: u64, report: &mut ReExecuted) -> Result<(), Pip
     report.blocks += 1;
     report.txs += block.transaction_count() as u64;
     report.gas += outcome.gas_used;
-    report.changes += outcome.delta.len() as u64;
+    report.changes += delta.len() as u64;
     Ok(())
 }

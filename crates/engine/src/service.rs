@@ -10,11 +10,14 @@
 //! is done before a block comes here. The roots of a run of blocks are computed beside it. Blocks
 //! behind the head become durable in the background.
 
+mod dev;
+mod forkchoice;
 mod run;
 
 use crate::{
-    EngineError,
-    live::{FINALIZED, LiveChain, Moment, SAFE},
+    DeepBranch, EngineError, SyncWait,
+    deep::DeepBlocks,
+    live::{LiveChain, Moment},
     orphans::Orphans,
     rejected::{BadBlocks, Rejected},
     status::{SyncProgress, SyncTargets},
@@ -23,11 +26,12 @@ use alloy_consensus::BlockHeader;
 use alloy_primitives::B256;
 use alloy_rpc_types_engine::{ForkchoiceState, PayloadStatus, PayloadStatusEnum};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded};
+use parking_lot::Mutex;
 use retrie_chainspec::primitives::{RecoveredBlock, SealedHeader};
 use retrie_pipeline::{
     Chain, ExecutedBlock, HeadChange, PipelineError, PreparedBlock, StatePatch, Tree,
 };
-use retrie_state::{BlockRef, StateError};
+use retrie_state::BlockRef;
 use retrie_telemetry::Metrics;
 use std::{fmt, sync::Arc, thread::JoinHandle, time::Duration};
 use tokio::sync::oneshot;
@@ -44,11 +48,14 @@ pub struct EngineConfig {
     /// parallel (`--engine.parallel-execution`); unless something else is said, where there is more than
     /// one core.
     pub parallel_execution: bool,
+    /// Whether this is a dev chain, whose user's pending changes come back with a restart.
+    pub is_dev: bool,
 }
 
 impl Default for EngineConfig {
     fn default() -> Self {
-        Self { persistence_threshold: 2, memory_blocks: 0, parallel_execution: cores() > 1 }
+        let parallel_execution = cores() > 1;
+        Self { persistence_threshold: 2, memory_blocks: 0, parallel_execution, is_dev: false }
     }
 }
 
@@ -114,8 +121,13 @@ pub struct EngineHandle {
     commands: Sender<Command>,
     live: LiveChain,
     targets: SyncTargets,
+    deep: DeepBlocks,
     bad_blocks: BadBlocks,
+    trouble: Trouble,
 }
+
+/// Why the last block was not verified, if the reason is not the block's.
+type Trouble = Arc<Mutex<Option<String>>>;
 
 impl fmt::Debug for EngineHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -228,9 +240,37 @@ impl EngineHandle {
         self.targets.wanted()
     }
 
+    /// Why the last block that came was not verified, if the reason is ours: the disk, or work of the state
+    /// store in the background that failed. What is stored can be read all the same.
+    pub fn trouble(&self) -> Option<String> {
+        self.trouble.lock().clone()
+    }
+
     /// How far the chain has come, if it is behind.
     pub fn syncing(&self) -> Option<SyncProgress> {
         self.targets.progress(self.live.head().number)
+    }
+
+    /// What the node waits for, if it is behind.
+    pub fn waiting(&self) -> Option<SyncWait> {
+        self.targets.wait(self.live.head().number)
+    }
+
+    /// How long the consensus client has not called; `None` if it never has.
+    pub fn consensus_silence(&self) -> Option<Duration> {
+        self.targets.client_silence()
+    }
+
+    /// The head that the consensus client wants, and the blocks of these hashes and numbers below it, are
+    /// on a branch that cannot be executed here.
+    pub(crate) fn is_too_deep(&self, blocks: &[(B256, u64)], branch: DeepBranch) {
+        // The oldest are forgotten first, and the head shall not be.
+        for (hash, number) in blocks.iter().rev() {
+            self.deep.insert(*hash, *number, branch);
+        }
+        if let Some((hash, number)) = blocks.first() {
+            self.targets.too_deep(*hash, *number, branch, self.live.head().number);
+        }
     }
 
     /// The heads that others have named.
@@ -262,15 +302,18 @@ impl Engine {
         config: EngineConfig,
         metrics: Metrics,
     ) -> Result<Self, EngineError> {
-        let live = LiveChain::new(chain)?;
+        let live = LiveChain::start(chain, config.is_dev)?;
         let (commands, inbox) = unbounded();
         let targets = SyncTargets::default();
-        let bad_blocks = BadBlocks::default();
+        let (deep, bad_blocks) = (DeepBlocks::default(), BadBlocks::default());
+        let trouble = Trouble::default();
         let handle = EngineHandle {
             commands,
             live: live.clone(),
             targets: targets.clone(),
+            deep: deep.clone(),
             bad_blocks: bad_blocks.clone(),
+            trouble: trouble.clone(),
         };
         let thread = std::thread::Builder::new()
             .name("engine".into())
@@ -282,7 +325,7 @@ impl Engine {
                     if config.parallel_execution {
                         tree.execute_on(cores().clamp(2, MOST_EXECUTION_THREADS));
                     }
-                    let (safe, finalized) = live.named();
+                    let ((safe, finalized), patch) = (live.named(), live.patch());
                     let service = Service {
                         tree,
                         config,
@@ -291,9 +334,11 @@ impl Engine {
                         safe,
                         finalized,
                         orphans: Orphans::default(),
+                        deep,
                         rejected: Rejected::default(),
                         bad_blocks,
-                        patch: None,
+                        trouble,
+                        patch,
                     };
                     service.run(&inbox)
                 })
@@ -344,14 +389,17 @@ struct Service<'a> {
     safe: Option<BlockRef>,
     finalized: Option<BlockRef>,
     orphans: Orphans,
+    deep: DeepBlocks,
     rejected: Rejected,
     bad_blocks: BadBlocks,
+    trouble: Trouble,
     /// Of the head's state.
     patch: Option<Arc<StatePatch>>,
 }
 
 impl Service<'_> {
     fn run(mut self, inbox: &Receiver<Command>) -> Result<(), EngineError> {
+        self.forget_stale_patch();
         loop {
             let command = if self.tree.is_committing() {
                 match inbox.recv_timeout(COMMIT_POLL) {
@@ -390,9 +438,9 @@ impl Service<'_> {
             Command::SetHead(hash, reply) => drop(reply.send(self.go_back(hash))),
             Command::Built(block) => self.add_built(block),
             Command::Patch(patch, reply) => {
-                self.patch = patch;
+                let noted = self.set_patch(patch);
                 self.publish(None);
-                drop(reply.send(Ok(())));
+                drop(reply.send(noted));
             }
             Command::Flush(reply) => {
                 let flushed = self.tree.flush().map_err(EngineError::from);
@@ -417,6 +465,9 @@ impl Service<'_> {
             return Ok(status);
         }
         if self.tree.header(&parent)?.is_none() {
+            if let Some((_, branch)) = self.deep.get(&parent) {
+                return Ok(self.accept_deep(hash, block.number(), branch));
+            }
             self.targets.heard_of(block.number());
             self.orphans.insert(block);
             return Ok(PayloadStatus::from_status(PayloadStatusEnum::Syncing));
@@ -465,6 +516,7 @@ impl Service<'_> {
         let (number, hash, parent) = (block.number(), block.hash(), block.parent_hash());
         match outcome {
             Ok(_) => {
+                *self.trouble.lock() = None;
                 tracing::debug!(number, %hash, "valid block");
                 Ok(valid(hash))
             }
@@ -473,12 +525,30 @@ impl Service<'_> {
                 let reason = error.to_string();
                 self.reject(RejectedBlock { hash, parent, reason, block: Some(block.clone()) })
             }
-            // The state of its parent is gone: it can be no part of the canonical chain any more.
-            Err(PipelineError::State(StateError::BeyondRetention { .. })) => {
-                Ok(PayloadStatus::from_status(PayloadStatusEnum::Accepted))
-            }
-            Err(error) => Err(error.in_block(number, hash).into()),
+            Err(error) => match deep_branch(&error) {
+                Some(branch) => {
+                    let fork = self.shared_below(parent)?.unwrap_or(branch.fork);
+                    Ok(self.accept_deep(hash, number, DeepBranch { fork, ..branch }))
+                }
+                None => {
+                    let error = error.in_block(number, hash);
+                    tracing::error!("not verified, which is not the block's fault: {error}");
+                    *self.trouble.lock() = Some(error.to_string());
+                    Err(error.into())
+                }
+            },
         }
+    }
+
+    /// Takes note of a block whose parent's state is gone, and of those that have waited for it: they can
+    /// be no part of the chain unless it is made again from further down.
+    fn accept_deep(&mut self, hash: B256, number: u64, branch: DeepBranch) -> PayloadStatus {
+        tracing::debug!(number, %hash, ?branch, "a block stands on a state that is no longer kept");
+        self.deep.insert(hash, number, branch);
+        for above in self.orphans.take_descendants(&hash) {
+            self.deep.insert(above.hash(), above.number(), branch);
+        }
+        PayloadStatus::from_status(PayloadStatusEnum::Accepted)
     }
 
     /// Verifies the blocks that have waited for `hash`, and for those in turn.
@@ -521,149 +591,6 @@ impl Service<'_> {
         }))
     }
 
-    // -- forkchoice -------------------------------------------------------------------------------
-
-    fn forkchoice(&mut self, state: ForkchoiceState) -> Result<ForkchoiceOutcome, EngineError> {
-        let hash = state.head_block_hash;
-        let only = |status| Ok(ForkchoiceOutcome { status, head: None });
-        if hash.is_zero() {
-            return Err(EngineError::ZeroHead);
-        }
-        if let Some(status) = self.rejected.status(&hash) {
-            return only(status);
-        }
-        let Some(header) = self.tree.header(&hash)? else {
-            if let Some(status) = self
-                .orphans
-                .get(&hash)
-                .and_then(|orphan| self.rejected.descendant(hash, orphan.parent_hash()))
-            {
-                return only(status);
-            }
-            if let Some(orphan) = self.orphans.get(&hash) {
-                self.targets.heard_of(orphan.number());
-            }
-            self.targets.want(hash, self.tree.head().header.number);
-            return only(PayloadStatus::from_status(PayloadStatusEnum::Syncing));
-        };
-        self.targets.reached(self.tree.head().header.number);
-        let safe = self.ancestor(state.state_safe_hash(), &header, "safe")?;
-        let finalized = self.ancestor(state.state_finalized_hash(), &header, "finalized")?;
-
-        let is_head = self.tree.head().header.hash() == hash;
-        // An ancestor of what is final cannot become the head again, and the specification allows to
-        // pass over it.
-        let is_final = self.finalized.is_some_and(|block| header.number < block.number)
-            && self.tree.is_canonical(&hash)?;
-        if !is_head && is_final {
-            return only(valid(hash));
-        }
-        let change = self.set_head(hash, &header)?;
-        self.name(safe, finalized)?;
-        self.forget_side_blocks();
-        self.publish(change);
-        Ok(ForkchoiceOutcome { status: valid(hash), head: Some(header) })
-    }
-
-    /// Makes a canonical block the head; what is safe or final above it is lowered to it.
-    fn go_back(&mut self, hash: B256) -> Result<(), EngineError> {
-        let header = self.tree.header(&hash)?.ok_or(EngineError::NotCanonical { hash })?;
-        if !self.tree.is_canonical(&hash)? && self.tree.head().header.hash() != hash {
-            return Err(EngineError::NotCanonical { hash });
-        }
-        let change = self.set_head(hash, &header)?;
-        let target = BlockRef::new(header.number, hash);
-        let lowered = |named: Option<BlockRef>| {
-            named.map(|block| if block.number > target.number { target } else { block })
-        };
-        self.name(lowered(self.safe), lowered(self.finalized))?;
-        self.forget_side_blocks();
-        self.publish(change.map(|change| HeadChange { is_dropped: true, ..change }));
-        Ok(())
-    }
-
-    /// Takes note of what is safe and final. What was so before remains, unless it has left the chain.
-    fn name(
-        &mut self,
-        safe: Option<BlockRef>,
-        finalized: Option<BlockRef>,
-    ) -> Result<(), EngineError> {
-        for (name, new) in [(SAFE, safe), (FINALIZED, finalized)] {
-            let old = if name == SAFE { self.safe } else { self.finalized };
-            let named = match new.or(old) {
-                Some(block) if new.is_some() || self.tree.is_canonical(&block.hash)? => Some(block),
-                _ => None,
-            };
-            if named != old {
-                self.tree.put_note(name, named.map_or(Vec::new(), |block| block.hash.to_vec()));
-            }
-            *(if name == SAFE { &mut self.safe } else { &mut self.finalized }) = named;
-        }
-        Ok(())
-    }
-
-    fn set_head(
-        &mut self,
-        hash: B256,
-        header: &SealedHeader,
-    ) -> Result<Option<HeadChange>, EngineError> {
-        let number = header.number;
-        let change = self.tree.set_head(hash).map_err(|error| match error {
-            PipelineError::State(error @ StateError::BeyondRetention { .. }) => {
-                EngineError::TooDeepReorg { number, hash, source: error }
-            }
-            error => error.in_block(number, hash).into(),
-        })?;
-        if let Some(change) = &change {
-            self.patch = None;
-            if change.reverted.is_empty() {
-                tracing::info!(number, %hash, txs = change.committed.last().map_or(0, |block| block.block.transaction_count()), "new head");
-            } else {
-                let (depth, ancestor) = (change.reverted.len(), change.ancestor);
-                tracing::info!(number, %hash, depth, ancestor, "reorg");
-            }
-        }
-        Ok(change)
-    }
-
-    /// The block that the consensus client calls `what`, which must lie on the chain of `head`.
-    fn ancestor(
-        &self,
-        hash: Option<B256>,
-        head: &SealedHeader,
-        what: &'static str,
-    ) -> Result<Option<BlockRef>, EngineError> {
-        let Some(hash) = hash else { return Ok(None) };
-        let unknown = || EngineError::InvalidForkchoice { what, hash };
-        let number = self.tree.header(&hash)?.ok_or_else(unknown)?.number;
-        let mut at = head.clone();
-        loop {
-            if at.hash() == hash {
-                return Ok(Some(BlockRef::new(number, hash)));
-            }
-            if at.number <= number {
-                return Err(unknown());
-            }
-            if self.tree.is_canonical(&at.hash())? {
-                // Everything below is canonical.
-                return match self.tree.is_canonical(&hash)? {
-                    true => Ok(Some(BlockRef::new(number, hash))),
-                    false => Err(unknown()),
-                };
-            }
-            at = self.tree.header(&at.parent_hash())?.ok_or_else(unknown)?;
-        }
-    }
-
-    /// Blocks that can become canonical no more, or hardly.
-    fn forget_side_blocks(&mut self) {
-        let final_number = self.finalized.map_or(0, |block| block.number);
-        let deepest = self.tree.head().header.number.saturating_sub(SIDE_BLOCK_DEPTH);
-        let first = final_number.max(deepest);
-        self.tree.retain(|block| block.block().number() > first);
-        self.orphans.retain_above(first);
-    }
-
     // -- persistence ------------------------------------------------------------------------------
 
     fn persist(&mut self) -> Result<(), EngineError> {
@@ -686,6 +613,14 @@ impl Service<'_> {
     fn publish(&self, change: Option<HeadChange>) {
         let moment = Moment::of(&self.tree, self.safe, self.finalized, self.patch.clone());
         self.live.publish(moment, change);
+    }
+}
+
+/// The branch that an error is about, if that is of a state that is gone.
+const fn deep_branch(error: &PipelineError) -> Option<DeepBranch> {
+    match error {
+        PipelineError::State(error) => DeepBranch::of(error),
+        _ => None,
     }
 }
 

@@ -40,40 +40,45 @@ impl View {
     /// [`PipelineError::State`] if the block is not known, or its state is not kept; it then says
     /// what is.
     pub fn state(&self, hash: &B256) -> Result<StateAfter, PipelineError> {
-        match self.patch(hash) {
-            Some(patch) => self.patched(hash, Some(patch)),
-            None => self.patched(hash, self.patch_after(hash)?.as_ref()),
-        }
+        let patch = self.patch_after(hash)?;
+        self.patched(hash, self.state_at(hash, Need::Values)?, patch)
     }
 
-    /// What the user of a dev chain changed of the state after a canonical block below the head: it
-    /// went into the next block, and is still read of this one, as long as this run remembers it.
+    /// What the user of a dev chain changed of the state after a canonical block. It shows in that state
+    /// from then on, though the root of the next block is the first that has it.
     fn patch_after(&self, hash: &B256) -> Result<Option<Arc<StatePatch>>, PipelineError> {
-        if !self.live().has_patches() || !self.is_canonical(hash)? {
+        if let Some(patch) = self.patch(hash) {
+            return Ok(Some(patch.clone()));
+        }
+        if !self.has_patches()? || !self.is_canonical(hash)? {
             return Ok(None);
         }
         let Some(number) = self.block_number(hash)? else { return Ok(None) };
-        let child = self.canonical_hash(number.saturating_add(1))?;
-        Ok(child.and_then(|child| self.live().patch_before(&child)))
+        match self.canonical_hash(number.saturating_add(1))? {
+            Some(child) => self.patch_before(&child),
+            None => Ok(None),
+        }
     }
 
     /// The state that the transactions of a known block begin on: that after its parent, and on a dev
-    /// chain what its user changed of that, as long as this run remembers.
+    /// chain what its user changed of that.
     ///
     /// # Errors
     /// As [`state`](Self::state).
     pub fn state_before(&self, block: &RecoveredBlock) -> Result<StateAfter, PipelineError> {
-        self.patched(&block.parent_hash, self.live().patch_before(&block.hash()).as_ref())
+        let parent = &block.parent_hash;
+        let patch = self.patch_before(&block.hash())?;
+        self.patched(parent, self.state_at(parent, Need::Values)?, patch)
     }
 
     fn patched(
         &self,
         hash: &B256,
-        patch: Option<&Arc<StatePatch>>,
+        state: StateAt,
+        patch: Option<Arc<StatePatch>>,
     ) -> Result<StateAfter, PipelineError> {
         let header = self.header(hash)?.ok_or(StateError::UnknownBlock { hash: *hash })?;
-        let state = self.state_at(hash, Need::Values)?;
-        let reader: Reader = match patch {
+        let reader: Reader = match &patch {
             None => Box::new(state),
             Some(patch) => {
                 let mut patched = LayeredState::new(state);
@@ -81,7 +86,69 @@ impl View {
                 Box::new(patched)
             }
         };
-        Ok(StateAfter { view: self.clone(), header, reader })
+        Ok(StateAfter { view: self.clone(), header, reader, patch })
+    }
+
+    /// The state after a known block as its root has it, to read what is known of the account at
+    /// `address` and to prove it.
+    ///
+    /// On a dev chain the account must be as [`state`](Self::state) shows it: what was changed of it by
+    /// hand since is in the root of the next block alone.
+    ///
+    /// # Errors
+    /// As [`state`](Self::state); [`PipelineError::ChangedByHand`].
+    pub fn provable_state(&self, hash: &B256, address: &Address) -> Result<StateAt, PipelineError> {
+        let state = self.state_at(hash, Need::Proofs)?;
+        match self.patch_after(hash)? {
+            Some(patch) if patch.touches(address) => {
+                let number = self.block_number(hash)?.unwrap_or_default();
+                let (what, hash) = (format!("account {address}"), *hash);
+                Err(PipelineError::ChangedByHand { what, number, hash })
+            }
+            _ => Ok(state),
+        }
+    }
+
+    /// The state that a known block begins on, to execute it, and the same as the root of its parent
+    /// has it, to prove from.
+    ///
+    /// # Errors
+    /// As [`provable_state`](Self::provable_state), for changes of any account.
+    pub fn provable_before(
+        &self,
+        block: &RecoveredBlock,
+    ) -> Result<(StateAfter, StateAt), PipelineError> {
+        let parent = block.parent_hash;
+        let patch = self.patch_before(&block.hash())?;
+        if patch.is_some_and(|patch| !patch.delta.is_empty()) {
+            let (what, number) = ("the state".into(), block.number.saturating_sub(1));
+            return Err(PipelineError::ChangedByHand { what, number, hash: parent });
+        }
+        let state = self.state_at(&parent, Need::Proofs)?;
+        Ok((self.patched(&parent, state.clone(), None)?, state))
+    }
+
+    /// The state after a known block with all its entries, as [`state`](Self::state) shows it, and its
+    /// root: that of the header, or of what was changed by hand since, which then is no header's.
+    ///
+    /// # Errors
+    /// As [`state`](Self::state); [`StateError::BeyondRetention`] of a changed state that can no longer
+    /// be extended.
+    pub fn listed_state(&self, hash: &B256) -> Result<(StateAt, B256), PipelineError> {
+        let Some(patch) = self.patch_after(hash)? else {
+            let header = self.header(hash)?.ok_or(StateError::UnknownBlock { hash: *hash })?;
+            return Ok((self.state_at(hash, Need::Entries)?, header.state_root));
+        };
+        let store = self.live().chain().state();
+        let session = self.begin(hash).map_err(|error| match error {
+            PipelineError::State(StateError::UnknownBlock { .. }) => {
+                let number = self.block_number(hash).ok().flatten().unwrap_or_default();
+                store.beyond_retention(number).into()
+            }
+            error => error,
+        })?;
+        let proposal = session.finish(&patch.delta)?;
+        Ok((store.at(At::Proposal(&proposal))?, proposal.root()))
     }
 
     /// Opens a session on the state after a known block.
@@ -229,6 +296,7 @@ pub struct StateAfter {
     view: View,
     header: SealedHeader,
     reader: Reader,
+    patch: Option<Arc<StatePatch>>,
 }
 
 impl fmt::Debug for StateAfter {
@@ -246,6 +314,11 @@ impl StateAfter {
     /// The view that it belongs to.
     pub const fn view(&self) -> &View {
         &self.view
+    }
+
+    /// What the user of a dev chain changed of the block's own state; the rest is as its root has it.
+    pub fn patch(&self) -> Option<&StatePatch> {
+        self.patch.as_deref()
     }
 
     /// What an execution on this state reads from.

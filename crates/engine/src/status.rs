@@ -2,15 +2,20 @@
 //!
 //! Behind is a node to whom somebody has named a head that it does not have: its consensus client, on
 //! the Engine API, or the node that it follows. How high that head is, nobody has to say; it is told by
-//! blocks that came and wait for their parents, and by headers that the follower has fetched.
+//! blocks that came and wait for their parents, and by headers that the follower has fetched. What it waits
+//! for, and since when, is told too: a node that stands still without a word looks like one that works.
 
+use crate::DeepBranch;
 use alloy_primitives::{B256, B512};
 use parking_lot::Mutex;
 use retrie_chainspec::primitives::RecoveredBlock;
 use std::{
+    fmt,
+    mem::discriminant,
     net::{IpAddr, SocketAddr},
     path::PathBuf,
     sync::Arc,
+    time::{Duration, Instant, SystemTime},
 };
 
 /// Blocks that a follower may be behind and count as in sync: it asks for the head now and then, and
@@ -27,6 +32,61 @@ pub struct SyncProgress {
     /// Highest block that is known of; the current one if nothing is known of a higher one but its
     /// hash.
     pub highest: u64,
+}
+
+/// What a node that is behind waits for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SyncWait {
+    /// The head that its consensus client has named and that is not here, if there is one.
+    pub head: Option<B256>,
+    /// What for.
+    pub reason: WaitReason,
+    /// Since when.
+    pub since: SystemTime,
+}
+
+/// Why a node that is behind is not at the head yet.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum WaitReason {
+    /// Blocks come only from the consensus client: the node has no peers and follows no other one.
+    #[default]
+    NoSource,
+    /// It would fetch blocks from peers, and is connected with none that has them.
+    NoPeers,
+    /// Blocks are fetched from this source.
+    Blocks(String),
+    /// Fetching them fails for this reason, and is tried again.
+    Failing(String),
+    /// The head of this number lies on a branch that cannot be executed.
+    TooDeepReorg(u64, DeepBranch),
+}
+
+impl fmt::Display for WaitReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoSource => f.write_str("blocks, which nothing here fetches"),
+            Self::NoPeers => f.write_str("peers to fetch blocks from"),
+            Self::Blocks(source) => write!(f, "blocks from {source}"),
+            Self::Failing(reason) => write!(f, "blocks, and fetching them fails: {reason}"),
+            Self::TooDeepReorg(number, DeepBranch { fork, first_retained, retention }) => write!(
+                f,
+                "a reorganisation to block {number}, whose branch leaves the chain above block {fork}: \
+                 states are kept from block {first_retained} on, {retention} blocks deep"
+            ),
+        }
+    }
+}
+
+/// What a node waits for, as it tells its operator.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeWait {
+    /// What for.
+    pub reason: String,
+    /// Since when.
+    pub since: SystemTime,
+    /// What ends it.
+    pub remedy: String,
 }
 
 /// A node's place among others: what is told of it and of its peers, and how these are changed.
@@ -108,6 +168,11 @@ pub trait NodeStatus: Send + Sync {
         None
     }
 
+    /// What it waits for, if it is behind.
+    fn waiting(&self) -> Option<NodeWait> {
+        None
+    }
+
     /// The parts of it that do not work, by name.
     fn failing(&self) -> Vec<&'static str> {
         Vec::new()
@@ -186,20 +251,40 @@ struct Targets {
     begins: bool,
     /// Our head when we fell behind.
     starting: Option<u64>,
+    /// The consensus client's head, if it cannot be executed here.
+    deep: Option<(B256, u64, DeepBranch)>,
+    /// How it stands with the source of blocks.
+    source: WaitReason,
+    /// When the consensus client last called.
+    client: Option<Instant>,
+    /// What was waited for when that was last asked, and since when.
+    wait: Option<(WaitReason, SystemTime)>,
 }
 
 impl Targets {
     const fn is_behind(&self, current: u64) -> bool {
-        self.wanted.is_some() || self.begins || self.followed > current.saturating_add(IN_STEP)
+        self.wanted.is_some()
+            || self.deep.is_some()
+            || self.begins
+            || self.followed > current.saturating_add(IN_STEP)
     }
 
-    /// Takes note of where we are when we fall behind, and forgets it when we are no longer.
-    const fn note(&mut self, current: u64) {
-        match (self.is_behind(current), self.starting) {
-            (true, None) => self.starting = Some(current),
-            (false, Some(_)) => self.starting = None,
-            _ => {}
+    /// Takes note of where we are when we fall behind, and of what we wait for then; forgets both when we
+    /// are behind no longer.
+    fn note(&mut self, current: u64) {
+        if !self.is_behind(current) {
+            (self.starting, self.wait) = (None, None);
+            return;
         }
+        self.starting.get_or_insert(current);
+        let reason = match self.deep {
+            Some((_, number, branch)) => WaitReason::TooDeepReorg(number, branch),
+            None => self.source.clone(),
+        };
+        let known = self.wait.take();
+        let since = known.filter(|(known, _)| discriminant(known) == discriminant(&reason));
+        let since = since.map_or_else(SystemTime::now, |(_, since)| since);
+        self.wait = Some((reason, since));
     }
 }
 
@@ -209,17 +294,46 @@ impl SyncTargets {
         self.0.lock().wanted
     }
 
+    /// The consensus client has called.
+    pub(crate) fn hear_client(&self) {
+        self.0.lock().client = Some(Instant::now());
+    }
+
+    /// How long the consensus client has not called; `None` if it never has.
+    pub(crate) fn client_silence(&self) -> Option<Duration> {
+        self.0.lock().client.map(|heard| heard.elapsed())
+    }
+
     /// The consensus client has named an unknown head; ours is `current`.
     pub(crate) fn want(&self, hash: B256, current: u64) {
         let mut targets = self.0.lock();
-        targets.wanted = Some(hash);
+        (targets.wanted, targets.deep) = (Some(hash), None);
+        targets.note(current);
+    }
+
+    /// The consensus client has named head `number`, which cannot be executed here; ours is `current`.
+    pub(crate) fn too_deep(&self, hash: B256, number: u64, branch: DeepBranch, current: u64) {
+        let mut targets = self.0.lock();
+        (targets.wanted, targets.deep) = (None, Some((hash, number, branch)));
+        targets.note(current);
+    }
+
+    /// Whether the consensus client wants this head, and it cannot be executed here.
+    pub(crate) fn is_deep(&self, head: &B256) -> bool {
+        self.0.lock().deep.is_some_and(|(hash, ..)| hash == *head)
+    }
+
+    /// How it stands with the source of blocks; our head is `current`.
+    pub(crate) fn fetches(&self, source: WaitReason, current: u64) {
+        let mut targets = self.0.lock();
+        targets.source = source;
         targets.note(current);
     }
 
     /// The consensus client has named a head that is known here; ours is `current`.
     pub(crate) fn reached(&self, current: u64) {
         let mut targets = self.0.lock();
-        (targets.wanted, targets.heard) = (None, 0);
+        (targets.wanted, targets.deep, targets.heard) = (None, None, 0);
         targets.note(current);
     }
 
@@ -257,8 +371,18 @@ impl SyncTargets {
         targets.note(current);
         let starting = targets.starting?;
         let heard = if targets.wanted.is_some() { targets.heard } else { 0 };
-        let highest = heard.max(targets.followed).max(current);
+        let deep = targets.deep.map_or(0, |(_, number, _)| number);
+        let highest = heard.max(deep).max(targets.followed).max(current);
         Some(SyncProgress { starting: starting.min(current), current, highest })
+    }
+
+    /// What a node whose head is `current` waits for, if it is behind.
+    pub(crate) fn wait(&self, current: u64) -> Option<SyncWait> {
+        let mut targets = self.0.lock();
+        targets.note(current);
+        let head = targets.wanted.or_else(|| targets.deep.map(|(hash, ..)| hash));
+        let (reason, since) = targets.wait.clone()?;
+        Some(SyncWait { head, reason, since })
     }
 }
 
@@ -317,5 +441,32 @@ mod tests {
         // Nothing but a hash is known of the next one.
         targets.want(B256::repeat_byte(3), 500);
         assert_eq!(told(&targets, 500), Some([500, 500, 500]));
+    }
+
+    #[test]
+    fn what_is_waited_for_is_told_with_its_beginning() {
+        let targets = SyncTargets::default();
+        let reason = |targets: &SyncTargets| targets.wait(7).map(|wait| wait.reason);
+        assert_eq!(targets.wait(7), None);
+        let wanted = B256::repeat_byte(1);
+        targets.want(wanted, 7);
+        let first = targets.wait(7).unwrap();
+        assert_eq!((first.head, &first.reason), (Some(wanted), &WaitReason::NoSource));
+        // Another head, and the same want of a source.
+        targets.want(B256::repeat_byte(2), 7);
+        assert_eq!(targets.wait(7).unwrap().since, first.since);
+        targets.fetches(WaitReason::Failing("a".into()), 7);
+        let failing = targets.wait(7).unwrap();
+        assert!(failing.since >= first.since);
+        targets.fetches(WaitReason::Failing("b".into()), 7);
+        let still = targets.wait(7).unwrap();
+        assert_eq!((still.since, still.reason), (failing.since, WaitReason::Failing("b".into())));
+
+        let branch = DeepBranch { fork: 3, first_retained: 5, retention: 2 };
+        targets.too_deep(wanted, 9, branch, 7);
+        assert_eq!(reason(&targets), Some(WaitReason::TooDeepReorg(9, branch)));
+        assert_eq!(told(&targets, 7), Some([7, 7, 9]));
+        targets.reached(7);
+        assert_eq!((reason(&targets), told(&targets, 7)), (None, None));
     }
 }

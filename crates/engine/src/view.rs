@@ -257,6 +257,23 @@ impl View {
         self.moment.canonical.last()
     }
 
+    /// What the user of a dev chain changed of the state before a known block, with which it begins.
+    pub(crate) fn patch_before(
+        &self,
+        block: &B256,
+    ) -> Result<Option<Arc<StatePatch>>, PipelineError> {
+        match self.moment.blocks.get(block).and_then(|block| block.patch.clone()) {
+            Some(patch) => Ok(Some(patch)),
+            None => Ok(StatePatch::stored(&*self.read, block)?.map(Arc::new)),
+        }
+    }
+
+    /// Whether any canonical block has such a patch.
+    pub(crate) fn has_patches(&self) -> Result<bool, PipelineError> {
+        let in_memory = self.moment.canonical.iter().any(|block| block.patch.is_some());
+        Ok(in_memory || self.read.has_patches()?)
+    }
+
     /// What the user of a dev chain has changed of the state after a block, the head. It shows in
     /// what is read of that state, and enters the root with the next block.
     pub(crate) fn patch(&self, hash: &B256) -> Option<&Arc<StatePatch>> {

@@ -8,7 +8,9 @@
 //! * an account that is neither touched nor created nor destroyed is unchanged. revm also clears the
 //!   touch of an existing empty account before Spurious Dragon, which is unchanged too: an account
 //!   without code and nonce cannot lose a balance;
-//! * a created account's storage holds every slot its constructor wrote, and nothing else is set.
+//! * the storage of an account that is called created holds every slot its constructor wrote, and nothing
+//!   else is set. A contract that was created over an account is not called so
+//!   ([`evm`](crate::evm)).
 
 use crate::{
     DatabaseError, ExecutionInput, StateDatabase, database::account_info, deadline::Deadline,
@@ -207,35 +209,6 @@ impl<'a> BlockState<'a> {
     /// Whether the account has code now.
     pub(crate) fn has_code(&mut self, address: Address) -> Result<bool, DatabaseError> {
         Ok(self.load(address)?.now.is_some_and(|now| now.code_hash != KECCAK256_EMPTY))
-    }
-
-    /// Whether the account has storage, but neither nonce nor code (EIP-7610).
-    ///
-    /// A partial state that cannot list a storage has one: that there is none stands in the account's
-    /// own leaf.
-    pub(crate) fn has_nothing_but_storage(&mut self, address: Address) -> Result<bool, ReadFailed> {
-        let found = self.find_only_storage(address);
-        self.read(found)
-    }
-
-    fn find_only_storage(&mut self, address: Address) -> Result<bool, DatabaseError> {
-        self.load(address)?;
-        let Some(account) = self.accounts.get(&address) else { return Ok(false) };
-        let is_bare = |now: Account| now.nonce == 0 && now.code_hash == KECCAK256_EMPTY;
-        if !account.now.is_some_and(is_bare) {
-            return Ok(false);
-        }
-        if account.slots.values().any(|slot| !slot.now.is_zero()) {
-            return Ok(true);
-        }
-        // What was not there before the block has no storage from before it.
-        if account.cleared || account.before.is_none() {
-            return Ok(false);
-        }
-        // One that this block has not touched is enough.
-        let stored = self.database.some_slots(&address, account.slots.len() + 1)?;
-        let is_live = |(slot, _): &(B256, Value)| !account.slots.contains_key(&(*slot).into());
-        Ok(stored.is_none_or(|slots| slots.iter().any(is_live)))
     }
 
     /// All changes of the block, and the codes it brought into the state.

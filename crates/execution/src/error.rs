@@ -1,5 +1,6 @@
 //! Why a block could not be executed.
 
+use crate::DepositLayoutError;
 use alloy_evm::block::BlockValidationError;
 use alloy_primitives::{Address, B256};
 use retrie_state::StateError;
@@ -77,6 +78,21 @@ pub enum ExecutionError {
         /// The rule it breaks.
         reason: String,
     },
+    /// A log of the deposit contract has not the one form that EIP-6110 knows.
+    #[error(
+        "block {number} is invalid: log {log} of transaction {transaction} is no deposit \
+         (EIP-6110): {source}"
+    )]
+    InvalidDeposit {
+        /// Block number.
+        number: u64,
+        /// Index of the transaction in the block.
+        transaction: usize,
+        /// Index of the log in the transaction.
+        log: usize,
+        /// How it differs.
+        source: DepositLayoutError,
+    },
     /// State, code or ancestor hash could not be read.
     #[error("block {number}, {}: {source}", display_place(.index))]
     Database {
@@ -122,6 +138,7 @@ impl ExecutionError {
         match self {
             Self::InvalidTransaction { number, .. }
             | Self::InvalidBlock { number, .. }
+            | Self::InvalidDeposit { number, .. }
             | Self::Database { number, .. }
             | Self::Evm { number, .. }
             | Self::Observer { number, .. } => Some(*number),
@@ -130,7 +147,12 @@ impl ExecutionError {
 
     /// Whether the error is a verdict about the block, independent of this machine.
     pub const fn is_invalid_block(&self) -> bool {
-        matches!(self, Self::InvalidTransaction { .. } | Self::InvalidBlock { .. })
+        matches!(
+            self,
+            Self::InvalidTransaction { .. }
+                | Self::InvalidBlock { .. }
+                | Self::InvalidDeposit { .. }
+        )
     }
 
     /// The state error underneath, if that is the cause.

@@ -1,15 +1,15 @@
 //! The EVM of this workspace: revm's, and three rules that revm does not have.
 //!
 //! * EIP-8037: the gas limit of a transaction, state gas included, has a cap ([`max_tx_gas_limit`]).
-//! * EIP-7610: a creation collides with an account that has storage, though it has neither nonce nor
-//!   code. The rule is retroactive. Such accounts come from contracts that were created before
-//!   Spurious Dragon with empty code. revm's journal looks at nonce and code only, as it does not know
-//!   an account's storage as a whole.
+//! * Storage under a creation. An account may have storage, but neither nonce nor code: a contract that
+//!   was created before Spurious Dragon with empty code is one, and a genesis file can say so. No rule
+//!   keeps a contract from being created there: EIP-7610, which did, was withdrawn for all forks
+//!   (execution-specs, pull request 3417). What becomes of the old slots no test of the specification
+//!   says (execution-specs, issue 3635). Here they stay and the init code reads them, as in geth, by
+//!   which this is held. revm takes all storage of a created contract for zero, unless it is told
+//!   otherwise ([`BlockEvm::keep_storage`]). If the account was removed earlier in the block (EIP-161,
+//!   SELFDESTRUCT), its slots went with it.
 //! * Constantinople's net gas metering: see [`constantinople`](crate::constantinople).
-//!
-//! A creation that revm would refuse for its depth, balance or nonce never gets to the question, and
-//! most others end it with one look at an account that revm loads next: it does not exist, or has a
-//! nonce or code. Only what is left costs a listing of its storage.
 
 use crate::{
     block_state::{BlockState, ReadFailed},
@@ -24,49 +24,34 @@ use alloy_evm::{
 use alloy_primitives::{Address, Bytes};
 use revm::{
     context::{
-        BlockEnv, CfgEnv, Context, ContextSetters, ContextTr, FrameStack, JournalTr, TxEnv,
+        BlockEnv, CfgEnv, Context, ContextSetters, ContextTr, FrameStack, TxEnv,
         result::{EVMError, ExecutionResult, HaltReason, ResultAndState},
     },
-    context_interface::{
-        Cfg, context::ContextError, journaled_state::account::JournaledAccountTr,
-        result::InvalidTransaction,
-    },
+    context_interface::{Cfg, JournalTr, context::ContextError, result::InvalidTransaction},
     handler::{
-        EthFrame, EvmTr, FrameInitOrResult, FrameResult, Handler, ItemOrResult, MainnetHandler,
-        PrecompileProvider, SystemCallTx, evm::FrameInitResult, instructions::EthInstructions,
+        CreateFrame, EthFrame, EvmTr, FrameData, FrameInitOrResult, FrameResult, Handler,
+        ItemOrResult, MainnetHandler, PrecompileProvider, SystemCallTx, evm::FrameInitResult,
+        instructions::EthInstructions,
     },
     inspector::{Inspector, InspectorEvmTr, InspectorHandler, NoOpInspector},
-    interpreter::{
-        CreateInputs, CreateOutcome, FrameInput, Gas, InstructionResult, InterpreterResult,
-        interpreter::EthInterpreter, interpreter_action::FrameInit,
-    },
-    primitives::{constants::CALL_STACK_LIMIT, hardfork::SpecId},
+    interpreter::{interpreter::EthInterpreter, interpreter_action::FrameInit},
+    primitives::hardfork::SpecId,
+    state::Account,
 };
 
 /// A [`BlockState`], borrowed or owned.
 pub(crate) trait BlockDatabase: Database<Error = ReadFailed> {
-    /// Whether the account has storage, but neither nonce nor code (EIP-7610).
-    fn has_nothing_but_storage(&mut self, address: Address) -> Result<bool, ReadFailed>;
-
     /// The deadline, if there is one.
     fn deadline(&mut self) -> Option<&mut Deadline>;
 }
 
 impl BlockDatabase for &mut BlockState<'_> {
-    fn has_nothing_but_storage(&mut self, address: Address) -> Result<bool, ReadFailed> {
-        BlockState::has_nothing_but_storage(self, address)
-    }
-
     fn deadline(&mut self) -> Option<&mut Deadline> {
         self.deadline.as_mut()
     }
 }
 
 impl BlockDatabase for Box<BlockState<'_>> {
-    fn has_nothing_but_storage(&mut self, address: Address) -> Result<bool, ReadFailed> {
-        BlockState::has_nothing_but_storage(self, address)
-    }
-
     fn deadline(&mut self) -> Option<&mut Deadline> {
         self.deadline.as_mut()
     }
@@ -93,6 +78,8 @@ pub(crate) struct BlockEvm<D: Database, I = NoOpInspector> {
     revm: Revm<D, I>,
     /// The outcome of the next transaction, if it is known.
     known: Option<ResultAndState<HaltReason>>,
+    /// Accounts that were there before this transaction created a contract at their address.
+    built_over: Vec<Address>,
 }
 
 impl<D: BlockDatabase> BlockEvm<D> {
@@ -102,7 +89,7 @@ impl<D: BlockDatabase> BlockEvm<D> {
         if net_metering {
             constantinople::meter_net(&mut revm.instruction);
         }
-        Self { revm, known: None }
+        Self { revm, known: None, built_over: Vec::new() }
     }
 }
 
@@ -112,7 +99,8 @@ impl<D: BlockDatabase, I: Inspector<EthEvmContext<D>>> BlockEvm<D, I> {
         self,
         inspector: J,
     ) -> BlockEvm<D, J> {
-        BlockEvm { revm: self.revm.with_inspector(inspector), known: self.known }
+        let Self { revm, known, built_over } = self;
+        BlockEvm { revm: revm.with_inspector(inspector), known, built_over }
     }
 
     /// The same EVM with other precompiles. Warm are those of the fork nevertheless (EIP-2929).
@@ -158,45 +146,37 @@ impl<D: BlockDatabase, I> BlockEvm<D, I> {
         &mut self,
         result: Result<ExecutionResult<HaltReason>, Error>,
     ) -> Result<ResultAndState<HaltReason>, Error> {
-        let state = self.revm.ctx.journal_mut().finalize();
+        let built_over = std::mem::take(&mut self.built_over);
+        let has_nonce = self.revm.ctx.cfg.spec.is_enabled_in(SpecId::SPURIOUS_DRAGON);
+        let journal = self.revm.ctx.journal_mut();
+        if !has_nonce {
+            // Before EIP-161 revm drops what happened to an empty account that was there before, unless
+            // it is called created.
+            for address in &built_over {
+                let account = journal.inner.state.get_mut(address);
+                account.filter(|account| account.is_created_locally()).map(Account::mark_created);
+            }
+        }
+        let mut state = journal.finalize();
+        for address in built_over {
+            // What has destroyed itself is left without a nonce (EIP-8246), and without its storage.
+            let keeps_storage = |account: &&mut Account| account.info.nonce > 0 || !has_nonce;
+            state.get_mut(&address).filter(keeps_storage).map(Account::unmark_created);
+        }
         Ok(ResultAndState::new(result?, state))
     }
-}
 
-/// Whether this creation meets an account that has nothing but storage (EIP-7610). If so, all that a
-/// collision leaves behind is done: the caller's nonce is used up and the address is warm.
-fn collides_with_storage<D: BlockDatabase>(
-    context: &mut EthEvmContext<D>,
-    depth: usize,
-    inputs: &CreateInputs,
-) -> Result<bool, ReadFailed> {
-    let journal = context.journal_mut();
-    let caller = &journal.load_account(inputs.caller())?.data.info;
-    let nonce = caller.nonce;
-    // These are refused before the address matters, and leave the nonce alone.
-    if depth > CALL_STACK_LIMIT as usize || caller.balance < inputs.value() || nonce == u64::MAX {
-        return Ok(false);
+    /// Has the init code at `address` read what was stored there before, if there was an account.
+    fn keep_storage(&mut self, address: Address) {
+        let Some(account) = self.revm.ctx.journal_mut().inner.state.get_mut(&address) else {
+            return;
+        };
+        if !account.is_loaded_as_not_existing() {
+            // It still counts as created in this transaction (EIP-6780): another flag says so.
+            account.unmark_created();
+            self.built_over.push(address);
+        }
     }
-    let address = inputs.created_address(nonce);
-    if !journal.db_mut().has_nothing_but_storage(address)? {
-        return Ok(false);
-    }
-    journal.load_account_mut(inputs.caller())?.data.bump_nonce();
-    journal.load_account(address)?;
-    Ok(true)
-}
-
-/// All gas is gone and nothing is created.
-fn collision(inputs: &CreateInputs) -> FrameResult {
-    FrameResult::Create(CreateOutcome {
-        result: InterpreterResult {
-            result: InstructionResult::CreateCollision,
-            gas: Gas::new_with_regular_gas_and_reservoir(inputs.gas_limit(), inputs.reservoir()),
-            output: Bytes::new(),
-        },
-        address: None,
-        charged_create_state_gas: inputs.charged_create_state_gas(),
-    })
 }
 
 impl<D: BlockDatabase, I> EvmTr for BlockEvm<D, I> {
@@ -227,12 +207,14 @@ impl<D: BlockDatabase, I> EvmTr for BlockEvm<D, I> {
         init: FrameInit,
     ) -> Result<FrameInitResult<'_, Self::Frame>, ContextError<ReadFailed>> {
         deadline::check(&mut self.revm.ctx)?;
-        if let FrameInput::Create(inputs) = &init.frame_input
-            && collides_with_storage(&mut self.revm.ctx, init.depth, inputs)?
-        {
-            return Ok(ItemOrResult::Result(collision(inputs)));
+        let data = match self.revm.frame_init(init)? {
+            ItemOrResult::Item(frame) => &frame.data,
+            ItemOrResult::Result(result) => return Ok(ItemOrResult::Result(result)),
+        };
+        if let FrameData::Create(CreateFrame { created_address }) = *data {
+            self.keep_storage(created_address);
         }
-        self.revm.frame_init(init)
+        Ok(ItemOrResult::Item(self.revm.frame_stack.get()))
     }
 
     fn frame_run(&mut self) -> Result<FrameInitOrResult<Self::Frame>, ContextError<ReadFailed>> {

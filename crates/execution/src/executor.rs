@@ -4,6 +4,7 @@ use crate::{
     DatabaseError, ExecutionError, ExecutionInput, ExecutionOutcome, ObserverError, Timing,
     block_state::{BlockState, ReadFailed, StateRules},
     constantinople,
+    deposits::{DepositRequests, check_deposits},
     evm::BlockEvm,
     parallel::Ahead,
     receipts::BuildReceipt,
@@ -39,13 +40,6 @@ use std::{borrow::Cow, time::Instant};
 /// withdrawals and other changes after the last transaction belong to none. Applied in order, these
 /// deltas and those changes give the block's delta.
 pub type TransactionObserver<'a> = dyn FnMut(usize, StateDelta) -> Result<(), ObserverError> + 'a;
-
-/// Loads the trusted setup of the point evaluation precompile (EIP-4844), which takes up to seconds
-/// and otherwise happens in the first block that calls it. For measurements.
-pub fn load_trusted_setup() {
-    // The precompile asks for the same precomputation level.
-    c_kzg::ethereum_kzg_settings(8);
-}
 
 /// The EVM's environment in the block with this header: rule set, block fields, blob parameters.
 pub fn evm_env(spec: &ChainSpec, header: &Header) -> EvmEnv<SpecId> {
@@ -138,6 +132,65 @@ pub(crate) struct Filling<'a> {
     included: Vec<Recovered<Transaction>>,
 }
 
+impl Filling<'_> {
+    /// Adds transactions to the block as long as there is room and some are offered.
+    fn fill(
+        &mut self,
+        spec: &ChainSpec,
+        header: &Header,
+        executor: &mut BlockExecution<'_, '_, '_>,
+    ) -> Result<(), ExecutionError> {
+        let blob_limit = spec
+            .blob_params_at_timestamp(header.timestamp)
+            .map_or(0, |params| params.max_blob_gas_per_block());
+        let has_state_gas = executor.evm().cfg_env().enable_amsterdam_eip8037;
+        loop {
+            // With EIP-8037 a block has its gas limit twice: for state gas and for all other gas.
+            let gas_used = if has_state_gas {
+                executor.max_block_gas_used()
+            } else {
+                executor.cumulative_tx_gas_used
+            };
+            let room = Room {
+                gas: header.gas_limit.saturating_sub(gas_used),
+                blob_gas: blob_limit.saturating_sub(executor.blob_gas_used),
+            };
+            let Some(transaction) = self.source.next(room) else { return Ok(()) };
+            match self.try_to_include(spec, header, executor, &transaction) {
+                Ok(()) => self.included.push(transaction),
+                Err(
+                    refusal @ (ExecutionError::InvalidTransaction { .. }
+                    | ExecutionError::InvalidDeposit { .. }),
+                ) => self.source.refused(&refusal),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Executes one more transaction. One whose deposits would make the block invalid (EIP-6110) changes
+    /// nothing.
+    fn try_to_include(
+        &self,
+        spec: &ChainSpec,
+        header: &Header,
+        executor: &mut BlockExecution<'_, '_, '_>,
+        transaction: &Recovered<Transaction>,
+    ) -> Result<(), ExecutionError> {
+        let (number, index) = (header.number, self.included.len());
+        executor.evm_mut().db_mut().set_access_index(index as u64 + 1);
+        let outcome = executor.execute_transaction_without_commit(transaction.as_recovered_ref());
+        let outcome = settle(number, Some(index), executor.evm_mut().db_mut(), outcome)?;
+        check_deposits(
+            number,
+            index,
+            deposit_contract(spec, header),
+            outcome.result.result.logs(),
+        )?;
+        executor.commit_transaction(outcome);
+        settle(number, Some(index), executor.evm_mut().db_mut(), Ok(()))
+    }
+}
+
 /// The chain's rules as alloy-evm shall see them in one block.
 ///
 /// * Without the DAO fork: alloy-evm would drain the DAO's accounts after the transactions; EIP-779
@@ -171,8 +224,10 @@ impl EthereumHardforks for BlockRules<'_> {
 }
 
 impl EthExecutorSpec for BlockRules<'_> {
+    /// Not asked for: deposits are read [here](take_deposits), as alloy-evm takes logs of other forms too,
+    /// and mainnet's contract where a chain names none.
     fn deposit_contract_address(&self) -> Option<Address> {
-        EthExecutorSpec::deposit_contract_address(self.spec)
+        self.spec.deposit_contract()
     }
 }
 
@@ -231,41 +286,15 @@ pub(crate) fn run(
         }
     }
 
-    if let Some(Filling { source, included }) = filling {
-        let blob_limit = spec
-            .blob_params_at_timestamp(header.timestamp)
-            .map_or(0, |params| params.max_blob_gas_per_block());
-        let has_state_gas = executor.evm().cfg_env().enable_amsterdam_eip8037;
-        loop {
-            // With EIP-8037 a block has its gas limit twice: for state gas and for all other gas.
-            let gas_used = if has_state_gas {
-                executor.max_block_gas_used()
-            } else {
-                executor.cumulative_tx_gas_used
-            };
-            let room = Room {
-                gas: header.gas_limit.saturating_sub(gas_used),
-                blob_gas: blob_limit.saturating_sub(executor.blob_gas_used),
-            };
-            let Some(transaction) = source.next(room) else { break };
-            let index = included.len();
-            executor.evm_mut().db_mut().set_access_index(index as u64 + 1);
-            let outcome = executor.execute_transaction(transaction.as_recovered_ref());
-            match settle(number, Some(index), executor.evm_mut().db_mut(), outcome) {
-                Ok(_) => included.push(transaction),
-                Err(refusal @ ExecutionError::InvalidTransaction { .. }) => {
-                    source.refused(&refusal)
-                }
-                Err(error) => return Err(error),
-            }
-        }
+    if let Some(filling) = filling {
+        filling.fill(spec, header, &mut executor)?;
     }
 
     let transactions = executor.receipts.len() as u64;
     executor.evm_mut().db_mut().set_access_index(transactions + 1);
-    check_request_contracts(spec, header, executor.evm_mut().db_mut())?;
+    let deposits = take_deposits(spec, header, &mut executor)?;
     let outcome = executor.finish().map(|(_, result)| result);
-    let result = settle(number, None, &mut state, outcome)?;
+    let result = deposits.complete(settle(number, None, &mut state, outcome)?);
 
     let outcome = outcome_of(number, start, &mut state, result)?;
     Ok(ExecutionOutcome { ahead: were_ahead, ..outcome })
@@ -338,13 +367,17 @@ pub(crate) fn context_of(header: &Header) -> EthBlockExecutionCtx<'_> {
     }
 }
 
+/// alloy-evm's executor of one block.
+pub(crate) type BlockExecution<'s, 'a, 'b> =
+    EthBlockExecutor<'b, BlockEvm<&'s mut BlockState<'a>>, BlockRules<'b>, BuildReceipt>;
+
 pub(crate) fn block_executor<'s, 'a, 'b>(
     spec: &'b ChainSpec,
     header: &'b Header,
     env: EvmEnv<SpecId>,
     context: EthBlockExecutionCtx<'b>,
     state: &'s mut BlockState<'a>,
-) -> EthBlockExecutor<'b, BlockEvm<&'s mut BlockState<'a>>, BlockRules<'b>, BuildReceipt> {
+) -> BlockExecution<'s, 'a, 'b> {
     let evm = BlockEvm::new(state, env, has_net_metering(spec, header.number));
     EthBlockExecutor::new(evm, context, BlockRules::new(spec, header), BuildReceipt)
 }
@@ -371,9 +404,26 @@ fn outcome_of(
     })
 }
 
+/// Checks the contracts that requests are read from after the transactions, and reads the deposits. The
+/// receipts are no longer with the executor then, so that alloy-evm looks for no deposits in them.
+pub(crate) fn take_deposits(
+    spec: &ChainSpec,
+    header: &Header,
+    executor: &mut BlockExecution<'_, '_, '_>,
+) -> Result<DepositRequests, ExecutionError> {
+    check_request_contracts(spec, header, executor.evm_mut().db_mut())?;
+    let receipts = std::mem::take(&mut executor.receipts);
+    DepositRequests::read(header.number, deposit_contract(spec, header), receipts)
+}
+
+/// The contract whose logs are deposits in this block, if there is one (EIP-6110).
+fn deposit_contract(spec: &ChainSpec, header: &Header) -> Option<Address> {
+    spec.deposit_contract().filter(|_| spec.is_prague_active_at_timestamp(header.timestamp))
+}
+
 /// A block is invalid if, after its transactions, a contract that requests are read from has no code
 /// (EIP-7002 and EIP-7251, from Amsterdam on EIP-8282).
-pub(crate) fn check_request_contracts(
+fn check_request_contracts(
     spec: &ChainSpec,
     header: &Header,
     state: &mut BlockState<'_>,

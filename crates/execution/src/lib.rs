@@ -28,9 +28,9 @@
 //!   of past transactions, simulated blocks. It runs on the same EVM, the same state and the same rules
 //!   around the transactions as blocks do; in addition accounts can be overridden, an inspector can look
 //!   on, and a deadline ends what takes too long.
-//! * **cleared**: the storage of an account was dropped as a whole (SELFDESTRUCT, EIP-161 removal, or
-//!   a contract created over an account). Its slots before the block come from
-//!   [`StateReader::slots_of`]; where that is unknown (a witness) the delta's `wiped` marker decides.
+//! * **cleared**: the storage of an account was dropped as a whole (SELFDESTRUCT, EIP-161 removal). Its
+//!   slots before the block come from [`StateReader::slots_of`]; where that is unknown (a witness) the
+//!   delta's `wiped` marker decides.
 //!
 //! # Rules that live here, and nowhere else
 //!
@@ -38,8 +38,9 @@
 //! empty account is a leaf of the state, from then on it is removed (EIP-161). The DAO's irregular
 //! transfer (EIP-779) happens before the first transaction of its block. Rewards, withdrawals and the
 //! system calls of EIP-2935, 4788, 7002, 7251 and 8282 are part of the delta; a block without the
-//! contracts that requests are read from is invalid. A creation over an account with storage collides
-//! (EIP-7610). Backends apply the delta and know none of this.
+//! contracts that requests are read from is invalid, and so is one in which the deposit contract has a
+//! log of another form than that of EIP-6110. A creation over an account that has storage alone keeps
+//! that storage. Backends apply the delta and know none of this.
 //!
 //! [`StateReader`]: retrie_state::StateReader
 //! [`StateReader::slots_of`]: retrie_state::StateReader::slots_of
@@ -49,6 +50,7 @@ mod block_state;
 mod constantinople;
 mod database;
 mod deadline;
+mod deposits;
 mod error;
 mod evm;
 mod executor;
@@ -61,15 +63,17 @@ mod receipts;
 mod record;
 mod simulation;
 mod source;
+mod tables;
 mod warm;
 
 pub use block_state::{BlockState, ReadFailed};
 pub use database::{ReadCounts, StateDatabase};
+pub use deposits::DepositLayoutError;
 pub use error::{DatabaseError, ExecutionError, ObserverError};
 pub use evm::max_tx_gas_limit;
 pub use executor::{
     Room, TransactionObserver, TransactionSource, evm_env, execute_block,
-    execute_block_with_observer, execute_transaction, fill_block, load_trusted_setup,
+    execute_block_with_observer, execute_transaction, fill_block,
 };
 pub use known::{keys_of_body, keys_of_list};
 pub use layered::{LayeredState, StateInRun};
@@ -80,6 +84,7 @@ pub use simulation::{
     AccountOverride, BlockContext, BlockEnd, Simulation, TransactError, simulated_env,
 };
 pub use source::{BlockHashes, CodeCache, CodeReader, ExecutionInput};
+pub use tables::{load_trusted_setup, make_tables};
 pub use warm::WarmState;
 
 /// The block access list of EIP-7928, as the header's `blockAccessListHash` commits to it.

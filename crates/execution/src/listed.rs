@@ -126,8 +126,7 @@ impl StateReader for ListedState<'_> {
         }
     }
 
-    /// A list has the slots of an account that are accessed, not those that are set: the transaction
-    /// that asks for these (EIP-7610) has to wait for its turn.
+    /// A list has the slots of an account that are accessed, not those that are set.
     fn slots_of(&self, _: &Address) -> Result<Vec<(B256, Value)>, StateError> {
         let backend = "block access list";
         Err(StateError::Unsupported { backend, what: "the whole storage of an account" })

@@ -6,8 +6,8 @@ use crate::{
     deadline::Deadline,
     evm::{BlockEvm, Error},
     executor::{
-        self, block_executor, block_state, check_request_contracts, context_of, database_error,
-        drain_dao, evm_env, has_net_metering,
+        self, block_executor, block_state, context_of, database_error, drain_dao, evm_env,
+        has_net_metering, take_deposits,
     },
 };
 use alloy_eip7928::compute_block_access_list_hash;
@@ -232,9 +232,13 @@ impl<'a> Simulation<'a> {
         }
         if let Some(code) = changed.code {
             account.code_hash = if code.is_empty() { KECCAK256_EMPTY } else { keccak256(&code) };
-            // What looks like a delegation (EIP-7702) without being one runs as what it is.
-            let code = Bytecode::new_raw_checked(code.clone())
-                .unwrap_or_else(|_| Bytecode::new_legacy(code));
+            // What looks like a delegation (EIP-7702) without being one runs as what it is, and before
+            // Prague nothing is one.
+            let has_delegations = self.env.cfg_env.spec.is_enabled_in(SpecId::PRAGUE);
+            let delegating = Bytecode::new_raw_checked(code.clone()).ok();
+            let code = delegating
+                .filter(|_| has_delegations)
+                .unwrap_or_else(|| Bytecode::new_legacy(code));
             self.state.insert_code(account.code_hash, code);
         }
         let is_unchanged = account == before.unwrap_or_default();
@@ -280,7 +284,6 @@ impl<'a> Simulation<'a> {
     ) -> Result<BlockEnd, ExecutionError> {
         let number = header.number;
         self.begin_transaction(receipts.len());
-        check_request_contracts(self.spec, header, &mut self.state)?;
         let context = EthBlockExecutionCtx {
             withdrawals: withdrawals.map(Cow::Borrowed),
             ..context_of(header)
@@ -288,8 +291,9 @@ impl<'a> Simulation<'a> {
         let env = self.env.clone();
         let mut executor = block_executor(self.spec, header, env, context, &mut self.state);
         executor.receipts = receipts;
+        let deposits = take_deposits(self.spec, header, &mut executor)?;
         let outcome = executor.finish().map(|(_, result)| result);
-        let result = executor::settle(number, None, &mut self.state, outcome)?;
+        let result = deposits.complete(executor::settle(number, None, &mut self.state, outcome)?);
         let (delta, codes) =
             self.state.finish().map_err(|error| database_error(number, None, error))?;
         let access_list = self.state.take_access_list();

@@ -6,7 +6,7 @@
 //! | gives an answer that is not what its id names, or splits what is too little for that | never asked again |
 //! | does not have what the state must have, [`STRIKES`] times | never asked again |
 //! | does not answer | asked again after a wait that doubles, up to [`LONGEST_WAIT`] |
-//! | is slow | given less at once; at the end others are asked too |
+//! | is slow, or gives less than it was asked for | given less at once; at the end others are asked too, the sooner the faster they are |
 //! | is gone | asked again when it is there again, with the standing that it had |
 
 use crate::{
@@ -38,11 +38,20 @@ const MOST: usize = 256;
 /// A request that took less asks for more the next time, one that took longer for less.
 const QUICK: Duration = Duration::from_millis(300);
 const SLOW: Duration = Duration::from_millis(1500);
-/// Peers that are asked at once, and of whom a standing is kept, at most.
-const MOST_ASKED: usize = 64;
+/// At the end a peer is asked for what another one has had for this many times as long as it would take
+/// itself, and within these bounds.
+const TIMES_AS_LONG: u32 = 4;
+const SOONEST: Duration = Duration::from_millis(250);
+const LATEST: Duration = Duration::from_secs(2);
+/// Peers that are asked at once, more than there are slots for, so that those who give nothing keep out
+/// none who would; and of whom a standing is kept, at most.
+const MOST_ASKED: usize = 256;
 const MOST_KNOWN: usize = 4096;
 /// Peers whose reasons are told in the end, at most.
 const MOST_TOLD: usize = 16;
+/// So many times the usual is a fetch patient while a peer says that it makes the state ready: sorting the
+/// keys of a large one takes long.
+const BUSY_PATIENCE: u32 = 6;
 /// How often waiting threads look whether there is something to do.
 const LOOK: Duration = Duration::from_millis(50);
 
@@ -242,6 +251,8 @@ struct Standing {
     peer: Arc<dyn Peer>,
     /// Whether a thread asks it.
     is_asked: bool,
+    /// Whether its last answer was that it makes the state ready.
+    is_busy: bool,
     /// Why it is never asked again.
     banned: Option<String>,
     /// What it failed with last.
@@ -251,6 +262,8 @@ struct Standing {
     not_before: Option<Instant>,
     /// Ids to ask for at once.
     batch: usize,
+    /// How long its answers take, of late.
+    usual: Option<Duration>,
 }
 
 struct State {
@@ -334,8 +347,8 @@ impl Shared {
             let state = guard.as_mut().filter(|state| state.ended.is_none())?;
             let standing = state.standing.get(at).filter(|standing| standing.banned.is_none())?;
             if standing.not_before.is_none_or(|time| time <= Instant::now()) {
-                let most = standing.batch;
-                let items = state.work.take(at, most);
+                let (most, patience) = (standing.batch, standing.patience());
+                let items = state.work.take(at, most, patience);
                 if !items.is_empty() {
                     return Some(items);
                 }
@@ -458,7 +471,12 @@ impl Shared {
     /// Whether nobody is left to ask.
     fn hopeless(&self, state: &State, options: FetchOptions, may_grow: bool) -> Option<FetchError> {
         let is_left = may_grow || state.standing.iter().any(|one| one.banned.is_none());
-        if is_left && state.work.moved.elapsed() < options.patience {
+        let is_busy = |one: &Standing| one.is_busy && one.is_asked && one.banned.is_none();
+        let patience = match state.standing.iter().any(is_busy) {
+            true => options.patience.saturating_mul(BUSY_PATIENCE),
+            false => options.patience,
+        };
+        if is_left && state.work.moved.elapsed() < patience {
             return None;
         }
         let reason = |one: &Standing| {
@@ -467,7 +485,11 @@ impl Shared {
         };
         let mut reasons: Vec<_> = state.standing.iter().take(MOST_TOLD).map(reason).collect();
         match state.standing.len() {
-            0 => reasons.push("nobody who hands out such states was there".to_owned()),
+            0 => reasons.push(
+                "no peer that hands out such states was there: nodes hand them out to peers that they \
+                 trust (--trusted-peers there), or to all (--rchk.serve all there)"
+                    .to_owned(),
+            ),
             count if count > MOST_TOLD => reasons.push(format!("{} more", count - MOST_TOLD)),
             _ => {}
         }
@@ -532,11 +554,12 @@ impl State {
                 if standing.failures == 0 {
                     tracing::debug!(peer = name, %error, "a peer gives nothing");
                 }
+                standing.is_busy = error.is_busy();
                 standing.fail(error.to_string());
                 return Ok(liars);
             }
         };
-        let (mut taken, mut missing) = (0, 0);
+        let (mut taken, mut left, mut missing) = (0, 0, 0);
         for (item, outcome) in items.into_iter().zip(outcomes) {
             match outcome {
                 Outcome::Taken(answer, checked) => {
@@ -548,7 +571,7 @@ impl State {
                     }
                     continue;
                 }
-                Outcome::Left => {}
+                Outcome::Left => left += 1,
                 Outcome::Missing => missing += 1,
                 Outcome::Wrong(error) => {
                     let what = match &item {
@@ -562,6 +585,7 @@ impl State {
             self.work.give_back(Some(at), item);
         }
         let standing = &mut self.standing[at];
+        standing.is_busy = false;
         if missing > 0 {
             standing.strikes += 1;
             let why = "it does not have that state (another block, or another backend)";
@@ -573,7 +597,12 @@ impl State {
             standing.failures = 0;
             standing.failed = None;
             standing.strikes = standing.strikes.saturating_sub(u32::from(taken > 0));
-            standing.batch = if took > SLOW {
+            standing.usual =
+                Some(standing.usual.map_or(took, |usual| usual.saturating_add(took) / 2));
+            standing.batch = if left > 0 {
+                // More did not fit, or it gives one at a time.
+                taken
+            } else if took > SLOW {
                 standing.batch / 2
             } else if took < QUICK && taken >= standing.batch {
                 standing.batch * 2
@@ -598,13 +627,21 @@ impl Standing {
         Self {
             peer,
             is_asked: true,
+            is_busy: false,
             banned: None,
             failed: None,
             failures: 0,
             strikes: 0,
             not_before: None,
             batch: 1,
+            usual: None,
         }
+    }
+
+    /// How long others may take for what this peer could be asked for.
+    fn patience(&self) -> Duration {
+        let usual = self.usual.map(|usual| usual.saturating_mul(TIMES_AS_LONG));
+        usual.map_or(SOONEST * 2, |times| times.clamp(SOONEST, LATEST))
     }
 
     /// It is asked again after a wait.

@@ -7,7 +7,9 @@ use crate::{
 };
 use alloy_eip2124::ForkId;
 use std::{fmt, future::Future, net::IpAddr, net::SocketAddr, pin::Pin, sync::Arc, time::Duration};
-use tokio::sync::{OwnedSemaphorePermit, broadcast};
+use tokio::sync::broadcast;
+
+pub use crate::heard::{GossipReceiver, Heard};
 
 /// A future that does not borrow.
 pub type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
@@ -76,12 +78,17 @@ pub enum Offence {
     Timeout,
     /// It has not what it said it has. A few are forgiven.
     Empty,
+    /// Again and again it gave fewer headers or bodies than it has and any client would give.
+    ShortAnswer,
     /// Data that no honest peer can send: headers that do not link, bodies that do not match, a
     /// block whose execution fails, a part of a state that is none. Disconnected and banned at once.
     WrongData,
     /// A transaction that cannot be valid under any state: disconnected, not banned, as forks
     /// differ in their rules.
     BadTransaction,
+    /// A blob transaction with proofs in the form of another fork (EIP-7594). A few are forgiven:
+    /// around that fork honest peers send both.
+    SidecarForm,
     /// It announced transactions of one kind or size and sent others, or none of them.
     BadAnnouncement,
     /// It breaks the protocol. Disconnected with this reason, and banned.
@@ -99,18 +106,6 @@ pub enum Event {
     RangeUpdate(PeerId, BlockRange),
 }
 
-/// Transactions that a peer has told of. While one is kept, its bytes count against what all peers
-/// together may tell before they are made to wait.
-#[derive(Debug)]
-pub struct Heard {
-    /// Who has told.
-    pub peer: PeerId,
-    /// What.
-    pub gossip: Gossip,
-    /// Room for it.
-    pub permit: Option<OwnedSemaphorePermit>,
-}
-
 /// Answers requests from what this node has.
 pub trait Serve: fmt::Debug + Send + Sync {
     /// The answer. Called on a thread that may block; one call at a time for each peer.
@@ -119,8 +114,30 @@ pub trait Serve: fmt::Debug + Send + Sync {
 
 /// Answers requests for parts of states.
 pub trait ServeStates: fmt::Debug + Send + Sync {
-    /// The answer. Called as [`Serve::answer`] is.
-    fn answer(&self, request: rchk::Request) -> rchk::Response;
+    /// The answer. Called on a thread that may block, one call at a time for each peer and a few for all
+    /// of them. What has to be made ready for longer than a second is refused as
+    /// [busy](rchk::Refusal::Busy) meanwhile.
+    fn answer(&self, peer: &PeerInfo, request: rchk::Request) -> rchk::Response;
+}
+
+/// With whom `rchk` is spoken.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum StateAudience {
+    /// With the peers that the operator has named: trusted ones, and static ones.
+    #[default]
+    Named,
+    /// With all peers.
+    All,
+}
+
+impl StateAudience {
+    /// Whether it is spoken with such a peer.
+    pub const fn includes(self, trusted: bool, is_static: bool) -> bool {
+        match self {
+            Self::Named => trusted || is_static,
+            Self::All => true,
+        }
+    }
 }
 
 /// What carries [`Peers`]: the manager, or something made up in a test.
@@ -129,6 +146,15 @@ pub trait Network: fmt::Debug + Send + Sync {
     fn connected(&self) -> Vec<Arc<PeerInfo>>;
     /// See [`Peers::request`].
     fn request(&self, peer: PeerId, request: Request) -> BoxFuture<Result<Response, RequestError>>;
+    /// See [`Peers::request_within`]. Of any length by default.
+    fn request_within(
+        &self,
+        peer: PeerId,
+        request: Request,
+        _bytes: usize,
+    ) -> BoxFuture<Result<Response, RequestError>> {
+        self.request(peer, request)
+    }
     /// See [`Peers::request_state`]. Of those who hand out no states by default.
     fn request_state(
         &self,
@@ -169,6 +195,20 @@ impl Peers {
     /// If the peer is gone, busy, or does not answer in time, which is some 15 s.
     pub async fn request(&self, peer: PeerId, request: Request) -> Result<Response, RequestError> {
         self.0.request(peer, request).await
+    }
+
+    /// Asks a peer, as [`request`](Self::request) does. An answer of more than `bytes` is not read, and
+    /// its sender is banned.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn request_within(
+        &self,
+        peer: PeerId,
+        request: Request,
+        bytes: usize,
+    ) -> Result<Response, RequestError> {
+        self.0.request_within(peer, request, bytes).await
     }
 
     /// Asks a peer for parts of a state, as [`request`](Self::request) asks for blocks.

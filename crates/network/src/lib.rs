@@ -24,6 +24,7 @@
 //! | [`peers`] | listening, dialling, slots, reputation |
 //! | [`serve`] | answers to what peers ask |
 //! | [`sync`] | blocks from peers, for the follower |
+//! | [`heard`] | gossip on its way from sessions to the task that looks at it |
 //! | [`gossip`] | transactions from peers and to them |
 //! | [`peer`], [`origin`], [`mod@fetch`] | state sync: whom to ask, which block it shall be, getting all of its state |
 //! | `work`, `splits`, `spool` | of state sync: what is wanted; whether those who split had reason to; answers on disk |
@@ -54,10 +55,12 @@ pub mod fetch;
 mod fuzz;
 pub mod gossip;
 pub mod handle;
+pub mod heard;
 pub mod networks;
 pub mod origin;
 pub mod peer;
 pub mod peers;
+mod rate;
 pub mod rchk;
 pub mod rlpx;
 pub mod serve;

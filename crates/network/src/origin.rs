@@ -73,7 +73,11 @@ impl Origin {
             }
         }
         if peers.is_empty() {
-            reasons.push("nobody who hands out states was there".to_owned());
+            reasons.push(
+                "no peer that hands out states was there: nodes hand them out to peers that they trust \
+                 (--trusted-peers there), or to all (--rchk.serve all there)"
+                    .to_owned(),
+            );
         }
         Err(OriginError::NoHeaders { block: hash, reasons })
     }

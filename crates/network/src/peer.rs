@@ -1,13 +1,16 @@
 //! [`Peer`]: a node that is asked for parts of a state.
 
 use alloy_primitives::{B256, Bytes};
-use retrie_sources::{Http, HttpOptions, RpcClient, RpcError};
+use retrie_sources::{Http, HttpOptions, RpcClient, RpcError, rpc::RpcErrorKind};
 use retrie_state::ChunkId;
 use std::{
     fmt,
     sync::{Arc, atomic::AtomicBool},
     time::Duration,
 };
+
+/// Code of what a node refuses now and may give later (EIP-1474).
+const BUSY: i64 = -32005;
 
 /// How long a peer may be silent.
 const SILENT: Duration = Duration::from_secs(10);
@@ -16,19 +19,35 @@ const WHOLE: Duration = Duration::from_secs(45);
 
 /// Why a peer gave nothing. It may later.
 #[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub struct PeerError(Box<dyn std::error::Error + Send + Sync>);
+#[error("{reason}")]
+pub struct PeerError {
+    reason: Box<dyn std::error::Error + Send + Sync>,
+    is_busy: bool,
+}
 
 impl PeerError {
     /// With this reason.
     pub fn new(reason: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
-        Self(reason.into())
+        Self { reason: reason.into(), is_busy: false }
+    }
+
+    /// With this reason: the peer is there, and makes ready what it was asked for, or serves others.
+    pub fn busy(reason: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+        Self { reason: reason.into(), is_busy: true }
+    }
+
+    /// Whether the peer says that it makes ready what it was asked for, or serves others.
+    pub const fn is_busy(&self) -> bool {
+        self.is_busy
     }
 }
 
 impl From<RpcError> for PeerError {
     fn from(error: RpcError) -> Self {
-        Self::new(error)
+        match &*error.kind {
+            RpcErrorKind::Refused { code: BUSY, .. } => Self::busy(error),
+            _ => Self::new(error),
+        }
     }
 }
 

@@ -10,6 +10,7 @@
 //! believed no more than a peer. Ids name hashes, hence answers serve whatever state still has them.
 
 use alloy_primitives::{B256, Bytes, Keccak256, keccak256};
+use retrie_state::open_patiently;
 use std::{
     collections::HashMap,
     fs::{File, OpenOptions},
@@ -83,13 +84,13 @@ impl Spool {
         };
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false);
-        let mut file = options.open(path).map_err(failed("opening"))?;
+        let mut file = open_patiently(|| options.open(path)).map_err(failed("opening"))?;
         file.try_lock().map_err(|error| failed("locking")(error.into()))?;
         let mut index = HashMap::new();
         let end = scan(&file, &mut index).map_err(failed("reading"))?;
         file.set_len(end).map_err(failed("cutting"))?;
         file.seek(SeekFrom::Start(end)).map_err(failed("reading"))?;
-        let reader = File::open(path).map_err(failed("opening"))?;
+        let reader = open_patiently(|| File::open(path)).map_err(failed("opening"))?;
         let mut spool = Self {
             path: path.to_owned(),
             writer: BufWriter::with_capacity(BUFFER, file),

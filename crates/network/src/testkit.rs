@@ -18,6 +18,8 @@ pub enum Manner {
     Honest,
     /// The same after a while.
     Slow(Duration),
+    /// The same with no more than so many headers or bodies.
+    Drips(Duration, usize),
     /// It never answers.
     Silent,
     /// It has nothing.
@@ -164,6 +166,21 @@ fn spoilt(response: Response, manner: Manner) -> Response {
     }
 }
 
+/// The first items of an answer.
+fn cut(response: Response, most: usize) -> Response {
+    match response {
+        Response::Headers(mut headers) => {
+            headers.truncate(most);
+            Response::Headers(headers)
+        }
+        Response::Bodies(mut bodies) => {
+            bodies.truncate(most);
+            Response::Bodies(bodies)
+        }
+        other => other,
+    }
+}
+
 impl Network for ScriptedPeers {
     fn connected(&self) -> Vec<Arc<PeerInfo>> {
         self.0.peers.lock().iter().map(|scripted| scripted.info.clone()).collect()
@@ -186,6 +203,10 @@ impl Network for ScriptedPeers {
                     tokio::time::sleep(time).await;
                     Ok(serve.answer(&info, request))
                 }
+                Manner::Drips(time, most) => {
+                    tokio::time::sleep(time).await;
+                    Ok(cut(serve.answer(&info, request), most))
+                }
                 _ => Ok(spoilt(serve.answer(&info, request), manner)),
             }
         })
@@ -203,7 +224,8 @@ impl Network for ScriptedPeers {
 
     fn report(&self, peer: PeerId, offence: Offence) {
         self.0.reports.lock().push((peer, offence));
-        if !matches!(offence, Offence::Timeout | Offence::Empty) {
+        let is_small = matches!(offence, Offence::Timeout | Offence::Empty | Offence::SidecarForm);
+        if !is_small && offence != Offence::ShortAnswer {
             self.disconnect(peer);
         }
     }

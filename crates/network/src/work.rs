@@ -13,10 +13,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long an answer may take before others who have nothing else to do are asked too: three at once by
-/// then, and twice as many after every other such time.
-const SLOW: Duration = Duration::from_secs(2);
-
 /// One thing to ask for.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Item {
@@ -115,8 +111,10 @@ impl Work {
         Some((item, place))
     }
 
-    /// Up to `most` items of one kind for `peer` to be asked for; none if there is nothing for it now.
-    pub(crate) fn take(&mut self, peer: usize, most: usize) -> Vec<Item> {
+    /// Up to `most` items of one kind for `peer` to be asked for; none if there is nothing for it now. If
+    /// nothing else is left, these are items that others have had for as long as `patience`: two more
+    /// peers are asked for each by then, and twice as many after every other such time.
+    pub(crate) fn take(&mut self, peer: usize, most: usize, patience: Duration) -> Vec<Item> {
         let now = Instant::now();
         let mut taken: Vec<Item> = Vec::new();
         while taken.len() < most
@@ -133,7 +131,8 @@ impl Work {
             // The end waits for the slowest: others may be faster.
             let slow = self.in_flight.iter_mut().filter(|(_, flight)| {
                 let of = &flight.asked;
-                let waits = now.duration_since(flight.since).as_secs() / SLOW.as_secs();
+                let took = now.duration_since(flight.since).as_millis();
+                let waits = took / patience.as_millis().max(1);
                 !of.is_empty() && !of.contains(&peer) && waits > 0 && of.len() <= 1 << waits.min(20)
             });
             for (item, flight) in slow {
@@ -214,5 +213,25 @@ impl Work {
                 Ok(Vec::new())
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// At the end all waited for the slowest peer, 2 s at least, however fast they were.
+    #[test]
+    fn a_peer_takes_over_what_another_one_has_had_for_longer_than_its_patience() {
+        let folder = tempfile::tempdir().unwrap();
+        let spool = Spool::open(&folder.path().join("answers")).unwrap();
+        let whole = ChunkId::new(vec![1]).unwrap();
+        let entries = EntrySorter::new(folder.path());
+        let mut work = Work::new(Some(whole.clone()), spool, entries, false);
+        assert_eq!(work.take(0, 1, Duration::from_secs(60)), [Item::Chunk(whole.clone())]);
+        std::thread::sleep(Duration::from_millis(20));
+        assert!(work.take(1, 1, Duration::from_secs(60)).is_empty());
+        assert_eq!(work.take(1, 1, Duration::from_millis(10)), [Item::Chunk(whole)]);
+        assert!(work.take(1, 1, Duration::from_millis(10)).is_empty(), "it has it already");
     }
 }

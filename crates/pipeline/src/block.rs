@@ -1,6 +1,6 @@
 //! A block that was executed, on whatever parent: verified, or built here.
 
-use crate::{Proposals, Roots};
+use crate::{Proposals, Roots, StatePatch};
 use alloy_eips::eip7685::Requests;
 use alloy_primitives::{B256, Bytes, U256};
 use retrie_chainspec::primitives::{Block, Receipt, RecoveredBlock};
@@ -41,6 +41,8 @@ pub struct ExecutedBlock {
     pub chain: ChainHead,
     /// Its states, sealed with its hash.
     pub states: Proposals,
+    /// What the user of a dev chain changed of its parent's state, with which it begins.
+    pub patch: Option<Arc<StatePatch>>,
 }
 
 impl ExecutedBlock {
@@ -52,7 +54,7 @@ impl ExecutedBlock {
     ) -> Self {
         let ExecutionOutcome { receipts, codes, access_list, requests, .. } = outcome;
         let data = BlockWithReceipts { block, receipts: Arc::new(receipts) };
-        Self { data, inner: Vec::new(), codes, access_list, requests, chain, states }
+        Self { data, inner: Vec::new(), codes, access_list, requests, chain, states, patch: None }
     }
 
     /// Puts a block of the same run below it, above those that are there.

@@ -3,7 +3,7 @@
 //! Whatever makes blocks ends here. The caller chooses and orders the transactions; the rest of the
 //! header follows from parent, rules and execution.
 
-use crate::{ExecutedBlock, PipelineError, States, StatesAt, StatesSession};
+use crate::{ExecutedBlock, PipelineError, StatePatch, States, StatesAt, StatesSession};
 use alloy_consensus::{
     TxReceipt,
     proofs::{
@@ -26,7 +26,6 @@ use retrie_execution::{
     BlockHashes, CodeCache, CodeReader, ExecutionInput, ExecutionOutcome, LayeredState,
     TransactionSource, execute_block, execute_block_with_observer, fill_block,
 };
-use retrie_state::StateDelta;
 use std::sync::Arc;
 
 /// The block to build on.
@@ -64,20 +63,11 @@ pub struct BlockAttributes {
     pub slot_number: Option<u64>,
 }
 
-/// Changes of the state that no transaction makes: those of a dev chain's user.
-#[derive(Clone, Debug, Default)]
-pub struct StatePatch {
-    /// What changes.
-    pub delta: Arc<StateDelta>,
-    /// New codes of contracts.
-    pub codes: Vec<(B256, Bytes)>,
-}
-
 /// What a block of a dev chain may do beyond the rules. Whoever has only the block cannot verify it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Liberties<'a> {
     /// Changes of the parent's state that come before everything else in the block.
-    pub patch: Option<&'a StatePatch>,
+    pub patch: Option<&'a Arc<StatePatch>>,
     /// Base fee per gas in wei, instead of the one that follows from the parent.
     pub base_fee: Option<u64>,
 }
@@ -194,7 +184,8 @@ impl BlockBuilder<'_> {
         let senders = transactions.iter().map(Recovered::signer).collect();
         block.body.transactions = transactions.into_iter().map(Recovered::into_inner).collect();
         block.header.transactions_root = calculate_transaction_root(&block.body.transactions);
-        self.seal(parent, session, block, senders, outcome, receipts_root)
+        let sealed = self.seal(parent, session, block, senders, outcome, receipts_root)?;
+        Ok(ExecutedBlock { patch: patch.cloned(), ..sealed })
     }
 
     /// Completes the header after execution.

@@ -214,10 +214,12 @@ impl Chain {
         let backends = StateBackends { own: backend, referee, root_mode };
         backends.check()?;
         db.state_tables = backends.tables();
+        let retention = db.retention;
         let db = Db::open_or_create(&datadir, &db)?;
         let expected = Metadata::new(spec.chain_id(), spec.genesis_hash(), &identity, root_mode);
         db.init_metadata(&expected)?;
         db.keep_spec(&file)?;
+        retention.map_or(Ok(()), |retention| db.keep_retention(retention))?;
         let states = States::open(&db, backends, store)?;
         Ok(Self { spec, db, states })
     }

@@ -84,6 +84,19 @@ pub enum PipelineError {
         /// Last block asked for.
         to: u64,
     },
+    /// A state that shows what the user of a dev chain changed of it, and no root has.
+    #[error(
+        "{what} was changed by hand, by a tool of the dev chain, after block {number} ({hash}): its root \
+         does not show that, the root of the block after it does (evm_mine seals one)"
+    )]
+    ChangedByHand {
+        /// What was changed.
+        what: String,
+        /// The block's number.
+        number: u64,
+        /// Its hash.
+        hash: B256,
+    },
     /// The state root computed is not the header's.
     #[error("block {number} ({hash}): {source}")]
     StateRoot {
@@ -351,6 +364,29 @@ pub enum MigrateError {
     Nothing {
         /// The datadir.
         datadir: PathBuf,
+    },
+    /// The block to end with is not there, or below the first state of the chain.
+    #[error("the chain cannot end with block {number}: it has blocks {first} to {tip}")]
+    NoLast {
+        /// The block asked for.
+        number: u64,
+        /// The block with whose state the chain began.
+        first: u64,
+        /// Its last block.
+        tip: BlockRef,
+    },
+    /// More of the chain is in the new datadir already.
+    #[error(
+        "the datadir {} is at block {tip} already, above {last}, with which it should end: delete the \
+         folder and begin again", datadir.display()
+    )]
+    PastLast {
+        /// The new datadir.
+        datadir: PathBuf,
+        /// Its tip.
+        tip: BlockRef,
+        /// The block to end with.
+        last: BlockRef,
     },
     /// Headers carry roots that the new backend does not compute.
     #[error(

@@ -69,6 +69,8 @@ pub struct Migration<'a> {
     /// Whether all blocks are executed again, so that every state is there that an import leaves,
     /// or the latest state alone is moved.
     pub history: bool,
+    /// The block that the new chain ends with, if not the tip.
+    pub until: Option<u64>,
 }
 
 impl std::fmt::Debug for Migration<'_> {
@@ -174,13 +176,17 @@ impl Migration<'_> {
         stop: &AtomicBool,
         progress: &mut dyn FnMut(MigrationStep<'_>),
     ) -> Result<Migrated, PipelineError> {
-        let Self { from, backend, mut to, history } = self;
+        let Self { from, backend, mut to, history, until } = self;
         let nothing = || MigrateError::Nothing { datadir: from.datadir().to_owned() };
-        let tip = from.tip()?.ok_or_else(nothing)?;
+        let tip = last_of(from, from.tip()?.ok_or_else(nothing)?, until)?;
         let genesis = from.metadata()?.ok_or_else(nothing)?.genesis;
         check_genesis(genesis, &to)?;
         let old = States::open_one_to_read(from, backend, false)?;
         let begun = if history { Begun::look(&to.datadir, from)? } else { None };
+        if let Some(begun) = begun.as_ref().filter(|begun| begun.tip.number > tip.number) {
+            let datadir = to.datadir;
+            return Err(MigrateError::PastLast { datadir, tip: begun.tip, last: tip }.into());
+        }
         let first_state = match (history, &begun) {
             (false, _) => tip,
             (true, None) => first_with_state(from, &old)?,
@@ -222,6 +228,17 @@ impl Migration<'_> {
         migrated.tip = chain.db.begin_read()?.tip()?.unwrap_or(first_state);
         migrated.roots = chain.states.tip_roots();
         Ok(migrated)
+    }
+}
+
+/// The block that the new chain shall end with.
+fn last_of(from: &ReadTxn, tip: BlockRef, until: Option<u64>) -> Result<BlockRef, PipelineError> {
+    let Some(number) = until.filter(|number| *number != tip.number) else { return Ok(tip) };
+    let hash = if number < tip.number { from.canonical_hash(number)? } else { None };
+    let first = from.anchor()?;
+    match hash {
+        Some(hash) if number >= first => Ok(BlockRef::new(number, hash)),
+        _ => Err(MigrateError::NoLast { number, first, tip }.into()),
     }
 }
 

@@ -283,6 +283,25 @@ impl TestChain {
         Self::with(genesis_json, spec, backend)
     }
 
+    /// The same, with one more contract in genesis, which has an ether.
+    pub fn with_contract(
+        rules: Rules,
+        backend: Arc<dyn AnyBackend>,
+        address: Address,
+        code: &[u8],
+    ) -> Self {
+        let mut genesis: serde_json::Value =
+            serde_json::from_str(&rules.genesis_json()).expect("JSON");
+        genesis["alloc"][address.to_string()] = json!({
+            "balance": "0xde0b6b3a7640000",
+            "nonce": "0x1",
+            "code": Bytes::copy_from_slice(code),
+        });
+        let genesis_json = genesis.to_string();
+        let spec = Arc::new(ChainSpec::from_genesis_json(&genesis_json).expect("a genesis file"));
+        Self::with(genesis_json, spec, backend)
+    }
+
     /// The same with the roots of any backend in all headers, as `--state-root native` wants them.
     pub fn native(rules: Rules, backend: Arc<dyn AnyBackend>) -> Self {
         let genesis_json = rules.genesis_json();

@@ -10,9 +10,9 @@ use alloy_primitives::B256;
 use block::BlockName;
 use jsonrpsee::{RpcModule, types::Params};
 use retrie_engine::View;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::value::RawValue;
-use std::{borrow::Cow, sync::Arc};
+use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
 
 /// The positional parameters of one request, taken one after the other. Errors are worded as geth
 /// words them.
@@ -135,6 +135,24 @@ impl<'a> Args<'a> {
         self.optional()
     }
 
+    /// The next parameter, an object in which null may stand for any field that is not there: encoders
+    /// in Go write so.
+    ///
+    /// # Errors
+    /// As [`required`](Self::required).
+    pub fn object_with_nulls<T: DeserializeOwned>(&mut self) -> RpcResult<T> {
+        let (index, item) = (self.taken, self.items.as_slice().first().copied());
+        // Most have none, and some types take them.
+        let error = match self.required() {
+            Err(error) => error,
+            taken => return taken,
+        };
+        let Some(object) = item.and_then(without_nulls) else { return Err(error) };
+        serde_json::from_str(&object).map_err(|error| {
+            RpcError::InvalidParams(format!("invalid argument {index}: {}", reason(&error)))
+        })
+    }
+
     /// Ends the parameters. A method that changes something asks before it does, others are asked
     /// after them.
     ///
@@ -147,6 +165,14 @@ impl<'a> Args<'a> {
         let most = self.taken;
         Err(RpcError::InvalidParams(format!("too many arguments, want at most {most}")))
     }
+}
+
+/// The object without its fields that are null; `None` if it has none, or is no object.
+fn without_nulls(object: &RawValue) -> Option<String> {
+    let mut fields: BTreeMap<Cow<'_, str>, &RawValue> = serde_json::from_str(object.get()).ok()?;
+    let count = fields.len();
+    fields.retain(|_, value| value.get() != "null");
+    if fields.len() == count { None } else { serde_json::to_string(&fields).ok() }
 }
 
 /// What is wrong with a parameter, without what only its decoder knows: where in the text it gave up,
@@ -267,7 +293,19 @@ pub(crate) fn heavy<C, T>(
     C: AsRef<RpcContext> + Send + Sync + 'static,
     T: Serialize + Clone + Send + 'static,
 {
-    blocking(module, name, true, method);
+    blocking(module, name, Permits::Heavy, method);
+}
+
+/// A method that hands out parts of a state, from a view of the chain, on a thread that may block.
+pub(crate) fn part_of_state<C, T>(
+    module: &mut RpcModule<C>,
+    name: &'static str,
+    method: impl Fn(&C, View, &mut Args<'_>) -> RpcResult<T> + Clone + Send + Sync + 'static,
+) where
+    C: AsRef<RpcContext> + Send + Sync + 'static,
+    T: Serialize + Clone + Send + 'static,
+{
+    blocking(module, name, Permits::States, method);
 }
 
 /// A method that reads rows of a few blocks, from a view of the chain, on a thread that may block.
@@ -279,13 +317,21 @@ pub(crate) fn read<C, T>(
     C: AsRef<RpcContext> + Send + Sync + 'static,
     T: Serialize + Clone + Send + 'static,
 {
-    blocking(module, name, false, method);
+    blocking(module, name, Permits::Reading, method);
+}
+
+/// What a method waits for before it takes a thread.
+#[derive(Clone, Copy)]
+enum Permits {
+    Heavy,
+    Reading,
+    States,
 }
 
 fn blocking<C, T>(
     module: &mut RpcModule<C>,
     name: &'static str,
-    is_heavy: bool,
+    permits: Permits,
     method: impl Fn(&C, View, &mut Args<'_>) -> RpcResult<T> + Clone + Send + Sync + 'static,
 ) where
     C: AsRef<RpcContext> + Send + Sync + 'static,
@@ -300,7 +346,11 @@ fn blocking<C, T>(
                 let answer = method(&context, view, &mut args)?;
                 args.end().map(|()| answer)
             };
-            if is_heavy { rpc.run(answer).await } else { rpc.read(answer).await }
+            match permits {
+                Permits::Heavy => rpc.run(answer).await,
+                Permits::Reading => rpc.read(answer).await,
+                Permits::States => rpc.hand_out(answer).await,
+            }
         }
     });
     registered.expect("a namespace names each of its methods once");

@@ -15,6 +15,9 @@ use tokio::sync::Semaphore;
 /// Requests that read from disk at once.
 const READERS: usize = 64;
 
+/// Requests for parts of states at once.
+const STATE_READERS: usize = 2;
+
 /// Limits on what a request may cost. The flags that set them are in brackets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
@@ -105,6 +108,8 @@ pub struct RpcContext {
     blocking: Arc<Semaphore>,
     /// Permits for work that waits for the disk or for others more than it computes.
     reading: Arc<Semaphore>,
+    /// Permits for parts of states: a client that fetches one keeps no other waiting.
+    handing_out: Arc<Semaphore>,
 }
 
 impl fmt::Debug for RpcContext {
@@ -139,6 +144,7 @@ impl RpcContext {
             metrics: RpcMetrics::default(),
             blocking: Arc::new(Semaphore::new(threads.max(1))),
             reading: Arc::new(Semaphore::new(READERS)),
+            handing_out: Arc::new(Semaphore::new(STATE_READERS)),
         }
     }
 
@@ -243,6 +249,17 @@ impl RpcContext {
         work: impl FnOnce(View) -> RpcResult<T> + Send + 'static,
     ) -> RpcResult<T> {
         self.run_with(self.reading.clone(), work).await
+    }
+
+    /// The same for parts of states that others fetch: they stand behind each other alone.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run).
+    pub async fn hand_out<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(View) -> RpcResult<T> + Send + 'static,
+    ) -> RpcResult<T> {
+        self.run_with(self.handing_out.clone(), work).await
     }
 
     async fn run_with<T: Send + 'static>(

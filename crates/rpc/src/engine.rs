@@ -53,24 +53,27 @@ fn call<T, F>(
 
 fn new_payload(own: &mut RpcModule<EngineApi>) {
     call(own, "engine_newPayloadV1", |api, args| {
-        let payload = args.required()?;
+        let payload = args.object_with_nulls()?;
         Ok(async move { api.new_payload_v1(payload).await })
     });
     call(own, "engine_newPayloadV2", |api, args| {
-        let payload = args.required()?;
+        let payload = args.object_with_nulls()?;
         Ok(async move { api.new_payload_v2(payload).await })
     });
     call(own, "engine_newPayloadV3", |api, args| {
-        let (payload, hashes, root) = (args.required()?, args.required()?, args.required()?);
+        let payload = args.object_with_nulls()?;
+        let (hashes, root) = (args.required()?, args.required()?);
         Ok(async move { api.new_payload_v3(payload, hashes, root).await })
     });
     call(own, "engine_newPayloadV4", |api, args| {
-        let (payload, hashes, root) = (args.required()?, args.required()?, args.required()?);
+        let payload = args.object_with_nulls()?;
+        let (hashes, root) = (args.required()?, args.required()?);
         let requests: Vec<Bytes> = args.required()?;
         Ok(async move { api.new_payload_v4(payload, hashes, root, requests).await })
     });
     call(own, "engine_newPayloadV5", |api, args| {
-        let (payload, hashes, root) = (args.required()?, args.required()?, args.required()?);
+        let payload = args.object_with_nulls()?;
+        let (hashes, root) = (args.required()?, args.required()?);
         let requests: Vec<Bytes> = args.required()?;
         Ok(async move { api.new_payload_v5(payload, hashes, root, requests).await })
     });

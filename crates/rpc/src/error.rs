@@ -1,5 +1,6 @@
 //! Errors as they go over the wire: codes of the specification, words of geth.
 
+use crate::replay::ReplayMismatch;
 use alloy_primitives::{B256, Bytes};
 use jsonrpsee::types::{ErrorObjectOwned, error::INTERNAL_ERROR_CODE};
 use retrie_db::DbError;
@@ -66,6 +67,9 @@ pub enum RpcError {
     /// The chain, the state or the database failed, or does not have what was asked for.
     #[error(transparent)]
     Chain(#[from] PipelineError),
+    /// A block that does not execute again as it did.
+    #[error(transparent)]
+    Replay(#[from] ReplayMismatch),
     /// Something that must not happen.
     #[error("internal error: {0}")]
     Internal(String),
@@ -87,7 +91,7 @@ impl From<StatesError> for RpcError {
     fn from(error: StatesError) -> Self {
         match error {
             StatesError::Chain(error) => Self::Chain(error),
-            busy => Self::Rejected(busy.to_string()),
+            busy => Self::Coded { code: Self::BUSY, message: busy.to_string() },
         }
     }
 }
@@ -117,6 +121,8 @@ impl RpcError {
     pub const INVALID_PARAMS: i32 = -32602;
     /// Code of a request for which there is no room now, as others hold it (EIP-1474).
     pub const BUSY: i32 = -32005;
+    /// Code of a request of a batch that came to its end before the request was answered, as geth's.
+    pub const TIMED_OUT: i32 = -32002;
     /// Code of a request that asks for more than this node gives at once.
     pub const CLIENT_LIMIT: i32 = -38026;
     /// Code of an execution that was reverted.
@@ -138,6 +144,7 @@ impl RpcError {
             | Self::FilterNotFound
             | Self::Rejected(_)
             | Self::Halted(_)
+            | Self::Replay(_)
             | Self::Chain(_) => Self::SERVER,
         }
     }

@@ -84,7 +84,7 @@ pub(crate) fn methods(context: &RpcContext) -> Methods {
         let _permit = rpc.eth.proofs.acquire(rpc.limits.proof_permits)?;
         let block = view.resolve(id)?.hash();
         let keys = StateProofResponse::keys_of(address, slots);
-        Ok(view.state_at(&block, Need::Proofs)?.prove_part(&keys)?.bytes)
+        Ok(view.provable_state(&block, &address)?.prove_part(&keys)?.bytes)
     });
     quick(&mut module, "state_proofShard", |rpc, _| {
         let backend = rpc.live.backend();
@@ -188,12 +188,13 @@ async fn prove(rpc: Arc<RpcContext>, wanted: Wanted) -> RpcResult<StateProofResp
 fn begin(rpc: &RpcContext, view: &View, wanted: Wanted) -> RpcResult<Begun> {
     let _permit = rpc.eth.proofs.acquire(rpc.limits.proof_permits)?;
     let block = view.resolve(wanted.id)?.hash();
-    let (state, proven) = (view.state(&block)?, view.state_at(&block, Need::Proofs)?);
     let (address, slots) = (wanted.address, &wanted.slots);
+    // Values and proof are of one state, that of the root.
+    let state = view.provable_state(&block, &address)?;
     let keys = StateProofResponse::keys_of(address, slots.iter().copied());
-    let (proof, outside) = match proven.prove(&keys) {
+    let (proof, outside) = match state.prove(&keys) {
         Err(outside @ StateError::OutsideShard { .. }) if rpc.proof_peers.is_some() => {
-            (proven.prove_part(&keys)?, Some(outside))
+            (state.prove_part(&keys)?, Some(outside))
         }
         proof => (proof?, None),
     };

@@ -3,12 +3,12 @@
 
 use crate::{
     RpcContext, RpcError, RpcResult,
-    args::{heavy, quick, read},
+    args::{part_of_state, quick, read},
     context::ResolveBlock,
 };
 use alloy_primitives::{B256, Bytes, U64};
 use jsonrpsee::{Methods, RpcModule};
-use retrie_engine::View;
+use retrie_engine::{StateClient, View};
 use retrie_state::ChunkId;
 use serde::Serialize;
 
@@ -51,7 +51,7 @@ pub(crate) fn methods(context: &RpcContext) -> Methods {
         let hashes: Vec<B256> = few(args.required()?)?;
         Ok(rpc.states.codes(&view, &hashes)?)
     });
-    heavy(&mut module, "sync_getChunks", |rpc: &RpcContext, view, args| {
+    part_of_state(&mut module, "sync_getChunks", |rpc: &RpcContext, view, args| {
         let block = args.hash()?;
         let ids: Vec<Bytes> = few(args.required()?)?;
         let ids: Option<Vec<_>> = ids.into_iter().map(ChunkId::new).collect();
@@ -60,7 +60,7 @@ pub(crate) fn methods(context: &RpcContext) -> Methods {
             RpcError::InvalidParams(message)
         };
         let ids = ids.ok_or_else(too_long)?;
-        Ok(rpc.states.chunks(&view, block, &ids)?)
+        Ok(rpc.states.chunks(&view, StateClient::Rpc, block, &ids)?)
     });
     module.into()
 }

@@ -1,12 +1,11 @@
 //! The accounts of a dev chain, and what they sign.
 
-use crate::{RpcError, RpcResult};
+use crate::{RpcError, RpcResult, typed_data::signing_hash};
 use alloy_consensus::{SignableTransaction, TypedTransaction, crypto::secp256k1::sign_message};
-use alloy_dyn_abi::TypedData;
 use alloy_primitives::{Address, B256, Bytes, Signature, U256, eip191_hash_message, keccak256};
 use retrie_chainspec::{DEV_ACCOUNTS, DEV_KEYS};
 use retrie_engine::pool::PooledTransaction;
-use serde_json::Value;
+use serde_json::value::RawValue;
 
 /// Signs as one of the dev accounts.
 #[derive(Clone, Copy, Debug)]
@@ -32,15 +31,11 @@ impl Wallet {
     }
 
     /// Signs structured data (EIP-712), given as JSON or as text that holds it.
-    pub(crate) fn sign_typed_data(self, data: Value) -> RpcResult<Bytes> {
-        let invalid = |error: &dyn std::fmt::Display| {
-            RpcError::InvalidParams(format!("invalid argument 1: no typed data: {error}"))
+    pub(crate) fn sign_typed_data(self, data: &RawValue) -> RpcResult<Bytes> {
+        let hash = match serde_json::from_str::<String>(data.get()) {
+            Ok(text) => signing_hash(&text)?,
+            Err(_) => signing_hash(data.get())?,
         };
-        let data: TypedData = match data {
-            Value::String(text) => serde_json::from_str(&text).map_err(|error| invalid(&error))?,
-            data => serde_json::from_value(data).map_err(|error| invalid(&error))?,
-        };
-        let hash = data.eip712_signing_hash().map_err(|error| invalid(&error))?;
         Ok(self.sign(hash)?.as_bytes().into())
     }
 
@@ -74,7 +69,7 @@ fn with_signature(tx: TypedTransaction, signature: Signature) -> RpcResult<Poole
 mod tests {
     use super::*;
     use alloy_consensus::{TxEip1559, transaction::SignerRecoverable};
-    use serde_json::json;
+    use serde_json::{Value, json, value::to_raw_value};
 
     #[test]
     fn keys_are_those_of_the_accounts() {
@@ -124,10 +119,10 @@ mod tests {
             "0xbe609aee343fb3c4b28e1df9e632fca64fcfaede20f02e86244efddf30957bd2".parse().unwrap();
         let wallet = Wallet::of(&DEV_ACCOUNTS[0]).unwrap();
         for given in [data.clone(), Value::String(data.to_string())] {
-            let signed = wallet.sign_typed_data(given).unwrap();
+            let signed = wallet.sign_typed_data(&to_raw_value(&given).unwrap()).unwrap();
             let signature = Signature::try_from(&signed[..]).unwrap();
             assert_eq!(signature.recover_address_from_prehash(&digest).unwrap(), DEV_ACCOUNTS[0]);
         }
-        assert!(wallet.sign_typed_data(json!({"types": 1})).is_err());
+        assert!(wallet.sign_typed_data(&to_raw_value(&json!({"types": 1})).unwrap()).is_err());
     }
 }

@@ -170,6 +170,11 @@ pub enum SourceErrorKind {
         /// The type found.
         got: u16,
     },
+    /// Something else than blocks comes out of a pipe.
+    #[error(
+        "from a pipe only block RLP can be read, plain or gzipped: write anything else into a file first"
+    )]
+    NotFromPipe,
     /// A structural rule of a format is broken.
     #[error("{0}")]
     Format(&'static str),

@@ -50,13 +50,18 @@ impl SourceKind {
 /// name is decided by the first bytes, behind gzip if need be. Compression is always decided by
 /// the first bytes. A folder is a block folder when it holds at least one `.rlp`, `.rlp.gz` or
 /// `.era1` file (JSON beside them, such as a genesis, is passed over, but files named like bundles
-/// are refused as ambiguous), else a bundle folder when it holds `.json` or `.json.gz` files.
+/// are refused as ambiguous), else a bundle folder when it holds `.json` or `.json.gz` files. A pipe is
+/// not looked into: it is taken to hold block RLP.
 ///
 /// # Errors
 ///
 /// When the path cannot be read, nothing in it is known, or it is ambiguous.
 pub fn detect(source: impl Into<Location>) -> Result<SourceKind, SourceError> {
     let location = source.into();
+    if location.is_stream() {
+        // What is read of it is gone.
+        return Ok(SourceKind::Rlp);
+    }
     if let Some(entries) = location.entries()? {
         let keys = || entries.iter().map(Location::key);
         let blocks = keys().any(|key| BlockFileKind::of_name(key).is_some());
@@ -185,6 +190,8 @@ pub struct BlockSource {
     /// The one of [`current`](Self::current).
     index: usize,
     current: Option<Reader>,
+    /// A block that [`current`](Self::current) has given already.
+    ahead: Option<Box<SourceBlock>>,
     verify_era1: bool,
 }
 
@@ -195,8 +202,8 @@ enum Reader {
 }
 
 impl BlockSource {
-    /// Opens a block file, or all block files of a folder ordered by their first block. The first
-    /// block of every file is looked at.
+    /// Opens a block file, or all block files of a folder ordered by their first block, or a pipe of
+    /// block RLP. The first block of every file is looked at.
     ///
     /// # Errors
     ///
@@ -204,6 +211,9 @@ impl BlockSource {
     /// beginning of a file is damaged.
     pub fn open(source: impl Into<Location>) -> Result<Self, SourceError> {
         let location = source.into();
+        if location.is_stream() {
+            return Self::from_stream(location);
+        }
         let probe =
             |path: &Location, kind| BlockFile::probe(path, kind).map_err(|error| path.blame(error));
         let mut files = match detect(&location)? {
@@ -226,7 +236,31 @@ impl BlockSource {
         };
         files.sort_by(|a, b| (a.first_block, &a.path).cmp(&(b.first_block, &b.path)));
         let waiting = (0..files.len()).collect();
-        Ok(Self { files, waiting, index: 0, current: None, verify_era1: true })
+        Ok(Self { files, waiting, index: 0, current: None, ahead: None, verify_era1: true })
+    }
+
+    /// The blocks that come out of a pipe. It is opened once: opened again, it would go on where it
+    /// is, or wait for ever for somebody to write into it.
+    fn from_stream(path: Location) -> Result<Self, SourceError> {
+        let mut reader = RlpReader::open(&path)?;
+        let first = match reader.next().transpose() {
+            Ok(first) => first,
+            Err(error) if matches!(*error.kind, SourceErrorKind::NotABlock { .. }) => {
+                let kind = SourceErrorKind::NotFromPipe;
+                return Err(SourceError::new(path.name(), Place::File, kind));
+            }
+            Err(error) => return Err(error),
+        };
+        let first_block = first.as_ref().map_or(0, |first| first.block.header.number);
+        let kind = BlockFileKind::Rlp;
+        Ok(Self {
+            files: vec![BlockFile { path, kind, first_block, block_count: None, bytes: 0 }],
+            waiting: VecDeque::new(),
+            index: 0,
+            current: Some(Reader::Rlp(Box::new(reader))),
+            ahead: first.map(Box::new),
+            verify_era1: true,
+        })
     }
 
     /// Streams era1 files without verifying them first, saving one pass; faults are then reported
@@ -261,6 +295,9 @@ impl Iterator for BlockSource {
     type Item = Result<SourceBlock, SourceError>;
 
     fn next(&mut self) -> Option<Self::Item> {
+        if let Some(first) = self.ahead.take() {
+            return Some(Ok(*first));
+        }
         loop {
             let item = match &mut self.current {
                 Some(Reader::Rlp(reader)) => reader.next(),

@@ -62,10 +62,10 @@ mod store;
 pub use crate::{
     backend::{
         AccountNodes, AccountProofs, AnyBackend, AnyCache, Applied, ApplyContext, Backend,
-        BackendStats, BulkSink, Capabilities, ChunkId, ChunkServer, Chunks, Direction, History,
-        Job, JobContext, JobHandle, JobOutput, Jobs, KeyRange, NodeRead, NodeWrite, Opened,
-        PartialState, PartialTree, ProofHole, ProofShards, Provenance, Row, Rows, Table, Thinned,
-        compare_rows, flat, prefix_end,
+        BackendStats, BulkSink, Capabilities, ChunkAnswer, ChunkId, ChunkServer, Chunks, Direction,
+        History, Job, JobContext, JobHandle, JobOutput, Jobs, KeyRange, NodeRead, NodeWrite,
+        Opened, PartialState, PartialTree, ProofHole, ProofShards, Provenance, Row, Rows, Table,
+        Thinned, compare_rows, flat, is_out_of_descriptors, open_patiently, prefix_end,
     },
     durable::{
         Counters, Counts, EntrySorter, FlatHistory, KvRead, KvStore, KvTxn, KvWrite, MemoryStore,

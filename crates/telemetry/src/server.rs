@@ -1,16 +1,32 @@
 //! The HTTP endpoint that Prometheus scrapes.
+//!
+//! | of all its clients | at most |
+//! |---|---|
+//! | connections | 16; more are closed at once |
+//! | time of one | 10 s, then it is closed |
+//! | bytes of a request | 8 KiB |
 
 use crate::Metrics;
 use std::{
-    net::{SocketAddr, TcpListener},
+    io::{self, Read, Write},
+    net::{SocketAddr, TcpListener, TcpStream},
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
-    thread::JoinHandle,
-    time::Duration,
+    thread::{self, JoinHandle},
+    time::{Duration, Instant},
 };
-use tiny_http::{Header, Response, Server};
+
+/// Connections at once.
+const MAX_CONNECTIONS: usize = 16;
+/// How long a connection may last.
+const MAX_TIME: Duration = Duration::from_secs(10);
+/// Bytes of a request, at most.
+const MAX_REQUEST: usize = 8 << 10;
+/// How often it is looked for a connection and for the end. Also the pause after the system could not
+/// give a connection, as when it has no descriptor left: the endpoint lives on.
+const POLL: Duration = Duration::from_millis(20);
 
 /// The metrics endpoint could not start.
 #[derive(Debug, thiserror::Error)]
@@ -20,7 +36,7 @@ pub struct ServeError {
     reason: String,
 }
 
-/// Serves `GET /metrics` until dropped, which frees the port (or gives up after a second).
+/// Serves `GET /metrics` until dropped, which frees the port.
 #[derive(Debug)]
 pub struct MetricsServer {
     address: SocketAddr,
@@ -30,16 +46,20 @@ pub struct MetricsServer {
 
 impl MetricsServer {
     /// Listens on `address`; port 0 takes a free one.
+    ///
+    /// # Errors
+    /// If the port is taken, or a thread cannot be had.
     pub fn start(address: SocketAddr, metrics: Metrics) -> Result<Self, ServeError> {
-        let fail = |reason: String| ServeError { address, reason };
-        let server = Server::http(address).map_err(|error| fail(error.to_string()))?;
-        let local = server.server_addr().to_ip().unwrap_or(address);
+        let fail = |error: io::Error| ServeError { address, reason: error.to_string() };
+        let listener = TcpListener::bind(address).map_err(fail)?;
+        listener.set_nonblocking(true).map_err(fail)?;
+        let local = listener.local_addr().map_err(fail)?;
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = stop.clone();
-        let thread = std::thread::Builder::new()
+        let thread = thread::Builder::new()
             .name("metrics".into())
-            .spawn(move || serve(&server, &metrics, &stopped))
-            .map_err(|error| fail(error.to_string()))?;
+            .spawn(move || accept(&listener, &metrics, &stopped))
+            .map_err(fail)?;
         Ok(Self { address: local, stop, thread: Some(thread) })
     }
 
@@ -56,56 +76,108 @@ impl Drop for MetricsServer {
             // Its only work is to answer; a panic there loses nothing.
             let _ = thread.join();
         }
-        // The library's own thread closes the socket a moment after its server is gone. Whoever
-        // drops this may want the port next.
-        for _ in 0..100 {
-            if TcpListener::bind(self.address).is_ok() {
-                return;
+    }
+}
+
+/// A place among the connections, given back when it is dropped.
+struct ConnectionPlace(Arc<AtomicUsize>);
+
+impl Drop for ConnectionPlace {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+fn accept(listener: &TcpListener, metrics: &Metrics, stop: &AtomicBool) {
+    let open = Arc::new(AtomicUsize::new(0));
+    while !stop.load(Ordering::Relaxed) {
+        let stream = match listener.accept() {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                if error.kind() != io::ErrorKind::WouldBlock {
+                    tracing::debug!(%error, "a connection for metrics could not be taken");
+                }
+                thread::sleep(POLL);
+                continue;
             }
-            std::thread::sleep(Duration::from_millis(10));
+        };
+        let place = ConnectionPlace(open.clone());
+        if open.fetch_add(1, Ordering::AcqRel) >= MAX_CONNECTIONS {
+            continue;
+        }
+        let metrics = metrics.clone();
+        let serving = thread::Builder::new().name("metrics-answer".into()).spawn(move || {
+            let _place = place;
+            if let Err(error) = serve(stream, &metrics) {
+                tracing::debug!(%error, "a client of metrics went away");
+            }
+        });
+        if let Err(error) = serving {
+            tracing::debug!(%error, "no thread for a client of metrics");
         }
     }
 }
 
-fn serve(server: &Server, metrics: &Metrics, stop: &AtomicBool) {
-    while !stop.load(Ordering::Relaxed) {
-        let request = match server.recv_timeout(Duration::from_millis(100)) {
-            Ok(Some(request)) => request,
-            Ok(None) => continue,
-            Err(error) => {
-                tracing::warn!(%error, "metrics endpoint stopped");
-                return;
-            }
-        };
-        let response = match (request.url(), metrics.encode()) {
-            ("/" | "/metrics", Ok(text)) => {
-                let mut response = Response::from_data(text);
-                if let Ok(kind) =
-                    Header::from_bytes("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
-                {
-                    response.add_header(kind);
-                }
-                response
-            }
-            ("/" | "/metrics", Err(error)) => {
-                Response::from_data(error.to_string()).with_status_code(500)
-            }
-            _ => Response::from_data("metrics are at /metrics\n").with_status_code(404),
-        };
-        if let Err(error) = request.respond(response) {
-            tracing::debug!(%error, "metrics client went away");
+/// Answers one request.
+fn serve(mut stream: TcpStream, metrics: &Metrics) -> io::Result<()> {
+    let end = Instant::now() + MAX_TIME;
+    stream.set_nonblocking(false)?;
+    let request = read_request(&mut stream, end)?;
+    let mut line = request.split(' ');
+    let (status, kind, body) = match (line.next(), line.next(), metrics.encode()) {
+        (Some("GET"), Some("/" | "/metrics"), Ok(text)) => {
+            ("200 OK", "text/plain; version=0.0.4; charset=utf-8", text)
+        }
+        (Some("GET"), Some("/" | "/metrics"), Err(error)) => {
+            ("500 Internal Server Error", "text/plain", error.to_string().into())
+        }
+        (Some("GET"), Some(_), _) => {
+            ("404 Not Found", "text/plain", b"metrics are at /metrics\n".to_vec())
+        }
+        _ => ("405 Method Not Allowed", "text/plain", b"metrics are got by GET\n".to_vec()),
+    };
+    let head = format!(
+        "HTTP/1.1 {status}\r\ncontent-type: {kind}\r\ncontent-length: {}\r\n\
+         connection: close\r\n\r\n",
+        body.len()
+    );
+    let answer = [head.as_bytes(), &body].concat();
+    let mut rest = &answer[..];
+    // A client that takes a byte now and then is cut off as well.
+    while !rest.is_empty() {
+        stream.set_write_timeout(Some(left(end)?))?;
+        match stream.write(rest)? {
+            0 => return Err(io::ErrorKind::WriteZero.into()),
+            written => rest = &rest[written..],
         }
     }
+    Ok(())
+}
+
+/// The first line of a request whose header is whole.
+fn read_request(stream: &mut TcpStream, end: Instant) -> io::Result<String> {
+    let mut request = Vec::new();
+    let mut buffer = [0; 1024];
+    while !request.windows(4).any(|end| end == b"\r\n\r\n") {
+        stream.set_read_timeout(Some(left(end)?))?;
+        let read = stream.read(&mut buffer)?;
+        request.extend_from_slice(&buffer[..read]);
+        if read == 0 || request.len() > MAX_REQUEST {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+    }
+    let line = request.split(|byte| *byte == b'\r').next().unwrap_or_default();
+    Ok(String::from_utf8_lossy(line).into_owned())
+}
+
+fn left(end: Instant) -> io::Result<Duration> {
+    let left = end.saturating_duration_since(Instant::now());
+    if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::{
-        io::{Read, Write},
-        net::TcpStream,
-    };
-
     fn get(address: SocketAddr, path: &str) -> String {
         let mut stream = TcpStream::connect(address).unwrap();
         write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
@@ -126,5 +198,32 @@ mod tests {
         assert!(taken.unwrap_err().to_string().contains("choose another"));
         drop(server);
         MetricsServer::start(address, Metrics::new().unwrap()).unwrap();
+    }
+
+    /// Connections that ask nothing once held a descriptor and a thread each, without end.
+    #[test]
+    fn connections_are_bounded_and_those_beyond_are_closed() {
+        let metrics = Metrics::new().unwrap();
+        let server = MetricsServer::start("127.0.0.1:0".parse().unwrap(), metrics).unwrap();
+        let connect = || TcpStream::connect(server.address()).unwrap();
+        let mut idle: Vec<_> = (0..MAX_CONNECTIONS).map(|_| connect()).collect();
+        for _ in 0..20 {
+            let mut more = connect();
+            more.set_read_timeout(Some(MAX_TIME / 2)).unwrap();
+            // Closed, long before its time would be up.
+            assert!(!matches!(more.read(&mut [0]), Ok(1..)), "it was answered");
+        }
+        let mut one = idle.pop().unwrap();
+        one.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        one.read_to_string(&mut answer).unwrap();
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+        let asked = (0..200).find(|_| {
+            let mut stream = connect();
+            let wrote = stream.write_all(b"GET / HTTP/1.1\r\n\r\n");
+            let mut answer = String::new();
+            wrote.is_ok() && stream.read_to_string(&mut answer).is_ok() && !answer.is_empty()
+        });
+        assert!(asked.is_some(), "a place that was given back is given to the next one");
     }
 }

@@ -5,7 +5,7 @@
 //! at its first read.
 
 use memmap2::Advice;
-use retrie_state::{StateError, StoreError};
+use retrie_state::{StateError, StoreError, open_patiently};
 use std::{
     fs::{self, File},
     io::{self, Write},
@@ -45,7 +45,7 @@ pub(super) fn is_whole(number: u64, page: &[u8]) -> bool {
 
 /// Makes sure that files renamed in `dir` keep their names after a power failure.
 pub(super) fn sync_dir(dir: &Path) -> Result<(), StateError> {
-    let synced = File::open(dir).and_then(|dir| dir.sync_all());
+    let synced = open_patiently(|| File::open(dir)).and_then(|dir| dir.sync_all());
     synced.map_err(|error| io_error("syncing the folder", dir, error))
 }
 
@@ -71,7 +71,8 @@ impl PageWriter {
         let n = WRITERS.fetch_add(1, Ordering::Relaxed);
         let temporary = dir.join(format!("{name}.{n}.tmp"));
         let mut options = File::options();
-        let file = options.read(true).write(true).create(true).truncate(true).open(&temporary);
+        options.read(true).write(true).create(true).truncate(true);
+        let file = open_patiently(|| options.open(&temporary));
         let file = file.map_err(|error| io_error("creating", &temporary, error))?;
         let gathered = Vec::with_capacity(GATHERED * PAGE);
         Ok(Self { path, temporary, file, gathered, written: 0, published: false })
@@ -189,7 +190,7 @@ impl PagedFile {
             ),
             _ => io_error("opening", path, error),
         };
-        let file = File::open(path).map_err(failed)?;
+        let file = open_patiently(|| File::open(path)).map_err(failed)?;
         let have = file.metadata().map_err(|error| io_error("reading", path, error))?.len();
         let want = pages.saturating_mul(PAGE as u64);
         if have != want {

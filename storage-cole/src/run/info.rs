@@ -7,7 +7,7 @@ use super::{
     merkle::Shape,
 };
 use crate::hash::Source;
-use retrie_state::{StateError, wire::WireReader};
+use retrie_state::{StateError, open_patiently, wire::WireReader};
 use std::{
     fs::File,
     io::{ErrorKind, Read},
@@ -128,7 +128,7 @@ impl RunInfo {
         let [name, ..] = file_names(stem);
         let path = dir.join(&name);
         let mut page = Vec::with_capacity(PAGE);
-        match File::open(&path) {
+        match open_patiently(|| File::open(&path)) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(io_error("opening", &path, error)),
             Ok(file) => {

@@ -141,3 +141,55 @@ fn a_value_that_the_layers_do_not_have_is_told_by_the_check() {
         chain.close();
     }
 }
+
+/// Sound by itself, but not what the merge makes: so the block that publishes the merge would lead to an older
+/// version of the branch.
+#[test]
+fn a_settled_row_of_another_version_is_told_by_the_check() {
+    let (mut chain, _) = chain();
+    let rows = chain.rows(SNAPSHOT);
+    chain.close();
+    // Keys end with generation and origin.
+    let parts = |key: &Bytes| {
+        let (path, generation) = key.split_at(key.len() - 9);
+        (path.to_vec(), generation[..8].to_vec(), generation[8])
+    };
+    let newest = rows.iter().map(|(key, _)| parts(key).1).max().unwrap();
+    let settled = rows.iter().filter(|(key, _)| parts(key).1 == newest && parts(key).2 == 1);
+    let older = |of: &Bytes| rows.iter().find(|(key, _)| parts(key).0 == parts(of).0 && key < of);
+    let (key, older) = settled.filter_map(|(key, _)| Some((key, &older(key)?.1))).next().unwrap();
+    write(&chain.kv, SNAPSHOT, key, Some(older));
+    chain.reopen();
+    let faults = chain.faults();
+    assert!(faults.iter().any(|fault| fault.contains("not what the merge makes")), "{faults:?}");
+}
+
+/// Clean-up is no block's business: if its rows are damaged, blocks are committed without it, and it goes on
+/// once they are whole.
+#[test]
+fn clean_up_that_fails_keeps_no_block_back() {
+    let (mut chain, _) = chain();
+    let lists = chain.rows(LISTS);
+    chain.close();
+    for (key, list) in &lists {
+        write(&chain.kv, LISTS, key, Some(&list[..list.len() - 1]));
+    }
+    chain.reopen();
+    let random = &mut StdRng::seed_from_u64(8);
+    for _ in 0..16 {
+        chain.block(&changes(random, KEYS, 30));
+    }
+    let faults = chain.faults();
+    assert!(faults.iter().any(|fault| fault.starts_with("LmptLists")), "{faults:?}");
+    chain.close();
+    for (key, list) in &lists {
+        write(&chain.kv, LISTS, key, Some(list));
+    }
+    chain.reopen();
+    for _ in 0..16 {
+        chain.block(&changes(random, KEYS, 30));
+        chain.settle();
+    }
+    assert_eq!(chain.faults(), [""; 0]);
+    assert!(lists.iter().all(|list| !chain.rows(LISTS).contains(list)), "they are cleaned up");
+}

@@ -113,6 +113,18 @@ fn long_chains_with_many_keys_are_those_of_the_definition() {
     }
 }
 
+/// The fault: a first block of a few keys, as a genesis has them, and then merges that take many steps. See
+/// `merge/tests.rs`.
+#[test]
+fn young_chains_with_many_keys_are_those_of_the_definition() {
+    for (first, interval) in [(4, 9), (12, 9), (30, 6)] {
+        let random = &mut StdRng::seed_from_u64(first);
+        let mut blocks = vec![changes(random, first, first as usize)];
+        blocks.extend((0..30).map(|_| changes(random, 4_000, 400)));
+        run(every(interval), &blocks);
+    }
+}
+
 /// The root of format version 1, and what a chain of it leads to: other programs count on these bytes.
 #[test]
 fn golden_roots_are_those_of_the_format() {

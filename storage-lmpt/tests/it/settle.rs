@@ -79,6 +79,32 @@ fn roots_do_not_depend_on_speed_or_on_what_was_settled() {
     }
 }
 
+/// The same for merges of many steps into the snapshot of a young chain, which restarts cut short.
+#[test]
+fn merges_of_many_steps_go_on_after_restarts_to_the_same_roots() {
+    let run = |retention: u64, slow: bool, restarts: bool| {
+        let mut chain = Chain::new(every(12), retention);
+        let random = &mut StdRng::seed_from_u64(7);
+        chain.block(&changes(random, 20, 20));
+        for n in 1..50 {
+            if restarts && n % 5 == 3 {
+                chain.reopen();
+            }
+            chain.store().jobs().set_delay(Duration::from_millis(if slow { 3 } else { 0 }));
+            if !slow && n % 4 == 0 {
+                chain.settle();
+            }
+            chain.block(&changes(random, 4_000, 300));
+        }
+        assert_eq!(chain.faults(), [""; 0], "{retention} {slow} {restarts}");
+        chain.roots
+    };
+    let expected = run(0, false, false);
+    for (retention, slow, restarts) in [(0, true, true), (3, false, true), (3, true, false)] {
+        assert_eq!(run(retention, slow, restarts), expected);
+    }
+}
+
 #[test]
 fn reorganisations_across_boundaries_end_in_the_same_roots_and_sound_rows() {
     for (interval, retention) in [(1, 9), (3, 9), (8, 9), (13, 9), (20, 9)] {

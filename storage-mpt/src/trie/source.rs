@@ -36,7 +36,8 @@ pub trait NodeSource: Sync {
     -> Result<Link<Self::Stamp>, StateError>;
 
     /// Whether a changed branch stays in memory as part of the new trie; otherwise it is loaded
-    /// when it is next needed.
+    /// when it is next needed. It stays as a part of the branch above it: if that one does not stay, neither
+    /// does this one.
     fn keep(&self, path: &Nibbles, branch: &Branch<Self::Stamp>) -> bool;
 }
 

@@ -1,6 +1,7 @@
 //! Tests of `retrie-storage-mpt` from outside: a module for each subject, one program for all.
 
 mod archive;
+mod chunks;
 mod common;
 mod kit;
 mod mainnet;

@@ -438,11 +438,12 @@ impl Chunks<State> for Prefix {
         &self,
         view: Arc<dyn NodeRead>,
         state: Arc<State>,
+        scratch: Option<&Path>,
     ) -> Result<Box<dyn ChunkServer>, StateError> {
         let layout = self.layout;
-        chunks::server(KECCAK, view, move |view, keys, id| {
-            chunks::answer(&state.on(view, layout), keys, view, id)
-        })
+        Ok(chunks::server(KECCAK, view, scratch, move |keys, id| {
+            chunks::answer(&state.on(keys.view(), layout), keys, id)
+        }))
     }
 
     fn whole(&self, root: B256) -> Option<ChunkId> {

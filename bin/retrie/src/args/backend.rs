@@ -202,13 +202,22 @@ pub(crate) fn backend_of(
     args: &BackendArgs,
     datadir: &Path,
 ) -> eyre::Result<Arc<dyn AnyBackend>> {
-    let Metadata { backend, hash, params, layout, .. } = metadata;
-    let backend = find(backend)?;
+    make_existing(find(&metadata.backend)?, metadata, args.flags(), datadir)
+}
+
+/// `backend` with the hash function and the parameters that a datadir with this metadata was made with.
+pub(super) fn make_existing(
+    backend: &Descriptor,
+    metadata: &Metadata,
+    flags: &Flags,
+    datadir: &Path,
+) -> eyre::Result<Arc<dyn AnyBackend>> {
+    let Metadata { hash, params, layout, .. } = metadata;
     match backend.hashes.iter().find(|other| other.hash.name() == hash) {
         Some(other) => Ok((other.make)()),
         None => {
             let purpose = Purpose::Existing { datadir, params: *params, layout };
-            make(backend, None, args.flags(), purpose)
+            make(backend, None, flags, purpose)
         }
     }
 }

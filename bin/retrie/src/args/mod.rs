@@ -18,4 +18,4 @@ pub(crate) use http::HttpArgs;
 pub(crate) use logging::VerbosityArgs;
 pub(crate) use number::parse_count;
 pub(crate) use prune::PruneArgs;
-pub(crate) use state::{StateArgs, fold_bytes_of};
+pub(crate) use state::{DEFAULT_RETENTION, StateArgs, fold_bytes_of};

@@ -1,16 +1,15 @@
 //! The state store of a datadir, and what is checked with it.
 
 use super::{
-    backend::{BackendArgs, Hash, check_names, help, make, referee},
+    backend::{BackendArgs, Hash, check_names, help, make, make_existing, referee},
     chain::open_to_read,
     prune::PruneArgs,
 };
-use alloy_primitives::B256;
 use retrie_backends::{Purpose, find};
 use retrie_chainspec::ChainSpec;
-use retrie_db::{ChainRead, DbError, OpenOptions, StateRootMode};
+use retrie_db::{ChainRead, DbError, Metadata, OpenOptions, Retention, StateRootMode};
 use retrie_pipeline::ChainOptions;
-use retrie_state::StoreOptions;
+use retrie_state::{AnyBackend, StoreOptions};
 use std::{path::Path, sync::Arc};
 
 /// Backend and what is checked with it.
@@ -21,11 +20,9 @@ pub(crate) struct StateArgs {
     #[arg(
         long,
         value_name = "BACKEND",
-        default_value = "mpt",
-        hide_default_value = true,
-        help = help("The state store [default: mpt]:")
+        help = help("The state store [default: that of the datadir; of a new one mpt]:")
     )]
-    pub(crate) state_backend: String,
+    pub(crate) state_backend: Option<String>,
     /// Hash function of the state store, for comparison only; `mpt-archive` has the choice.
     #[arg(long, value_name = "HASH")]
     pub(crate) hash: Option<Hash>,
@@ -38,9 +35,12 @@ pub(crate) struct StateArgs {
     /// with it.
     #[arg(long, value_name = "BACKEND")]
     pub(crate) referee: Option<String>,
-    /// How many blocks can be reverted.
-    #[arg(long, value_name = "BLOCKS", default_value_t = DEFAULT_RETENTION)]
-    pub(crate) retention: u64,
+    /// How many blocks can be reverted [default: as many as in the datadir so far; in a new one 128].
+    #[arg(long, value_name = "BLOCKS")]
+    pub(crate) retention: Option<u64>,
+    /// The same of a datadir for which nobody has said it.
+    #[arg(skip = DEFAULT_RETENTION)]
+    pub(crate) default_retention: u64,
     #[command(flatten)]
     pub(crate) prune: PruneArgs,
     #[command(flatten)]
@@ -54,17 +54,18 @@ pub(crate) fn fold_bytes_of(mut options: StoreOptions) -> StoreOptions {
     options
 }
 
+/// The backend of a new datadir if none is named.
+const DEFAULT_BACKEND: &str = "mpt";
 /// Blocks that can be reverted if nothing else is said.
-const DEFAULT_RETENTION: u64 = 128;
+pub(crate) const DEFAULT_RETENTION: u64 = 128;
+
+/// What a datadir was made with, and what wins where the command line says nothing.
+struct Settled {
+    metadata: Metadata,
+    retention: Option<Retention>,
+}
 
 impl StateArgs {
-    /// Keeps more blocks revertible than by default, unless a number was named.
-    pub(crate) const fn raise_retention(&mut self, blocks: u64) {
-        if self.retention == DEFAULT_RETENTION {
-            self.retention = blocks;
-        }
-    }
-
     /// Everything needed to open a chain in `datadir`.
     pub(crate) fn chain_options(
         &self,
@@ -72,20 +73,17 @@ impl StateArgs {
         datadir: &Path,
         db: OpenOptions,
     ) -> eyre::Result<ChainOptions> {
-        let stamp = self.stamp_of(datadir)?;
-        let purpose = match &stamp {
-            Some((params, layout)) => Purpose::Existing { datadir, params: *params, layout },
-            None => Purpose::New { chain: spec.name(), is_public: spec.is_public() },
-        };
-        check_names(&[&self.state_backend], self.hash)?;
-        let backend = make(find(&self.state_backend)?, self.hash, self.backends.flags(), purpose)?;
+        let settled = Settled::find(datadir)?;
+        let backend = self.backend(&spec, datadir, settled.as_ref())?;
         let referee = self.referee.as_deref().map(referee).transpose()?;
-        let root_mode = match self.state_root {
-            Some(mode) => mode,
-            None if backend.capabilities().ethereum_root => StateRootMode::Header,
-            None => StateRootMode::Shadow,
+        let root_mode = match (self.state_root, &settled) {
+            (Some(mode), _) => mode,
+            (None, Some(settled)) => settled.metadata.state_root,
+            (None, None) if backend.capabilities().ethereum_root => StateRootMode::Header,
+            (None, None) => StateRootMode::Shadow,
         };
-        let kept = self.prune.kept(&spec, self.retention)?;
+        let retention = self.retention(datadir, settled.as_ref())?;
+        let kept = self.prune.kept(&spec, retention.blocks)?;
         let flat_history = self.prune.flat_history(backend.history().is_some());
         Ok(ChainOptions {
             spec,
@@ -93,9 +91,9 @@ impl StateArgs {
             referee,
             root_mode,
             datadir: datadir.to_owned(),
-            db: OpenOptions { kept, ..db },
+            db: OpenOptions { kept, retention: Some(retention), ..db },
             store: fold_bytes_of(StoreOptions {
-                retention: self.retention,
+                retention: retention.blocks,
                 flat_history,
                 ..StoreOptions::default()
             }),
@@ -104,13 +102,52 @@ impl StateArgs {
 }
 
 impl StateArgs {
-    /// Digest of the parameters that a datadir was made with, and its layout, for backends that have
-    /// a choice of them; `None` if it does not exist yet.
-    fn stamp_of(&self, datadir: &Path) -> eyre::Result<Option<(B256, String)>> {
-        let backend = find(&self.state_backend)?;
-        if backend.flags.is_empty() {
-            return Ok(None);
+    /// The backend that is named, or that the datadir has.
+    fn backend(
+        &self,
+        spec: &ChainSpec,
+        datadir: &Path,
+        settled: Option<&Settled>,
+    ) -> eyre::Result<Arc<dyn AnyBackend>> {
+        let flags = self.backends.flags();
+        let Some(Settled { metadata, .. }) = settled else {
+            let name = self.state_backend.as_deref().unwrap_or(DEFAULT_BACKEND);
+            check_names(&[name], self.hash)?;
+            let purpose = Purpose::New { chain: spec.name(), is_public: spec.is_public() };
+            return make(find(name)?, self.hash, flags, purpose);
+        };
+        let name = self.state_backend.as_deref().unwrap_or(&metadata.backend);
+        check_names(&[name], self.hash)?;
+        let backend = find(name)?;
+        if metadata.backend != backend.stored_name() {
+            let (path, found, expected) = (datadir.into(), metadata.backend.clone(), name.into());
+            return Err(DbError::BackendMismatch { path, found, expected }.into());
         }
+        if self.hash.is_none() {
+            return make_existing(backend, metadata, flags, datadir);
+        }
+        let Metadata { params, layout, .. } = metadata;
+        make(backend, self.hash, flags, Purpose::Existing { datadir, params: *params, layout })
+    }
+
+    /// How many blocks can be reverted.
+    fn retention(&self, datadir: &Path, settled: Option<&Settled>) -> Result<Retention, DbError> {
+        let kept = settled.and_then(|settled| settled.retention);
+        match (self.retention, kept) {
+            (Some(blocks), Some(kept)) if kept.is_named && blocks != kept.blocks => {
+                let path = datadir.to_owned();
+                Err(DbError::RetentionMismatch { path, found: kept.blocks, expected: blocks })
+            }
+            (Some(blocks), _) => Ok(Retention { blocks, is_named: true }),
+            (None, Some(kept)) => Ok(kept),
+            (None, None) => Ok(Retention { blocks: self.default_retention, is_named: false }),
+        }
+    }
+}
+
+impl Settled {
+    /// That of the datadir; `None` if it does not exist yet.
+    fn find(datadir: &Path) -> Result<Option<Self>, DbError> {
         let db = match open_to_read(datadir) {
             // A kill while it was made can leave it without tables: then it is made once more. A
             // file of somebody else is refused there, and one that is not whole by all but its maker.
@@ -121,12 +158,8 @@ impl StateArgs {
             ) => return Ok(None),
             db => db?,
         };
-        let Some(metadata) = db.begin_read()?.metadata()? else { return Ok(None) };
-        if metadata.backend != backend.stored_name() {
-            let (path, expected) = (datadir.to_owned(), self.state_backend.clone());
-            let found = metadata.backend;
-            return Err(DbError::BackendMismatch { path, found, expected }.into());
-        }
-        Ok(Some((metadata.params, metadata.layout)))
+        let read = db.begin_read()?;
+        let retention = read.retention()?;
+        Ok(read.metadata()?.map(|metadata| Self { metadata, retention }))
     }
 }

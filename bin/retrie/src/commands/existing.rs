@@ -1,4 +1,5 @@
-//! Datadirs that there are: chain, backend, referee and root mode are theirs, whatever the flags say.
+//! Datadirs that there are: chain, backend, retention, referee and root mode are theirs, whatever the flags
+//! say.
 
 use crate::args::{self, BackendArgs, ChainArgs, backend_of, fold_bytes_of, open_to_read};
 use retrie_chainspec::ChainSpec;
@@ -57,7 +58,13 @@ pub(crate) fn open_existing(
     let options = {
         let found = Existing::open(chain)?;
         let metadata = found.db.metadata()?;
-        let referee = referee_name(&found.db.begin_read()?, &metadata)?;
+        let read = found.db.begin_read()?;
+        let referee = referee_name(&read, &metadata)?;
+        let mut store = StoreOptions::default();
+        if let Some(kept) = read.retention()? {
+            store.retention = kept.blocks;
+        }
+        drop(read);
         ChainOptions {
             spec: found.spec()?,
             backend: found.backend(&metadata, backends)?,
@@ -65,7 +72,7 @@ pub(crate) fn open_existing(
             root_mode: metadata.state_root,
             datadir: found.path,
             db,
-            store: fold_bytes_of(StoreOptions::default()),
+            store: fold_bytes_of(store),
         }
     };
     Ok(Chain::open(options)?)

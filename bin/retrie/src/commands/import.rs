@@ -6,6 +6,7 @@ use crate::{
     progress::Progress,
 };
 use eyre::{Context, bail};
+use retrie_db::StateRootMode;
 use retrie_pipeline::{Chain, CheckRoots, End, ImportOptions, import};
 use retrie_sources::{BlockSource, Location};
 use retrie_telemetry::{Metrics, MetricsServer};
@@ -85,9 +86,7 @@ impl Args {
         }
         let chain = Chain::open(options)?;
         chain.show_in(&metrics);
-        if self.state.state_root == Some(retrie_db::StateRootMode::Shadow)
-            || !chain.state().backend().capabilities().ethereum_root
-        {
+        if chain.root_mode() == StateRootMode::Shadow {
             let by = match &self.state.referee {
                 Some(referee) => format!("the referee {referee} checks them"),
                 None => "they are not checked".into(),

@@ -220,6 +220,13 @@ impl Args {
         let mut bundles = Vec::new();
         let mut chains = Vec::new();
         for path in self.http.stores(stop).locate_all(&self.paths)? {
+            if path.is_stream() {
+                bail!(
+                    "{}: a replay reads its blocks once for each backend, and a pipe gives them once: \
+                     write them into a file",
+                    path.display()
+                );
+            }
             if detect(&path)?.has_blocks() {
                 chains.push(path);
             } else {

@@ -1,12 +1,16 @@
 //! Flags of `retrie node`, by part of the node; names and defaults as in reth.
 
 use alloy_primitives::{Address, B256, Bytes, U256};
-use clap::{ArgAction, Args};
+use clap::{ArgAction, Args, ValueEnum};
 use retrie_engine::{
     BuilderConfig, EngineConfig,
     pool::{PoolConfig, SubPoolLimit},
 };
-use retrie_network::discovery::{Bootnode, Enode, Nat, TreeUrl};
+use retrie_network::{
+    discovery::{Bootnode, Enode, Nat, TreeUrl},
+    handle::StateAudience,
+    peers::NetworkShare,
+};
 use std::{
     net::{IpAddr, SocketAddr},
     path::PathBuf,
@@ -65,6 +69,7 @@ impl EngineArgs {
             persistence_threshold: self.persistence_threshold,
             memory_blocks: self.memory_blocks,
             parallel_execution: self.parallel_execution.unwrap_or(default.parallel_execution),
+            ..default
         }
     }
 }
@@ -301,10 +306,55 @@ pub(crate) struct NetworkArgs {
     /// Peers that this node has dialled, at most.
     #[arg(long = "max-outbound-peers", value_name = "N", default_value_t = 100)]
     pub(crate) max_outbound: usize,
+    /// Connections that come and are no peers yet, at most.
+    #[arg(skip = 64usize)]
+    pub(crate) half_open: usize,
+    /// Peers of one address that have dialled this node, at most. Addresses of this machine and of
+    /// networks that are not public do not count.
+    #[arg(long = "max-inbound-peers-per-ip", value_name = "N", default_value_t = 2)]
+    pub(crate) max_inbound_of_address: usize,
+    /// The same of one /24 (IPv4) or /64 (IPv6).
+    #[arg(long = "max-inbound-peers-per-subnet", value_name = "N", default_value_t = 4)]
+    pub(crate) max_inbound_of_subnet: usize,
+    /// To which peers the node hands out its state (`rchk/1`): `trusted` ones (`--trusted-peers`,
+    /// admin_addTrustedPeer, admin_addPeer), `all`, or `none`.
+    #[arg(long = "rchk.serve", value_name = "WHOM", default_value = "trusted")]
+    pub(crate) serve_states: ServeStatesTo,
     /// File with the node's key, 32 bytes in hex. Without it one is made in the datadir:
     /// `discovery-secret`.
     #[arg(long = "p2p-secret-key", value_name = "FILE")]
     pub(crate) secret_key: Option<PathBuf>,
+}
+
+/// To which peers a node hands out its state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ServeStatesTo {
+    /// All of them.
+    All,
+    /// Peers that the operator has named.
+    Trusted,
+    /// None.
+    None,
+}
+
+impl NetworkArgs {
+    /// How many peers of one network may dial this node.
+    pub(crate) const fn inbound_of(&self) -> NetworkShare {
+        NetworkShare {
+            of_address: self.max_inbound_of_address,
+            of_subnet: self.max_inbound_of_subnet,
+            counts_near: false,
+        }
+    }
+
+    /// With whom it speaks `rchk`, if it does.
+    pub(crate) const fn states_for(&self) -> Option<StateAudience> {
+        match self.serve_states {
+            ServeStatesTo::All => Some(StateAudience::All),
+            ServeStatesTo::Trusted => Some(StateAudience::Named),
+            ServeStatesTo::None => None,
+        }
+    }
 }
 
 /// Blocks from another node.

@@ -10,21 +10,25 @@
 
 mod args;
 pub(crate) mod config;
+mod descriptors;
 mod heap;
 mod network;
 mod proof_peers;
+mod secret;
 mod servers;
 mod services;
 mod sync;
+mod waits;
+
+pub(crate) use descriptors::raise_limit;
 
 use crate::args::{ChainArgs, DEFAULT_CHAIN, DbArgs, StateArgs};
-use alloy_primitives::{Address, hex};
-use alloy_rpc_types_engine::JwtSecret;
+use alloy_primitives::Address;
 use args::{
     AuthArgs, BuilderArgs, DevArgs, EngineArgs, FollowArgs, LogArgs, NetworkArgs, SyncArgs,
     TxPoolArgs,
 };
-use eyre::{Context, bail, eyre};
+use eyre::{Context, bail};
 use network::{NodePeers, Traffic, follow_peers, gossip};
 use retrie_chainspec::{
     ChainSpec, DEV_ACCOUNTS, DEV_KEYS, DEV_MNEMONIC, EthereumHardfork, EthereumHardforks,
@@ -32,8 +36,9 @@ use retrie_chainspec::{
 };
 use retrie_db::{LogBounds, StateRootMode};
 use retrie_engine::{
-    DevChain, Engine, EngineApi, EngineHandle, FollowConfig, Follower, Leader, LiveChain,
-    LogIndexer, PayloadBuilder, PoolMaintainer, Sealing, StateServer, pool::Pool,
+    DevChain, Engine, EngineApi, EngineConfig, EngineHandle, FollowConfig, Follower, Leader,
+    LiveChain, LogIndexer, PayloadBuilder, PoolMaintainer, Sealing, StateServer, WarmUp,
+    pool::Pool,
 };
 use retrie_pipeline::Chain;
 use retrie_rpc::DevNode;
@@ -48,8 +53,9 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
+use waits::WaitLog;
 
 /// Arguments of `retrie node`.
 #[derive(Clone, Debug, clap::Parser)]
@@ -134,13 +140,14 @@ impl Command {
 
     /// Runs the node until `stop` is set or one of its services ends.
     pub(crate) fn run(mut self, stop: &Arc<AtomicBool>) -> eyre::Result<()> {
+        self.fit_into_descriptors();
         let (spec, datadir) = self.chain_and_datadir()?;
         if self.dev.dev && self.state.state_root.is_none() {
             self.state.state_root = Some(StateRootMode::Native);
         }
         if self.dev.dev {
             // Snapshots are gone back to as far as this.
-            self.state.raise_retention(DEV_RETENTION);
+            self.state.default_retention = DEV_RETENTION;
         }
         if self.sync.begins() {
             let options = self.state.chain_options(spec.clone(), &datadir, self.db.options())?;
@@ -148,17 +155,15 @@ impl Command {
         }
         let metrics = Metrics::new().wrap_err("registering the metrics")?;
         let services = Services::default();
-        let ended = self.start(spec, &datadir, &metrics, &services, stop).and_then(|(pool, peers)| {
+        let mut waits = WaitLog::new(self.is_led(), Instant::now());
+        let ended = self.start(spec, &datadir, &metrics, &services, stop).and_then(|running| {
             while !stop.load(Ordering::Relaxed) {
                 if let Some(service) = services.ended() {
                     bail!(
                         "the {service} has ended; what is durable is whole, start again to go on"
                     );
                 }
-                show_pool(&metrics, &pool);
-                if let Some((peers, traffic)) = &peers {
-                    peers.show_in(&metrics, traffic);
-                }
+                running.show(&metrics, &mut waits);
                 std::thread::sleep(POLL);
             }
             Ok(())
@@ -169,6 +174,12 @@ impl Command {
         services.stop().and(ended)
     }
 
+    /// Whether a consensus client decides which block is the head.
+    const fn is_led(&self) -> bool {
+        let follows = self.follow.follow.is_some() && !self.follow.gaps_only;
+        !self.auth.disable && !self.dev.dev && !follows
+    }
+
     /// Starts the services, each on what was started before it.
     fn start(
         &self,
@@ -177,7 +188,7 @@ impl Command {
         metrics: &Metrics,
         services: &Services,
         stop: &Arc<AtomicBool>,
-    ) -> eyre::Result<(Pool, Option<(NodePeers, Traffic)>)> {
+    ) -> eyre::Result<RunningNode> {
         if let Some(address) = self.metrics {
             let server = MetricsServer::start(address, metrics.clone())?;
             tracing::info!("metrics on http://{}/metrics", server.address());
@@ -202,6 +213,7 @@ impl Command {
         }
 
         let payloads = PayloadBuilder::new(live.clone(), pool.clone(), self.builder.config());
+        services.add(WarmUp::start(payloads.clone())?);
         let api = EngineApi::new(engine.clone(), payloads.clone(), pool.clone());
         let dev = self.dev.dev.then(|| {
             tell_dev_accounts(live.spec());
@@ -215,7 +227,9 @@ impl Command {
             DevNode { chain, client_version: self.dev.client_version(), waits: self.dev.wait }
         });
 
-        let secret = (!self.auth.disable).then(|| jwt_secret(&self.auth, datadir)).transpose()?;
+        let secret_file = || self.auth.secret.clone().unwrap_or_else(|| datadir.join("jwt.hex"));
+        let secret =
+            (!self.auth.disable).then(|| secret::jwt_secret(&secret_file())).transpose()?;
         let auth = secret.map(|secret| (&self.auth, secret, api));
         let network = peers.as_ref().map(|(peers, _)| peers.clone());
         let behind = Behind {
@@ -242,7 +256,9 @@ impl Command {
         if let Some(follower) = follower {
             services.add(FollowService { following: follower.start()?, stop: stop.clone() });
         }
-        let Some((peers, heard)) = peers else { return Ok((pool, None)) };
+        let Some((peers, heard)) = peers else {
+            return Ok(RunningNode { engine, pool, peers: None });
+        };
         let mut traffic = Traffic::default();
         let threads = peers.runtime();
         services.add(gossip(&engine, &pool, peers.peers(), heard, threads, &mut traffic));
@@ -250,7 +266,7 @@ impl Command {
             let head = self.sync.head;
             services.add(follow_peers(&engine, peers.peers(), head, threads, &mut traffic)?);
         }
-        Ok((pool, Some((peers, traffic))))
+        Ok(RunningNode { engine, pool, peers: Some((peers, traffic)) })
     }
 
     fn start_engine(
@@ -264,7 +280,8 @@ impl Command {
         let chain = Arc::new(Chain::open(options)?);
         chain.show_in(metrics);
         tell_what_runs(&chain, datadir)?;
-        let engine = Engine::start(chain.clone(), self.engine.config(), metrics.clone())?;
+        let config = EngineConfig { is_dev: self.dev.dev, ..self.engine.config() };
+        let engine = Engine::start(chain.clone(), config, metrics.clone())?;
         let handle = engine.handle().clone();
         services.add(EngineService { engine, chain: chain.clone() });
         services.add(LogIndexer::start(chain, LogBounds::default())?);
@@ -283,6 +300,26 @@ impl Command {
             tracing::info!("{restored} transactions came back from {}", journal.display());
         }
         Ok(())
+    }
+}
+
+/// What of a running node is looked at again and again.
+struct RunningNode {
+    engine: EngineHandle,
+    pool: Pool,
+    peers: Option<(NodePeers, Traffic)>,
+}
+
+impl RunningNode {
+    /// Shows its figures in the metrics, and what it waits for in the log.
+    fn show(&self, metrics: &Metrics, waits: &mut WaitLog) {
+        show_pool(metrics, &self.pool);
+        if let Some((peers, traffic)) = &self.peers {
+            peers.show_in(metrics, traffic);
+        }
+        let now = Instant::now();
+        waits.tell(self.engine.waiting().as_ref(), now);
+        waits.tell_silence(self.engine.consensus_silence(), now);
     }
 }
 
@@ -350,32 +387,4 @@ fn what_valid_means(spec: &ChainSpec) -> String {
         ),
         _ => "everything but the state root".into(),
     }
-}
-
-/// The secret that the consensus client shares: read, or made for it to read.
-fn jwt_secret(args: &AuthArgs, datadir: &Path) -> eyre::Result<JwtSecret> {
-    let file = args.secret.clone().unwrap_or_else(|| datadir.join("jwt.hex"));
-    if file.exists() {
-        let text = std::fs::read_to_string(&file)
-            .wrap_err_with(|| format!("reading the JWT secret {}", file.display()))?;
-        return JwtSecret::from_hex(text.trim())
-            .map_err(|_| eyre!("the JWT secret {} is not 32 bytes in hex", file.display()));
-    }
-    let secret = JwtSecret::random();
-    write_secret(&file, &hex::encode(secret.as_bytes()))
-        .wrap_err_with(|| format!("writing a new JWT secret to {}", file.display()))?;
-    tracing::info!("made a JWT secret for the consensus client: {}", file.display());
-    Ok(secret)
-}
-
-fn write_secret(file: &Path, text: &str) -> std::io::Result<()> {
-    use std::io::Write;
-    let mut options = std::fs::OpenOptions::new();
-    options.write(true).create_new(true);
-    #[cfg(unix)]
-    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-    if let Some(folder) = file.parent() {
-        std::fs::create_dir_all(folder)?;
-    }
-    options.open(file)?.write_all(text.as_bytes())
 }

@@ -1,15 +1,17 @@
 //! JSON-RPC of a node: flags, and the servers they ask for.
 
 use super::{
-    args::AuthArgs, heap, network::NodePeers, proof_peers::ProofPeersArgs, services::Services,
+    args::AuthArgs, descriptors::ServerConnections, heap, network::NodePeers,
+    proof_peers::ProofPeersArgs, services::Services,
 };
+use crate::advice;
 use alloy_rpc_types_engine::JwtSecret;
 use clap::{ArgAction, Args};
 use eyre::Context;
 use retrie_chainspec::primitives::RecoveredBlock;
 use retrie_engine::{
-    EngineApi, EngineHandle, HeapStats, NodeNetwork, NodeStatus, StateServer, SyncProgress,
-    pool::Pool,
+    EngineApi, EngineHandle, HeapStats, NodeNetwork, NodeStatus, NodeWait, StateServer,
+    SyncProgress, SyncWait, pool::Pool,
 };
 use retrie_rpc::{
     DevNode, Limits, Namespace, RpcContext, engine_methods,
@@ -95,6 +97,9 @@ pub(crate) struct RpcArgs {
     /// Requests in a batch.
     #[arg(long = "rpc.max-batch-size", value_name = "N", default_value_t = 1000)]
     max_batch_size: u32,
+    /// How long the requests of a batch may take together. Each that has no answer then gets an error.
+    #[arg(long = "rpc.batch-timeout", value_name = "TIME", default_value = "60s", value_parser = super::args::parse_duration)]
+    batch_timeout: Duration,
     /// Subscriptions of a connection.
     #[arg(long = "rpc.max-subscriptions-per-connection", value_name = "N", default_value_t = 1024)]
     max_subscriptions: u32,
@@ -140,6 +145,20 @@ impl RpcArgs {
         (self.tx_fee_cap.max(0.0) * 1e18) as u128
     }
 
+    /// Descriptors that connections of its servers may take, of each connection that one may have: a
+    /// port on which there are WebSockets has as many of them as of other connections.
+    pub(crate) fn connections(&self, has_engine: bool) -> ServerConnections {
+        let ports = usize::from(self.http) + 2 * usize::from(self.ws) + 2 * usize::from(has_engine);
+        let shared = usize::from(self.http && self.ws && self.http_port == self.ws_port);
+        let servers = ports - shared + usize::from(!self.ipc_disable);
+        ServerConnections { servers, each: self.max_connections }
+    }
+
+    /// Has each server take so many connections.
+    pub(crate) const fn set_connections(&mut self, each: u32) {
+        self.max_connections = each;
+    }
+
     fn limits(&self) -> Limits {
         Limits {
             max_response_size: (self.max_response_size as usize) << 20,
@@ -176,6 +195,7 @@ impl RpcArgs {
                 max_response_size: self.max_response_size << 20,
                 max_connections: self.max_connections,
                 max_batch_size: self.max_batch_size,
+                batch_timeout: self.batch_timeout,
                 max_subscriptions: self.max_subscriptions,
                 max_buffered_size: (self.max_buffered_size as usize) << 20,
                 ..ConnectionLimits::default()
@@ -199,6 +219,12 @@ impl NodeStatus for Status {
 
     fn syncing(&self) -> Option<SyncProgress> {
         self.engine.syncing()
+    }
+
+    fn waiting(&self) -> Option<NodeWait> {
+        let SyncWait { reason, since, .. } = self.engine.waiting()?;
+        let remedy = advice::of_wait(&reason).into_owned();
+        Some(NodeWait { reason: reason.to_string(), since, remedy })
     }
 
     fn failing(&self) -> Vec<&'static str> {

@@ -7,6 +7,7 @@
 //! | log index | engine | gives up the step under way |
 //! | threads | | tasks that are left, after 5 s |
 //! | pool | engine | with the engine |
+//! | warm-up | engine, pool | once the head's state is warm |
 //! | dev miner | engine, pool, threads | at once |
 //! | JSON-RPC | all of these | takes no more requests, lets those under way end |
 //! | gossip | pool, threads | at once |
@@ -16,7 +17,7 @@
 
 use eyre::{Context, eyre};
 use parking_lot::Mutex;
-use retrie_engine::{Engine, Following, LogIndexer, PoolMaintainer};
+use retrie_engine::{Engine, Following, LogIndexer, PoolMaintainer, WarmUp};
 use retrie_pipeline::Chain;
 use retrie_rpc::server::Servers;
 use retrie_telemetry::MetricsServer;
@@ -149,7 +150,10 @@ impl Service for EngineService {
     }
 
     fn health(&self) -> Health {
-        Health::of(self.engine.is_running())
+        match self.engine.handle().trouble() {
+            Some(reason) if self.engine.is_running() => Health::Failing(reason),
+            _ => Health::of(self.engine.is_running()),
+        }
     }
 
     fn stop(self: Box<Self>) -> eyre::Result<()> {
@@ -221,6 +225,17 @@ impl Service for PoolMaintainer {
 
     fn stop(self: Box<Self>) -> eyre::Result<()> {
         // Its thread ends with the chain.
+        Ok(())
+    }
+}
+
+impl Service for WarmUp {
+    fn name(&self) -> &'static str {
+        "warm-up"
+    }
+
+    fn stop(self: Box<Self>) -> eyre::Result<()> {
+        drop(self);
         Ok(())
     }
 }

@@ -155,6 +155,46 @@ fn foreign_datadirs_are_refused() {
     assert_eq!(scene.head("data").0, 6);
 }
 
+/// A second command without the flags was refused, or had the defaults instead.
+#[test]
+fn a_datadir_settles_its_backend_and_its_retention() {
+    for (backend, flags) in
+        [("raw", ""), ("lvmt", "--lvmt.insecure-dev"), ("mpt-archive", "--hash blake2b")]
+    {
+        let (scene, _) = chain();
+        let made = format!("--to 2 --state-backend {backend} --state-root shadow {flags}");
+        succeeds(&mut scene.import("chain.rlp", &format!("{made} --retention 2")));
+        // Whatever is not said is as it was.
+        succeeds(&mut scene.import("chain.rlp", "--to 4"));
+        let mut init = retrie(["init", "--datadir", &scene.at("data")]);
+        assert!(succeeds(&mut init).contains(&format!("backend {backend}, at block 4")));
+        succeeds(&mut scene.import("chain.rlp", &format!("--to 6 --state-backend {backend}")));
+        succeeds(&mut scene.import("chain.rlp", "--retention 2"));
+        assert_eq!(scene.head("data").0, 6);
+        // What contradicts it is refused, both named.
+        fails_saying(
+            &mut scene.import("chain.rlp", "--state-backend duptree"),
+            &[&scene.at("data"), &format!("--state-backend {backend}"), "duptree"],
+        );
+        fails_saying(
+            &mut scene.import("chain.rlp", "--retention 9"),
+            &[&scene.at("data"), "2 blocks can be reverted, not 9", "--retention 2"],
+        );
+        let unwind =
+            |to: &str| retrie(["stage", "unwind", "--datadir", &scene.at("data"), "--to", to]);
+        fails_saying(&mut unwind("3"), &["block 3", "block 4"]);
+        succeeds(&mut unwind("4"));
+    }
+    // What nobody has named can still be named; then it is settled, for other commands too.
+    let (scene, _) = Scene::with_chain(Rules::Byzantium, 140);
+    let (chain, data) = (scene.at("genesis.json"), scene.at("data"));
+    succeeds(&mut retrie(["init", "--chain", &chain, "--datadir", &data]));
+    succeeds(&mut scene.import("chain.rlp", "--retention 138"));
+    let mut unwind = retrie(["stage", "unwind", "--datadir", &data, "--to", "2"]);
+    succeeds(&mut unwind);
+    fails_saying(&mut scene.import("chain.rlp", "--retention 128"), &["138", "128"]);
+}
+
 #[test]
 fn second_process_on_a_datadir_is_told_who_holds_it() {
     let (scene, _) = chain();

@@ -284,3 +284,48 @@ fn first_mainnet_blocks_import_on_every_backend() {
         assert_eq!(scene.head("data").0, 8191);
     }
 }
+
+/// A pipe was opened three times: what had been read was lost, and the last opening waited for ever.
+#[cfg(unix)]
+#[test]
+fn blocks_come_from_pipes() {
+    use std::{io::Write, process::Stdio};
+    let (scene, _) = Scene::with_chain(Rules::Prague, 8);
+    let rlp = std::fs::read(scene.path("chain.rlp")).unwrap();
+    let import = |path: &str, data: &str, bytes: &[u8]| {
+        let mut command = retrie(["import", "--quiet", "--chain", &scene.at("genesis.json")]);
+        command.args(["--datadir", &scene.at(data), path]);
+        command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        // A child that has ended early does not read it.
+        let _ = child.stdin.take().unwrap().write_all(bytes);
+        let output = child.wait_with_output().unwrap();
+        (output.status.code(), String::from_utf8(output.stderr).unwrap())
+    };
+    for (data, bytes) in [("plain", rlp.clone()), ("gzipped", crate::common::gzip(&rlp))] {
+        assert_eq!(import("/dev/stdin", data, &bytes), (Some(0), String::new()), "{data}");
+        assert_eq!(scene.head(data).0, 8);
+    }
+    // Whatever its name says, and whoever writes into it.
+    let fifo = scene.at("blocks.rlp");
+    assert!(std::process::Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+    let writer = std::thread::spawn({
+        let (fifo, rlp) = (fifo.clone(), rlp.clone());
+        move || std::fs::write(fifo, rlp).unwrap()
+    });
+    assert_eq!(import(&fifo, "named", b""), (Some(0), String::new()));
+    writer.join().unwrap();
+    assert_eq!(scene.head("named").0, 8);
+    for (bytes, what) in [
+        (&b""[..], "no blocks"),
+        (b"e2\0\0\0\0\0\0", "into a file first"),
+        (b"{}", "into a file first"),
+        (&rlp[..rlp.len() - 1], "the data ends inside a block"),
+    ] {
+        let (code, error) = import("/dev/stdin", "bad", bytes);
+        assert_eq!(code, Some(1));
+        assert!(error.contains("/dev/stdin") && error.contains(what), "{error}");
+    }
+    assert_eq!(scene.head("bad").0, 7, "what came before the damage is kept");
+    fails_saying(&mut retrie(["replay", "/dev/stdin"]).stdin(Stdio::piped()), &["a pipe"]);
+}

@@ -13,6 +13,7 @@ mod cole;
 mod common;
 mod errors;
 mod fetch;
+mod first_use;
 mod hash;
 mod import;
 mod init_state;

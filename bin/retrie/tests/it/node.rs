@@ -17,7 +17,7 @@ use std::{
     io::{BufRead, BufReader},
     path::Path,
     process::{Child, Stdio},
-    sync::Arc,
+    sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
 use tempfile::TempDir;
@@ -29,11 +29,13 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const ALONE: &str = "--addr 127.0.0.1 --port 0 --disable-discovery";
 
 /// A running node, killed at the end of a test.
-struct Node {
+pub(crate) struct Node {
     child: Child,
     url: String,
     /// Its log up to where it begins to serve.
     log: String,
+    /// What came after that.
+    later: Arc<Mutex<String>>,
 }
 
 impl Drop for Node {
@@ -45,7 +47,7 @@ impl Drop for Node {
 
 impl Node {
     /// Starts a node with HTTP on a free port.
-    fn start(datadir: &Path, flags: &str) -> Self {
+    pub(crate) fn start(datadir: &Path, flags: &str) -> Self {
         // A dev chain has no peers, unless it is told to.
         let alone = if flags.contains("--dev") || flags.contains("--port") { "" } else { ALONE };
         let line = format!(
@@ -65,9 +67,25 @@ impl Node {
             }
             seen.push_str(&line);
         };
-        // Whoever does not read lets the node block.
-        std::thread::spawn(move || std::io::copy(&mut log, &mut std::io::sink()));
-        Self { child, url, log: seen }
+        // A node whose log is not read blocks.
+        let later = Arc::<Mutex<String>>::default();
+        let rest = later.clone();
+        std::thread::spawn(move || {
+            let mut line = String::new();
+            while log.read_line(&mut line).is_ok_and(|length| length > 0) {
+                rest.lock().unwrap().push_str(&line);
+                line.clear();
+            }
+        });
+        Self { child, url, log: seen, later }
+    }
+
+    /// Waits until its log says this.
+    pub(crate) fn wait_for_log(&self, text: &str) {
+        wait_for(text, || {
+            let later = self.later.lock().unwrap();
+            (self.log.contains(text) || later.contains(text)).then_some(())
+        });
     }
 
     fn answer(&self, method: &str, params: &Value) -> Value {
@@ -79,7 +97,7 @@ impl Node {
         serde_json::from_str(&response.body_mut().read_to_string().unwrap()).unwrap()
     }
 
-    fn call(&self, method: &str, params: &Value) -> Value {
+    pub(crate) fn call(&self, method: &str, params: &Value) -> Value {
         let answer = self.answer(method, params);
         assert!(answer.get("error").is_none(), "{method}{params}: {answer}");
         answer["result"].clone()
@@ -329,7 +347,8 @@ fn a_dead_address_to_follow_is_told_at_once_and_tried_on() {
     );
     let mut child = retrie(words(&line)).stderr(Stdio::piped()).spawn().unwrap();
     let mut node = BufReader::new(child.stderr.take().unwrap()).lines();
-    let _node = Node { child, url: String::new(), log: String::new() };
+    let later = Arc::default();
+    let _node = Node { child, url: String::new(), log: String::new(), later };
     let mut hear = |what: &str| loop {
         let line = node.next().expect("the node has ended").unwrap();
         if line.contains(what) {

@@ -165,7 +165,8 @@ fn a_new_node_begins_with_the_state_that_a_peer_hands_out() {
     for backend in ["mpt", "bavl"] {
         let folder = TempDir::new().unwrap();
         let state = format!("--chain dev --state-backend {backend} --state-root native");
-        let origin = with_blocks(&folder.path().join("origin"), &state);
+        let flags = format!("{state} --rchk.serve all");
+        let origin = with_blocks(&folder.path().join("origin"), &flags);
         let checkpoint = origin.wait_for_block(6);
         let checkpoint = checkpoint.as_str().unwrap();
         let flags = format!(

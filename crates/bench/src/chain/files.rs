@@ -1,7 +1,9 @@
 //! A made chain as files that any client imports.
 
 use super::{ChainMaker, MakeChainError};
+use crate::random::Random;
 use alloy_primitives::B256;
+use retrie_chainspec::primitives::Block;
 use retrie_pipeline::PipelineError;
 use retrie_sources::BlockWriter;
 use serde::{Deserialize, Serialize};
@@ -17,6 +19,11 @@ use tempfile::NamedTempFile;
 pub const GENESIS_FILE: &str = "genesis.json";
 /// Name of the block file: concatenated RLP of the blocks from 1 on, as `geth import` reads it.
 pub const CHAIN_FILE: &str = "chain.rlp";
+
+/// Name of the file that has side branches, too.
+pub const BRANCHES_FILE: &str = "branches.rlp";
+/// Blocks of the longest side branch.
+const LONGEST_BRANCH: u64 = 16;
 
 /// What was made.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -49,6 +56,20 @@ pub fn write_chain(
     stop: &AtomicBool,
     progress: &mut dyn FnMut(&MadeChain),
 ) -> Result<MadeChain, MakeChainError> {
+    write(maker, blocks, folder, stop, progress, &mut |_, _| Ok(()))
+}
+
+/// Told of each block that was made.
+type EachBlock<'a> = dyn FnMut(&mut ChainMaker, &Block) -> Result<(), MakeChainError> + 'a;
+
+fn write(
+    maker: &mut ChainMaker,
+    blocks: u64,
+    folder: &Path,
+    stop: &AtomicBool,
+    progress: &mut dyn FnMut(&MadeChain),
+    each: &mut EachBlock<'_>,
+) -> Result<MadeChain, MakeChainError> {
     let [genesis, chain] = [GENESIS_FILE, CHAIN_FILE].map(|name| folder.join(name));
     for file in [&genesis, &chain] {
         if file.exists() {
@@ -58,10 +79,65 @@ pub fn write_chain(
     fs::create_dir_all(folder).map_err(io("creating folder", folder))?;
     // Both appear once the blocks are made.
     let file = NamedTempFile::new_in(folder).map_err(io("creating a file in", folder))?;
-    let (made, writer) = make_blocks(maker, blocks, &chain, stop, progress)?;
+    let (made, writer) = make_blocks(maker, blocks, &chain, stop, progress, each)?;
     write_genesis(maker, file, &genesis)?;
     let bytes = writer.finish().map_err(PipelineError::from)?.rlp_bytes;
     Ok(MadeChain { bytes, ..made })
+}
+
+/// The same; and into [`BRANCHES_FILE`] the same blocks with side branches, one after about every `every`
+/// blocks, of up to 16 blocks. Each follows the block that it stands on, and comes before
+/// the next block of the chain: who imports the file block by block goes along the branch and back.
+///
+/// # Errors
+/// As [`write_chain`].
+pub fn write_chain_with_branches(
+    maker: &mut ChainMaker,
+    blocks: u64,
+    every: u64,
+    folder: &Path,
+    stop: &AtomicBool,
+    progress: &mut dyn FnMut(&MadeChain),
+) -> Result<MadeChain, MakeChainError> {
+    let file = folder.join(BRANCHES_FILE);
+    if file.exists() {
+        return Err(MakeChainError::Exists { file });
+    }
+    fs::create_dir_all(folder).map_err(io("creating folder", folder))?;
+    let mut branches = BranchWriter {
+        writer: BlockWriter::create(&file).map_err(PipelineError::from)?,
+        random: Random::new(every),
+        every,
+        last: blocks,
+    };
+    let made = write(maker, blocks, folder, stop, progress, &mut |maker, block| {
+        branches.write(maker, block)
+    })?;
+    branches.writer.finish().map_err(PipelineError::from)?;
+    Ok(made)
+}
+
+/// Writes a chain with side branches.
+struct BranchWriter {
+    writer: BlockWriter,
+    random: Random,
+    every: u64,
+    /// Number of the block at which the chain ends.
+    last: u64,
+}
+
+impl BranchWriter {
+    /// Writes the block that was just made, and now and then a branch on it.
+    fn write(&mut self, maker: &mut ChainMaker, block: &Block) -> Result<(), MakeChainError> {
+        self.writer.write(block).map_err(PipelineError::from)?;
+        if block.header.number == self.last || self.random.below(self.every.max(1)) > 0 {
+            return Ok(());
+        }
+        for side in maker.side_branch(1 + self.random.below(LONGEST_BRANCH))? {
+            self.writer.write(&side.into_block()).map_err(PipelineError::from)?;
+        }
+        Ok(())
+    }
 }
 
 /// The blocks alone, into `file`.
@@ -75,7 +151,7 @@ pub fn write_blocks(
     stop: &AtomicBool,
     progress: &mut dyn FnMut(&MadeChain),
 ) -> Result<MadeChain, MakeChainError> {
-    let (made, writer) = make_blocks(maker, blocks, file, stop, progress)?;
+    let (made, writer) = make_blocks(maker, blocks, file, stop, progress, &mut |_, _| Ok(()))?;
     let bytes = writer.finish().map_err(PipelineError::from)?.rlp_bytes;
     Ok(MadeChain { bytes, ..made })
 }
@@ -86,6 +162,7 @@ fn make_blocks(
     file: &Path,
     stop: &AtomicBool,
     progress: &mut dyn FnMut(&MadeChain),
+    each: &mut EachBlock<'_>,
 ) -> Result<(MadeChain, BlockWriter), MakeChainError> {
     let mut writer = BlockWriter::create(file).map_err(PipelineError::from)?;
     let mut made = MadeChain { head: maker.head().hash(), ..Default::default() };
@@ -98,7 +175,9 @@ fn make_blocks(
         made.txs += block.body().transactions.len() as u64;
         made.gas += block.header().gas_used;
         made.head = block.hash();
-        writer.write(&block.into_block()).map_err(PipelineError::from)?;
+        let block = block.into_block();
+        writer.write(&block).map_err(PipelineError::from)?;
+        each(maker, &block)?;
         progress(&made);
     }
     made.state_root = maker.head().state_root;

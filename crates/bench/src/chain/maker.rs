@@ -56,6 +56,10 @@ pub struct ChainMaker {
     head: SealedHeader,
     /// States that are not committed yet, the head's last.
     pending: Vec<Proposals>,
+    /// Number of the side branch that is being made, from 1 on; 0 for the chain itself.
+    branch: u64,
+    /// Side branches made.
+    branches: u64,
     codes: HashMap<B256, Bytes>,
     code_cache: CodeCache,
     reverted: u64,
@@ -73,6 +77,7 @@ enum Genesis {
 }
 
 /// What chooses the calls.
+#[derive(Clone)]
 enum Plan {
     FromNothing(Box<Planner>),
     Preloaded(Box<Preloaded>),
@@ -193,6 +198,8 @@ impl ChainMaker {
             head: spec.genesis_header().clone(),
             spec: Arc::new(spec),
             pending,
+            branch: 0,
+            branches: 0,
             codes: codes.into_iter().collect(),
             code_cache: CodeCache::default(),
             reverted: 0,
@@ -261,6 +268,29 @@ impl ChainMaker {
         Ok(Arc::unwrap_or_clone(built.data.block))
     }
 
+    /// Makes a branch of `blocks` blocks on the head, with other transactions than the chain goes on with,
+    /// and returns to the head: the chain is the same with side branches as without.
+    ///
+    /// # Errors
+    /// As [`next_block`](Self::next_block).
+    pub fn side_branch(&mut self, blocks: u64) -> Result<Vec<RecoveredBlock>, MakeChainError> {
+        self.branches += 1;
+        self.branch = self.branches;
+        let seed = derive(self.recipe.seed, "side branch", self.branch);
+        let seed = seed.first_chunk().map_or(0, |seed| u64::from_be_bytes(*seed));
+        let (head, plan, nonces) = (self.head.clone(), self.plan.clone(), self.nonces.clone());
+        let (mean_gas, reverted, pending) = (self.mean_gas, self.reverted, self.pending.len());
+        match &mut self.plan {
+            Plan::FromNothing(planner) => planner.turn_to(seed),
+            Plan::Preloaded(plan) => plan.turn_to(seed),
+        }
+        let made = (0..blocks).map(|_| self.next_block()).collect();
+        (self.head, self.plan, self.nonces) = (head, plan, nonces);
+        (self.mean_gas, self.reverted, self.branch) = (mean_gas, reverted, 0);
+        self.pending.truncate(pending);
+        made
+    }
+
     /// As many calls of the mix as the next block shall have.
     fn mix(&mut self) -> Vec<Call> {
         let by_gas = |target: u64| (target / self.mean_gas).max(1);
@@ -327,7 +357,8 @@ impl ChainMaker {
         self.codes.extend(built.codes.iter().cloned());
         self.pending.push(built.states.clone());
         let rows: usize = self.pending.iter().map(Proposals::rows).sum();
-        if self.pending.len() >= BATCH_BLOCKS || rows >= BATCH_ROWS {
+        let is_full = self.pending.len() >= BATCH_BLOCKS || rows >= BATCH_ROWS;
+        if is_full && self.branch == 0 {
             self.commit()?;
         }
         Ok(built)
@@ -364,7 +395,8 @@ impl ChainMaker {
             timestamp: self.head.timestamp + SLOT,
             beneficiary: Address::from_slice(&derive(seed, "proposer", number % 32)[12..]),
             gas_limit: self.recipe.gas_limit(),
-            prev_randao: derive(seed, "randao", number),
+            // A block of another branch is another one, even if it has the same transactions.
+            prev_randao: derive(seed, "randao", number ^ self.branch << 32),
             parent_beacon_block_root: derive(seed, "beacon block", number),
             withdrawals: (first..first + WITHDRAWALS).map(withdrawal).collect(),
             ..Default::default()

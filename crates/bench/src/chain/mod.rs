@@ -33,7 +33,10 @@ mod sign;
 mod tests;
 
 pub use base::Base;
-pub use files::{CHAIN_FILE, GENESIS_FILE, MadeChain, write_blocks, write_chain};
+pub use files::{
+    BRANCHES_FILE, CHAIN_FILE, GENESIS_FILE, MadeChain, write_blocks, write_chain,
+    write_chain_with_branches,
+};
 pub use genesis::CHAIN_ID;
 pub use maker::ChainMaker;
 pub use recipe::{Fill, GAS_TARGET, KeyChoice, MAX_GAS_TARGET, Mix, Preload, Recipe};

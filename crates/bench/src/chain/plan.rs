@@ -76,7 +76,7 @@ impl Contracts {
 }
 
 /// Chooses calls.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Planner {
     recipe: Recipe,
     random: Random,
@@ -118,6 +118,11 @@ impl Planner {
     #[cfg(test)]
     pub(crate) const fn contracts(&self) -> &Contracts {
         &self.contracts
+    }
+
+    /// Goes on with other calls of the mix than it would, those of this seed.
+    pub(crate) const fn turn_to(&mut self, seed: u64) {
+        self.random = Random::new(seed);
     }
 
     /// How many calls were chosen so that they revert.

@@ -21,7 +21,7 @@ const TOKEN_GAS: u64 = 100_000;
 const SWAP_GAS: u64 = 250_000;
 
 /// Chooses calls.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Preloaded {
     mix: Mix,
     seed: u64,
@@ -47,6 +47,11 @@ impl Preloaded {
             ledgers: Ledgers::new(Base::banks(), Base::store(), accounts, keys),
             zipf: keys.zipf.map(|theta| Zipf::new(accounts, theta)),
         }
+    }
+
+    /// Goes on with other calls than it would, those of this seed.
+    pub(crate) const fn turn_to(&mut self, seed: u64) {
+        self.random = Random::new(seed);
     }
 
     /// The next call.

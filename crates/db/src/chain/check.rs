@@ -8,7 +8,7 @@ use crate::{
     raw::{Range, RawRead},
     tables::{BlockId, ChainTable},
 };
-use alloy_primitives::{Address, B256, U256, keccak256};
+use alloy_primitives::{Address, B256, Bytes, U256, keccak256};
 use retrie_chainspec::primitives::{BlockBody, Header, Receipt};
 use retrie_state::Direction;
 
@@ -27,6 +27,8 @@ pub struct StoredBlock {
     pub receipts: Option<Vec<Receipt>>,
     /// Backends and the roots they gave it; without one where that of a later block stands for it.
     pub roots: Vec<(String, Option<B256>)>,
+    /// What the user of a dev chain changed of the state before it.
+    pub patch: Option<Bytes>,
 }
 
 /// Rows read at a time.
@@ -150,12 +152,17 @@ impl Check<'_> {
         let roots = read.root_rows(&hash);
         let roots = self.read(roots)?.unwrap_or_default();
         self.rows[ChainTable::BackendRoots as usize] += roots.len() as u64;
+        let patch = pieces::get(read, read.chain(ChainTable::DevPatches), &key);
+        let patch = self.read(patch)?.flatten();
+        if let Some(patch) = &patch {
+            self.count(ChainTable::DevPatches, patch.len());
+        }
         let body = self.body(id, is_canonical)?;
         let receipts = self.receipts(id, &hash)?;
         if is_canonical {
             self.logs.block(id.number, receipts.as_deref(), self.fault)?;
         }
-        Ok(Some(StoredBlock { hash, header, is_canonical, body, receipts, roots }))
+        Ok(Some(StoredBlock { hash, header, is_canonical, body, receipts, roots, patch }))
     }
 
     fn difficulty(&mut self, id: BlockId, hash: &B256, header: &Header) -> Result<()> {

@@ -271,6 +271,21 @@ pub trait ChainRead: RawRead {
         rows.into_iter().map(decode).collect()
     }
 
+    /// What the user of a dev chain changed of the state before a stored block, as it was given to
+    /// [`insert_patch`](crate::WriteTxn::insert_patch).
+    fn patch(&self, block: &B256) -> Result<Option<Bytes>> {
+        match block_id(self, block)? {
+            Some(id) => pieces::get(self, self.chain(ChainTable::DevPatches), &id.to_bytes()),
+            None => Ok(None),
+        }
+    }
+
+    /// Whether any stored block has a [`patch`](Self::patch): that of no other chain than a dev chain.
+    fn has_patches(&self) -> Result<bool> {
+        let table = self.chain(ChainTable::DevPatches);
+        Ok(self.raw_seek(table, None, Direction::Forward)?.is_some())
+    }
+
     /// What this datadir holds; `None` before it is initialised.
     fn metadata(&self) -> Result<Option<Metadata>> {
         super::metadata::read(self)

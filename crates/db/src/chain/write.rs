@@ -131,6 +131,7 @@ impl WriteTxn {
             ChainTable::Receipts,
             ChainTable::TotalDifficulty,
             ChainTable::BackendRoots,
+            ChainTable::DevPatches,
         ] {
             let table = self.chain(table);
             pieces::delete_prefix(self, table, &id.to_bytes())?;
@@ -164,6 +165,16 @@ impl WriteTxn {
             return Ok(());
         }
         pieces::put(self, table, hash.as_slice(), code, false)
+    }
+
+    /// Keeps what the user of a dev chain changed of the state before a stored block. It goes with the
+    /// block.
+    pub fn insert_patch(&mut self, block: &B256, patch: &[u8]) -> Result<()> {
+        let id = block_id(self, block)?.ok_or(DbError::UnknownBlock { hash: *block })?;
+        let table = self.chain(ChainTable::DevPatches);
+        // A block that was taken back and made again may have come of other changes.
+        pieces::delete_prefix(self, table, &id.to_bytes())?;
+        pieces::put(self, table, &id.to_bytes(), patch, false)
     }
 
     /// Records the state root that `backend` gives a stored block.

@@ -5,7 +5,9 @@ use crate::common;
 use alloy_primitives::{B256, Bytes, U256, keccak256};
 use common::{ALL_TYPES, Full, child, transactions};
 use retrie_chainspec::primitives::{Receipt, RecoveredBlock};
-use retrie_db::{ChainRead, Db, DbError, Kept, KeptBlocks, NewBlock, OpenOptions, SyncMode};
+use retrie_db::{
+    ChainRead, Db, DbError, Kept, KeptBlocks, NewBlock, OpenOptions, Retention, SyncMode,
+};
 use retrie_state::BlockRef;
 
 fn fresh() -> (tempfile::TempDir, Db) {
@@ -367,6 +369,53 @@ fn codes_roots_and_notes_come_back() {
         txn.insert_root(&genesis.hash, &long, &B256::ZERO),
         Err(DbError::KeyTooLong { max: 64, .. })
     ));
+}
+
+#[test]
+fn patches_of_blocks_are_replaced_and_go_with_their_block() {
+    let (_dir, db) = fresh();
+    let genesis = child(None, 0, vec![]);
+    let first = child(Some(&genesis), 0, vec![]);
+    let mut txn = db.begin_write().unwrap();
+    txn.insert_block(&genesis.new_block()).unwrap();
+    txn.insert_block(&first.new_block()).unwrap();
+    assert!(!txn.has_patches().unwrap());
+    assert!(matches!(txn.insert_patch(&B256::ZERO, b"x"), Err(DbError::UnknownBlock { .. })));
+    // A shorter one leaves nothing of a longer one, which takes several rows.
+    for len in [40_000, 16_352, 3] {
+        let patch = vec![7; len];
+        txn.insert_patch(&first.hash, &patch).unwrap();
+        assert_eq!(txn.patch(&first.hash).unwrap().unwrap(), patch);
+        assert_eq!(txn.patch(&genesis.hash).unwrap(), None);
+    }
+    txn.commit().unwrap();
+    assert_no_faults(&db);
+    let mut txn = db.begin_write().unwrap();
+    assert!(txn.has_patches().unwrap());
+    txn.unset_canonical_above(0).unwrap();
+    assert_eq!(txn.remove_blocks_above(0).unwrap(), 1);
+    assert!(!txn.has_patches().unwrap());
+    assert_eq!(txn.patch(&first.hash).unwrap(), None);
+}
+
+#[test]
+fn a_retention_is_kept_unless_a_user_named_another_one() {
+    let (_dir, db) = fresh();
+    let kept = || db.begin_read().unwrap().retention().unwrap();
+    let of = |blocks, is_named| Retention { blocks, is_named };
+    assert_eq!(kept(), None);
+    for retention in [of(128, false), of(10_000, false), of(6, true)] {
+        db.keep_retention(retention).unwrap();
+        assert_eq!(kept(), Some(retention));
+    }
+    db.keep_retention(of(6, false)).unwrap();
+    for other in [of(9, true), of(9, false)] {
+        let refused = db.keep_retention(other);
+        let refused =
+            matches!(refused, Err(DbError::RetentionMismatch { found: 6, expected: 9, .. }));
+        assert!(refused);
+    }
+    assert_eq!(kept(), Some(of(6, true)));
 }
 
 #[test]

@@ -10,7 +10,8 @@
 //! # Vocabulary
 //! * **patch**: what the user has changed of the head's state (balance, code, nonce, slots). It shows
 //!   at once in what is read of the head, and is the first part of the next block's delta: for the
-//!   backend that is a delta like any other, so roots and proofs hold.
+//!   backend that is a delta like any other, so roots and proofs hold. It is kept with that block, which
+//!   cannot be executed again without it; until there is one, in a note ([`StatePatch`]).
 //! * **snapshot**: head, patch, clock and pool at one moment. Going back to it takes the head back as
 //!   any reorg does, as far as the retention depth.
 //! * **impersonated**: an account that sends transactions without a signature. Their blocks are not
@@ -21,10 +22,9 @@
 //! of [`DevChain`], so that snapshots and blocks do not interleave.
 
 mod clock;
-mod patch;
 
 use crate::{
-    BuiltPayload, EngineError, EngineHandle, PayloadBuilder, PoolMaintainer,
+    BuiltPayload, EngineError, EngineHandle, LiveChain, PayloadBuilder, PoolMaintainer,
     maintain::undurable,
     pool::{Pool, PoolTransaction},
 };
@@ -33,10 +33,10 @@ use alloy_primitives::{Address, B256, map::HashSet};
 use alloy_rpc_types_engine::{ForkchoiceState, PayloadAttributes, PayloadStatusEnum};
 use clock::Clock;
 use parking_lot::RwLock;
-use patch::Patch;
 use retrie_chainspec::primitives::{RecoveredBlock, SealedHeader};
-use retrie_execution::AccountOverride;
-use retrie_state::Account;
+use retrie_execution::{AccountOverride, Simulation};
+use retrie_pipeline::{PipelineError, StatePatch};
+use retrie_state::{StateReader, StoreError};
 use std::{
     fmt,
     sync::Arc,
@@ -82,8 +82,8 @@ pub enum DevError {
     Engine(#[from] EngineError),
 }
 
-impl From<retrie_pipeline::PipelineError> for DevError {
-    fn from(error: retrie_pipeline::PipelineError) -> Self {
+impl From<PipelineError> for DevError {
+    fn from(error: PipelineError) -> Self {
         Self::Engine(error.into())
     }
 }
@@ -108,7 +108,6 @@ struct Shared {
 
 /// What the sealing task and the methods share.
 struct Sealer {
-    patch: Patch,
     snapshots: Vec<Snapshot>,
     snapshots_taken: u64,
 }
@@ -134,7 +133,7 @@ struct Seen {
 struct Snapshot {
     id: u64,
     head: B256,
-    patch: Patch,
+    patch: Option<Arc<StatePatch>>,
     seen: Seen,
     taken: Instant,
     pool: Vec<Arc<PoolTransaction>>,
@@ -151,6 +150,10 @@ pub struct NextDevBlock {
     pub prev_randao: Option<B256>,
     /// Gas limit, if the user has set it.
     pub gas_limit: Option<u64>,
+    /// Who gets the fees.
+    pub beneficiary: Address,
+    /// Slot number (EIP-7843), from Amsterdam on.
+    pub slot_number: Option<u64>,
 }
 
 impl fmt::Debug for DevChain {
@@ -169,7 +172,7 @@ impl DevChain {
         sealing: Sealing,
         beneficiary: Address,
     ) -> Self {
-        let sealer = Sealer { patch: Patch::default(), snapshots: Vec::new(), snapshots_taken: 0 };
+        let sealer = Sealer { snapshots: Vec::new(), snapshots_taken: 0 };
         let mut clock = Clock::default();
         // A chain that was ahead of the machine's clock when it was left goes on from there.
         clock.sealed(engine.live().head().timestamp);
@@ -205,11 +208,11 @@ impl DevChain {
             let sealing = self.sealing();
             match sealing {
                 Sealing::Instant => {
-                    let mut sealer = sealer.lock().await;
+                    let sealer = sealer.lock().await;
                     // Until nothing is left that a block can take.
                     while self.sealing() == Sealing::Instant
                         && pool.status().pending > 0
-                        && self.seal(&mut sealer, false).await?.is_some()
+                        && self.try_to_seal(&sealer, false).await?
                     {}
                     drop(sealer);
                     tokio::select! {
@@ -230,9 +233,9 @@ impl DevChain {
                     while self.sealing() == sealing {
                         tokio::select! {
                             _ = ticks.tick() => {
-                                let mut sealer = sealer.lock().await;
+                                let sealer = sealer.lock().await;
                                 if self.sealing() == sealing {
-                                    self.seal(&mut sealer, true).await?;
+                                    self.try_to_seal(&sealer, true).await?;
                                 }
                             }
                             () = changed.notified() => {}
@@ -267,7 +270,7 @@ impl DevChain {
         interval: Option<u64>,
         timestamp: Option<u64>,
     ) -> Result<SealedHeader> {
-        let mut sealer = self.0.sealer.lock().await;
+        let sealer = self.0.sealer.lock().await;
         if let Some(timestamp) = timestamp {
             self.check_time(timestamp)?;
             self.0.seen.write().clock.set_next(timestamp);
@@ -279,7 +282,7 @@ impl DevChain {
                 let next = self.head().timestamp.saturating_add(interval.max(1));
                 self.0.seen.write().clock.set_next(next);
             }
-            self.seal(&mut sealer, true).await?;
+            self.seal(&sealer, true).await?;
         }
         drop(sealer);
         // What they had no room for.
@@ -314,20 +317,28 @@ impl DevChain {
             parent_beacon_block_root: spec
                 .is_cancun_active_at_timestamp(timestamp)
                 .then_some(B256::ZERO),
-            slot_number: spec
-                .is_amsterdam_active_at_timestamp(timestamp)
-                .then_some(parent.number + 1),
+            slot_number: self.next_slot(timestamp),
             target_gas_limit: None,
         };
         payloads.build_dev(&parent, &attributes, gas_limit, base_fee)
     }
 
-    /// Seals one block; without transactions only if it may be empty. Returns its hash.
-    async fn seal(
-        &self,
-        sealer: &mut Sealer,
-        may_be_empty: bool,
-    ) -> Result<Option<B256>, EngineError> {
+    /// As [`seal`](Self::seal); whether there is a block. What keeps a block from being made may pass, as
+    /// a full disk does, and meanwhile everything can be read: so only an engine that has ended ends the
+    /// chain.
+    async fn try_to_seal(&self, sealer: &Sealer, may_be_empty: bool) -> Result<bool, EngineError> {
+        match self.seal(sealer, may_be_empty).await {
+            Ok(sealed) => Ok(sealed.is_some()),
+            Err(error @ (EngineError::Stopped | EngineError::Panicked)) => Err(error),
+            Err(error) => {
+                tracing::error!("no block was made: {error}");
+                Ok(false)
+            }
+        }
+    }
+
+    /// Seals one block; without transactions only if it may be empty. Returns its hash. The lock is held.
+    async fn seal(&self, _: &Sealer, may_be_empty: bool) -> Result<Option<B256>, EngineError> {
         let Shared { engine, maintainer, seen, .. } = &*self.0;
         let this = self.clone();
         let built = tokio::task::spawn_blocking(move || this.build());
@@ -350,7 +361,6 @@ impl DevChain {
             let reason = format!("the engine calls block {hash} {}", outcome.status.status);
             return Err(EngineError::Build { reason });
         }
-        sealer.patch = Patch::default();
         maintainer.clone().wait_for(hash).await;
         // The user may have set it while the block was made.
         if seen.read().base_fee.is_some() {
@@ -362,12 +372,21 @@ impl DevChain {
     /// What is known of the next block.
     pub fn next_block(&self) -> NextDevBlock {
         let seen = self.0.seen.read();
+        let timestamp = seen.clock.of_child(self.head().timestamp);
         NextDevBlock {
-            timestamp: seen.clock.of_child(self.head().timestamp),
+            timestamp,
             base_fee: seen.base_fee,
             prev_randao: seen.prev_randao,
             gas_limit: seen.gas_limit,
+            beneficiary: seen.beneficiary,
+            slot_number: self.next_slot(timestamp),
         }
+    }
+
+    /// The slot of a next block of this time: a dev chain has a block in each.
+    fn next_slot(&self, timestamp: u64) -> Option<u64> {
+        let spec = self.0.engine.live().spec();
+        spec.is_amsterdam_active_at_timestamp(timestamp).then_some(self.head().number + 1)
     }
 
     /// Who gets the fees of the next blocks.
@@ -445,7 +464,7 @@ impl DevChain {
         let snapshot = Snapshot {
             id,
             head: self.head().hash(),
-            patch: sealer.patch.clone(),
+            patch: self.0.engine.live().patch(),
             seen: self.0.seen.read().clone(),
             taken: Instant::now(),
             pool: self.0.pool.pooled(),
@@ -465,7 +484,7 @@ impl DevChain {
             return Ok(false);
         };
         let (head, patch) = (sealer.snapshots[at].head, sealer.snapshots[at].patch.clone());
-        self.go_back(&mut sealer, head, patch).await?;
+        self.go_back(&sealer, head, patch).await?;
         let Some(snapshot) = sealer.snapshots.drain(at..).next() else { return Ok(false) };
         {
             let mut seen = self.0.seen.write();
@@ -490,8 +509,8 @@ impl DevChain {
     /// # Errors
     /// As [`EngineHandle::set_head`].
     pub async fn set_head(&self, hash: B256) -> Result<()> {
-        let mut sealer = self.0.sealer.lock().await;
-        self.go_back(&mut sealer, hash, Patch::default()).await
+        let sealer = self.0.sealer.lock().await;
+        self.go_back(&sealer, hash, None).await
     }
 
     /// Goes back to the genesis block, with an empty pool.
@@ -501,7 +520,7 @@ impl DevChain {
     pub async fn reset(&self) -> Result<()> {
         let mut sealer = self.0.sealer.lock().await;
         let genesis = self.0.engine.live().spec().genesis_hash();
-        self.go_back(&mut sealer, genesis, Patch::default()).await?;
+        self.go_back(&sealer, genesis, None).await?;
         sealer.snapshots.clear();
         {
             let mut seen = self.0.seen.write();
@@ -522,13 +541,18 @@ impl DevChain {
         Ok(())
     }
 
-    async fn go_back(&self, sealer: &mut Sealer, head: B256, patch: Patch) -> Result<()> {
+    /// Goes back to a block, and to what was changed of its state then.
+    async fn go_back(
+        &self,
+        sealer: &Sealer,
+        head: B256,
+        patch: Option<Arc<StatePatch>>,
+    ) -> Result<()> {
         let Shared { engine, maintainer, .. } = &*self.0;
         engine.set_head(head).await?;
         maintainer.clone().wait_for(head).await;
         self.tell_pool_base_fee();
-        sealer.patch = patch;
-        self.publish_patch(sealer).await
+        self.set_patch(sealer, patch).await
     }
 
     /// What was taken back must not come back with a restart.
@@ -543,39 +567,21 @@ impl DevChain {
     /// # Errors
     /// If the state cannot be read, or the engine has ended.
     pub async fn set_account(&self, address: Address, changed: AccountOverride) -> Result<()> {
-        let mut sealer = self.0.sealer.lock().await;
-        let account = self.account(address).await?;
-        if let Some(wanted) = changed.nonce
-            && wanted < account.nonce
-        {
-            return Err(DevError::NonceGoesBack { address, wanted, have: account.nonce });
-        }
-        sealer.patch.set(address, changed);
-        self.publish_patch(&sealer).await?;
+        let sealer = self.0.sealer.lock().await;
+        let live = self.0.engine.live().clone();
+        let made = tokio::task::spawn_blocking(move || patch_with(&live, address, changed));
+        let patch = made.await.map_err(|_| EngineError::Panicked)??;
+        let patch = (!patch.delta.is_empty()).then(|| Arc::new(patch));
+        self.set_patch(&sealer, patch).await?;
         drop(sealer);
         self.0.changed.notify_one();
         Ok(())
     }
 
-    async fn account(&self, address: Address) -> Result<Account> {
-        let live = self.0.engine.live().clone();
-        let read = tokio::task::spawn_blocking(move || {
-            let view = live.view()?;
-            let state = view.state(&view.head().hash())?;
-            let account = retrie_state::StateReader::account(&state, &address);
-            Ok::<_, DevError>(account.map_err(retrie_pipeline::PipelineError::from)?)
-        });
-        Ok(read.await.map_err(|_| EngineError::Panicked)??.unwrap_or_default())
-    }
-
-    async fn publish_patch(&self, sealer: &Sealer) -> Result<()> {
+    /// From now on this is what was changed of the head's state. The lock is held.
+    async fn set_patch(&self, _: &Sealer, patch: Option<Arc<StatePatch>>) -> Result<()> {
         let Shared { engine, maintainer, .. } = &*self.0;
-        // Of the head's own state, without what was changed of it before.
-        engine.patch(None).await?;
-        let (live, patch) = (engine.live().clone(), sealer.patch.clone());
-        let made = tokio::task::spawn_blocking(move || patch.make(&live));
-        let made = made.await.map_err(|_| EngineError::Panicked)??;
-        engine.patch(made.map(Arc::new)).await?;
+        engine.patch(patch).await?;
         let (live, maintainer) = (engine.live().clone(), maintainer.clone());
         let refreshed = tokio::task::spawn_blocking(move || maintainer.refresh(&live));
         Ok(refreshed.await.map_err(|_| EngineError::Panicked)??)
@@ -622,4 +628,28 @@ impl DevChain {
         }
         self.tidy_journal();
     }
+}
+
+/// What was changed of the head's state so far, and then an account as `changed` says.
+fn patch_with(live: &LiveChain, address: Address, changed: AccountOverride) -> Result<StatePatch> {
+    let view = live.view()?;
+    let head = view.head();
+    let state = view.state(&head.hash())?;
+    let account = state.account(&address).map_err(PipelineError::from)?.unwrap_or_default();
+    if let Some(wanted) = changed.nonce
+        && wanted < account.nonce
+    {
+        return Err(DevError::NonceGoesBack { address, wanted, have: account.nonce });
+    }
+    let failed = |error: &dyn fmt::Display| {
+        PipelineError::from(StoreError::new("changing the state of the head", error.to_string()))
+    };
+    let mut simulation = Simulation::new(live.spec(), head, state.input());
+    simulation.override_account(address, changed).map_err(|error| failed(&error))?;
+    let (delta, codes) = simulation.changes().map_err(|error| failed(&error))?;
+    let later = StatePatch { delta: Arc::new(delta), codes };
+    Ok(match state.patch() {
+        Some(before) => before.then(&later),
+        None => later,
+    })
 }

@@ -33,7 +33,7 @@ impl Service<'_> {
                 let above = blocks.split_off(change.committed.len());
                 let taken = std::mem::replace(&mut blocks, above);
                 statuses.extend(taken.iter().map(|block| valid(block.hash())));
-                self.patch = None;
+                self.drop_patch();
                 self.forget_side_blocks();
                 self.publish(Some(change));
                 for block in taken {

@@ -5,13 +5,18 @@ use crate::common::{Node, Running, Setup};
 use alloy_consensus::{SignableTransaction, TxEip1559, crypto::secp256k1::sign_message};
 use alloy_primitives::{Address, B256, TxKind, U256, bytes};
 use retrie_chainspec::{ChainSpec, DEV_ACCOUNTS, DEV_KEYS};
+use retrie_db::ChainRead;
 use retrie_engine::{
-    DevChain, DevError, EngineError, Sealing,
+    DevChain, DevError, EngineConfig, EngineError, Sealing,
     pool::{Origin, PooledTransaction},
+    re_execute,
 };
 use retrie_execution::AccountOverride;
 use retrie_state::{Account, StateReader};
-use std::time::{Duration, Instant};
+use std::{
+    sync::{Arc, atomic::AtomicBool},
+    time::{Duration, Instant},
+};
 
 const GWEI: u128 = 1_000_000_000;
 
@@ -22,7 +27,8 @@ struct Dev {
 
 impl Dev {
     fn start(node: &Node, sealing: Sealing) -> Self {
-        let running = node.start();
+        let config = EngineConfig { is_dev: true, ..node.config };
+        let running = Running::on(Arc::new(node.open()), config, node.dir.clone());
         let chain = DevChain::new(
             running.engine.handle().clone(),
             running.payloads.clone(),
@@ -261,4 +267,104 @@ fn going_back_further_than_the_retention_is_refused() {
     let is_too_deep = matches!(refused, Err(DevError::Engine(EngineError::TooDeepReorg { .. })));
     assert!(is_too_deep, "{refused:?}");
     assert_eq!(dev.head().0, 20, "nothing has changed");
+}
+
+fn balance(wei: u64) -> AccountOverride {
+    AccountOverride { balance: Some(U256::from(wei)), ..Default::default() }
+}
+
+/// What was changed before a block was remembered by the process alone: executed again after a restart,
+/// the block was another one.
+#[test]
+fn blocks_are_executed_again_with_what_was_changed_before_them() {
+    for setup in Setup::native() {
+        let node = Node::new(&ChainSpec::dev(), setup);
+        let dev = Dev::start(&node, Sealing::Manual);
+        let poor = Address::repeat_byte(7);
+        for (number, changed) in [(1, poor), (4, DEV_ACCOUNTS[5])] {
+            // Somebody whom a transaction of the block then pays.
+            dev.wait(dev.chain.set_account(changed, balance(100 * number))).unwrap();
+            dev.send(transfer(0, number - 1, changed, 1));
+            dev.mine(1);
+            for nonce in number..number + 2 {
+                dev.send(transfer(0, nonce, poor, 1));
+                dev.mine(1);
+            }
+        }
+        let head = dev.head().0;
+        let read = |live: &retrie_engine::LiveChain, number: u64, address| {
+            let view = live.view().unwrap();
+            let block = view.canonical_hash(number).unwrap().unwrap();
+            let block = view.block(&block).unwrap().unwrap();
+            let state = view.state_before(&block).unwrap();
+            state.account(&address).unwrap().unwrap_or_default().balance
+        };
+        let before = |live: &_| [read(live, 1, poor), read(live, 4, DEV_ACCOUNTS[5])];
+        let expected = [U256::from(100), U256::from(400)];
+        assert_eq!(before(&dev.running.live), expected, "{setup:?}");
+        drop(dev);
+        let running = node.start();
+        assert_eq!(before(&running.live), expected, "{setup:?}, after a restart");
+        let stop = AtomicBool::new(false);
+        let report = re_execute(&running.live, 1..=head, &stop, &mut |_| {}).unwrap();
+        assert_eq!(report.failures, Vec::<String>::new(), "{setup:?}");
+        assert_eq!((report.blocks, report.complete), (head, true));
+        drop(running);
+        // It goes with the blocks.
+        let chain = node.open();
+        assert!(chain.db().begin_read().unwrap().has_patches().unwrap());
+        chain.unwind(0, &mut |_| {}).unwrap();
+        assert!(!chain.db().begin_read().unwrap().has_patches().unwrap(), "{setup:?}");
+    }
+}
+
+/// A balance that was set was lost when the node was stopped before the next block.
+#[test]
+fn what_was_changed_of_the_head_outlives_stops_and_reverts() {
+    for setup in Setup::native() {
+        let node = Node::new(&ChainSpec::dev(), setup);
+        let someone = Address::repeat_byte(7);
+        let dev = Dev::start(&node, Sealing::Manual);
+        let set = |dev: &Dev, wei| dev.wait(dev.chain.set_account(someone, balance(wei))).unwrap();
+        dev.mine(5);
+        set(&dev, 7);
+        let snapshot = dev.wait(dev.chain.snapshot());
+        set(&dev, 8);
+        drop(dev);
+        let dev = Dev::start(&node, Sealing::Manual);
+        assert_eq!(dev.account(&someone).balance, U256::from(8), "{setup:?}");
+        assert!(!dev.wait(dev.chain.revert(snapshot)).unwrap(), "snapshots end with the process");
+        // Once in a block it is no longer pending, whatever becomes of that block.
+        let snapshot = dev.wait(dev.chain.snapshot());
+        dev.mine(1);
+        set(&dev, 9);
+        assert!(dev.wait(dev.chain.revert(snapshot)).unwrap());
+        drop(dev);
+        let dev = Dev::start(&node, Sealing::Manual);
+        assert_eq!((dev.head().0, dev.account(&someone).balance), (5, U256::from(8)), "{setup:?}");
+        dev.wait(dev.chain.set_head(dev.running.live.head().parent_hash)).unwrap();
+        assert_eq!(dev.account(&someone).balance, U256::ZERO, "it was of another block");
+        drop(dev);
+        let dev = Dev::start(&node, Sealing::Manual);
+        assert_eq!((dev.head().0, dev.account(&someone).balance), (4, U256::ZERO), "{setup:?}");
+    }
+}
+
+/// A kill must not cost what stands on a durable block: it is in the database before the tool is answered.
+#[test]
+fn what_was_changed_of_a_durable_head_is_durable_at_once() {
+    let node = Node::new(&ChainSpec::dev(), Setup::MPT);
+    let dev = Dev::start(&node, Sealing::Manual);
+    let noted = || {
+        let read = dev.running.live.chain().db().begin_read().unwrap();
+        read.note("dev-patch").unwrap().filter(|note| !note.is_empty())
+    };
+    for _ in 0..2 {
+        dev.mine(3);
+        dev.wait(dev.running.engine.handle().flush()).unwrap();
+        assert_eq!(noted(), None);
+        let someone = Address::repeat_byte(7);
+        dev.wait(dev.chain.set_account(someone, balance(dev.head().0))).unwrap();
+        assert_eq!(noted().unwrap()[..32], dev.running.live.head().hash()[..]);
+    }
 }

@@ -3,17 +3,18 @@
 use crate::common::{
     Node, Running, Setup, attributes, code, hash, invalid, line, only_head, syncing, valid, with,
 };
-use alloy_primitives::{Address, B256, U256, keccak256};
+use alloy_primitives::{Address, B256, Bytes, U256, keccak256};
 use alloy_rpc_types_engine::{
     ExecutionPayload, ExecutionPayloadInputV2, ForkchoiceState, PayloadId, PayloadStatusEnum,
 };
 use retrie_chainspec::primitives::Block;
+use retrie_db::{Db, OpenOptions};
 use retrie_engine::{EngineConfig, Need};
 use retrie_pipeline::{
     PipelineError,
     testkit::{Call, GENESIS_CONTRACT, Plan, Rules},
 };
-use retrie_state::{StateError, StateKey, StateReader};
+use retrie_state::{Direction, KeyRange, StateError, StateKey, StateReader, Table};
 
 /// `block` with the wrong gas, which no setup accepts, and its child in the same way.
 fn bad_pair(block: &Block, child: &Block) -> (Block, Block) {
@@ -496,4 +497,68 @@ fn a_view_outlives_its_blocks_in_memory() {
             }
         }
     }
+}
+
+/// Rows of the state in a datadir that nobody has open.
+fn state_rows(node: &Node, table: Table) -> Vec<(Bytes, Bytes)> {
+    node.open().flush().unwrap();
+    let db = Db::open(node.dir.path(), &OpenOptions::default()).unwrap();
+    let snapshot = db.state_store().snapshot().unwrap();
+    snapshot
+        .scan(table, KeyRange::ALL, Direction::Forward, usize::MAX)
+        .unwrap()
+        .into_iter()
+        .collect()
+}
+
+/// Writes rows, or removes them.
+fn put_state_rows(node: &Node, table: Table, rows: &[(Bytes, Bytes)], are_there: bool) {
+    let db = Db::open(node.dir.path(), &OpenOptions::default()).unwrap();
+    let store = db.state_store();
+    let mut txn = store.begin_write().unwrap();
+    for (key, row) in rows {
+        match are_there {
+            true => txn.put(table, key, row).unwrap(),
+            false => drop(txn.delete(table, key).unwrap()),
+        }
+    }
+    txn.commit().unwrap();
+}
+
+/// Work of a store in the background that fails keeps back the block that needs it, and nothing else. The
+/// message says what to do, and the same block is valid once the cause is gone.
+#[test]
+fn a_node_whose_background_work_fails_goes_on_answering() {
+    let snapshot = Table::new(0x60, "LmptSnapshot");
+    let (chain, blocks) = line(Setup::LMPT, Rules::Prague, 16);
+    let node = Node::new(&chain.spec, Setup::LMPT);
+    let running = node.start();
+    // Block 6 begins with a merge, which block 11 waits for.
+    running.follow(&blocks[..8]);
+    running.stop();
+    let rows = state_rows(&node, snapshot);
+    assert!(!rows.is_empty());
+    put_state_rows(&node, snapshot, &rows, false);
+
+    let running = node.start();
+    running.follow(&blocks[8..10]);
+    assert_eq!(running.engine.handle().trouble(), None);
+    for _ in 0..2 {
+        let error = running.try_to_send(&blocks[10]).unwrap_err().to_string();
+        for said in ["block 11", "lmpt merge", "no row for the branch", "can still be read"] {
+            assert!(error.contains(said), "{said}: {error}");
+        }
+        assert!(running.engine.is_running() && running.engine.handle().trouble().is_some());
+        let view = running.live.view().unwrap();
+        assert_eq!(view.head().hash(), hash(&blocks[9]));
+        let state = view.state(&hash(&blocks[9])).unwrap();
+        let contract = StateReader::account(&state, &GENESIS_CONTRACT).unwrap();
+        assert_eq!(contract, chain.account(hash(&blocks[9]), GENESIS_CONTRACT));
+    }
+    running.stop();
+
+    put_state_rows(&node, snapshot, &rows, true);
+    let running = node.start();
+    running.follow(&blocks[10..]);
+    assert_eq!(running.engine.handle().trouble(), None);
 }

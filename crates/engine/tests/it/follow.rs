@@ -9,6 +9,7 @@ use retrie_chainspec::{
 use retrie_db::ChainRead;
 use retrie_engine::{
     EngineConfig, EngineHandle, FollowConfig, FollowError, Follower, Leader, SyncProgress,
+    WaitReason,
 };
 use retrie_pipeline::testkit::{CHAIN_ID, Plan, Rules, TestChain};
 use retrie_sources::{
@@ -609,6 +610,40 @@ fn remote_chain_that_left_ours_too_far_below_is_not_followed() {
     // Our own chain still grows.
     let next = chain.extend(main[29], Plan::new([]));
     world.running.follow(&[chain.block(next).clone()]);
+}
+
+/// Peers have the branch, and it cannot be executed: the consensus client was told SYNCING for ever, and the
+/// same headers were asked for four times a second.
+#[test]
+fn a_branch_too_far_below_is_told_to_the_consensus_client_once_its_headers_have_come() {
+    let mut chain = Setup::MPT.test_chain(Rules::Cancun);
+    let genesis = chain.genesis();
+    let main = chain.branch(genesis, 30, 12, 1);
+    for length in [34, 120] {
+        let side = chain.branch(main[1], length, 12, length as u8);
+        let tip = side[side.len() - 1];
+        let mut node = Node::new(&chain.spec, Setup::MPT);
+        node.retention = 8;
+        node.config = EngineConfig { persistence_threshold: 0, ..EngineConfig::default() };
+        let world = World::on(node);
+        world.running.follow(&chain.path(genesis, main[29]));
+        world.running.flush();
+        world.remote(|remote| remote.lead(&chain, tip));
+        let follower = world.follower(Leader::ConsensusClient);
+        let updated = world.running.fcu(3, only_head(tip), None).unwrap();
+        assert_eq!(updated.payload_status, syncing());
+        let error = follower.step().unwrap_err();
+        assert!(matches!(error, FollowError::Apart { .. }), "{error}");
+        let error = world.running.fcu(3, only_head(tip), None).unwrap_err();
+        assert_eq!(error.code(), -38006, "{error}");
+        let wait = world.running.engine.handle().waiting().unwrap();
+        assert_eq!(wait.head, Some(tip));
+        assert!(matches!(wait.reason, WaitReason::TooDeepReorg(..)), "{wait:?}");
+        let before = world.server.requests().len();
+        follower.step().unwrap();
+        assert_eq!(world.server.requests().len(), before, "nothing more is asked");
+        assert_eq!(world.running.head(), main[29]);
+    }
 }
 
 #[test]

@@ -2,6 +2,8 @@
 
 mod amsterdam;
 mod common;
+mod creations;
+mod deep;
 mod dev;
 mod engine;
 mod engine_invalid;

@@ -304,6 +304,7 @@ fn blobs_come_with_the_payload_that_holds_their_transaction() {
         let blobs = maker.api.blobs_v1(&[hashes[0], B256::ZERO]).unwrap();
         assert_eq!(blobs[0].as_ref().unwrap().proof, sidecar.proofs[0]);
         assert!(blobs[1].is_none());
+        assert_eq!(maker.api.blobs_v3(&hashes).unwrap(), None);
         accept(&judge, &told, attributes.parent_beacon_block_root);
     }
     // 128 proofs of cells from Osaka on.
@@ -323,6 +324,8 @@ fn blobs_come_with_the_payload_that_holds_their_transaction() {
     let hashes: Vec<_> = sidecar.versioned_hashes().collect();
     assert_eq!(maker.api.blobs_v2(&hashes).unwrap().unwrap()[0].proofs.len(), 128);
     assert!(maker.api.blobs_v2(&[hashes[0], B256::ZERO]).unwrap().is_none());
+    // Its answer has room for one proof a blob: it was null for every blob there is.
+    assert_eq!(maker.api.blobs_v1(&hashes).unwrap_err().code(), -38005);
     accept(&judge, &told, attributes.parent_beacon_block_root);
 }
 

@@ -2,8 +2,9 @@
 
 mod amsterdam;
 mod bounded;
-mod collisions;
 mod common;
+mod creations;
+mod deposits;
 mod parallel;
 mod real_blocks;
 mod simulated_env;

@@ -363,7 +363,7 @@ fn each_sees_what_those_before_it_have_left() {
 }
 
 #[test]
-fn a_creation_where_there_is_money_waits_for_its_turn() {
+fn a_creation_where_there_is_an_account_is_executed_ahead() {
     let mut stage = Stage::new();
     let init = init_code(&[(1, 1)], &[0x00]);
     let (paid, bare) = (create2_address(&init), sender(1).create(0));
@@ -372,13 +372,16 @@ fn a_creation_where_there_is_money_waits_for_its_turn() {
     let mut page = Page::default();
     page.send(sender(0), paid, 7, []);
     page.send(sender(0), FACTORY, 0, init);
-    // This one collides (EIP-7610).
+    // There is storage here.
     page.send(sender(1), TxKind::Create, 0, init_code(&[], &[0x00]));
     page.send(sender(2), sender(3), 1, []);
     let outcome = stage.compare(&page.block());
-    assert_eq!(outcome.ahead, 2);
-    assert!(!outcome.receipts[2].success);
-    assert_eq!(stage.after(&outcome).account(&paid).unwrap().unwrap().nonce, 1);
+    assert_eq!(outcome.ahead, 4);
+    assert!(outcome.receipts.iter().all(|receipt| receipt.success));
+    let after = stage.after(&outcome);
+    assert_eq!(after.account(&paid).unwrap().unwrap().nonce, 1);
+    assert_eq!(after.account(&bare).unwrap().unwrap().nonce, 1);
+    assert_eq!(after.slot_value(bare, 1), U256::from(9));
 }
 
 type Spoil = fn(&mut BlockAccessList);

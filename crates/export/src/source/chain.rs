@@ -9,9 +9,10 @@ use alloy_primitives::{Address, B256, Bytes, KECCAK256_EMPTY, map::HashMap};
 use retrie_chainspec::{ChainSpec, primitives::RecoveredBlock};
 use retrie_db::{ChainRead, ReadTxn};
 use retrie_execution::{
-    BlockHashes, CodeCache, CodeReader, ExecutionInput, ExecutionOutcome, execute_block,
+    BlockHashes, CodeCache, CodeReader, ExecutionInput, ExecutionOutcome, LayeredState,
+    execute_block,
 };
-use retrie_pipeline::{States, genesis_delta, validate_outcome};
+use retrie_pipeline::{StatePatch, States, genesis_delta, validate_outcome};
 use retrie_state::{
     Account, AnyBackend, At, BlockRef, StateAt, StateDelta, StateError, StateKey, StateStore,
     StoreError, Value,
@@ -83,12 +84,19 @@ impl ChainSource {
         let parent = BlockRef::new(parent, block.header().parent_hash);
         let state = state_after(store, parent).map_err(no_state)?;
         let rest = Rest(&self.read);
+        let mut state = LayeredState::new(state);
+        let patch = StatePatch::stored(&*self.read, &hash)?;
+        patch.iter().for_each(|patch| state.lay(patch.delta.clone(), []));
         let input = ExecutionInput::new(&state, &rest, &rest).with_code_cache(&self.codes);
         let spec = self.spec.for_header(block.header());
         let failed = |source| ExportError::Execution { number, hash, source: Box::new(source) };
-        let outcome = execute_block(&spec, block, input).map_err(failed)?;
+        let mut outcome = execute_block(&spec, block, input).map_err(failed)?;
         let other = |source| ExportError::Outcome { number, hash, source: Box::new(source) };
         validate_outcome(&spec, block.sealed_block(), &outcome, None).map_err(other)?;
+        if let Some(patch) = patch {
+            outcome.delta = patch.delta.then(&outcome.delta);
+            outcome.codes.extend(patch.codes);
+        }
         Ok(outcome)
     }
 }

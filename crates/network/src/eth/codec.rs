@@ -149,7 +149,21 @@ impl Message {
     /// # Errors
     /// If it is of another form, or a list is too long.
     pub fn decode(version: Version, id: u8, payload: &[u8]) -> Result<Self, DecodeError> {
-        decode(version, id, payload).map_err(|fault| match fault {
+        Self::decode_within(version, id, payload, usize::MAX)
+    }
+
+    /// The same. Of transactions that are told only the first ones are decoded, of `room` bytes
+    /// together; the others are counted.
+    ///
+    /// # Errors
+    /// As [`decode`](Self::decode).
+    pub fn decode_within(
+        version: Version,
+        id: u8,
+        payload: &[u8],
+        room: usize,
+    ) -> Result<Self, DecodeError> {
+        decode(version, id, payload, room).map_err(|fault| match fault {
             Fault::Rlp(cause) => DecodeError::Rlp { id, version, cause },
             Fault::TooMany(count, max) => DecodeError::TooMany { id, version, count, max },
             Fault::Value(what) => DecodeError::Value { id, version, what },
@@ -318,7 +332,7 @@ fn encode_receipt(receipt: &BlockReceipt, out: &mut Vec<u8>) {
     });
 }
 
-fn decode(version: Version, id: u8, payload: &[u8]) -> Decoded<Message> {
+fn decode(version: Version, id: u8, payload: &[u8], room: usize) -> Decoded<Message> {
     if limit(version, id).is_none() {
         return Err(Fault::Unknown);
     }
@@ -327,7 +341,8 @@ fn decode(version: Version, id: u8, payload: &[u8]) -> Decoded<Message> {
     end(rest)?;
     let fields = &mut fields;
     if id == id::TRANSACTIONS {
-        let transactions = transactions(fields)?;
+        count_transactions(fields, MAX_TRANSACTIONS)?;
+        let transactions = transactions(&mut first_items(fields, room)?)?;
         if transactions.iter().any(PooledTransaction::is_eip4844) {
             return Err(Fault::Value("blob transactions are announced, and not sent unasked"));
         }
@@ -491,6 +506,20 @@ fn skip<'a>(list: &mut &'a [u8]) -> alloy_rlp::Result<&'a [u8]> {
         list.split_at_checked(header.payload_length).ok_or(alloy_rlp::Error::InputTooShort)?;
     *list = rest;
     Ok(&whole[..whole.len() - rest.len()])
+}
+
+/// The first items of a list, of `room` bytes together.
+fn first_items(list: &[u8], room: usize) -> alloy_rlp::Result<&[u8]> {
+    let mut rest = list;
+    let mut bytes = 0;
+    while !rest.is_empty() {
+        let with = bytes + skip(&mut rest)?.len();
+        if with > room {
+            break;
+        }
+        bytes = with;
+    }
+    Ok(&list[..bytes])
 }
 
 /// All transactions of a list.

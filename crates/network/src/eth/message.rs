@@ -95,6 +95,25 @@ pub struct NewPooledTransactionHashes {
     pub hashes: Vec<B256>,
 }
 
+impl NewPooledTransactionHashes {
+    /// Keeps the first `most`.
+    pub fn truncate(&mut self, most: usize) {
+        self.types.truncate(most);
+        self.sizes.truncate(most);
+        self.hashes.truncate(most);
+    }
+
+    /// Takes out all after the first `most`.
+    pub fn split_off(&mut self, most: usize) -> Self {
+        let most = most.min(self.hashes.len());
+        Self {
+            types: self.types.split_off(most),
+            sizes: self.sizes.split_off(most),
+            hashes: self.hashes.split_off(most),
+        }
+    }
+}
+
 /// Which headers a request is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeadersFrom {
@@ -158,6 +177,20 @@ pub enum Response {
 }
 
 impl Request {
+    /// Keeps the first `most` hashes, so that it takes no more memory than they do.
+    pub fn truncate(&mut self, most: usize) {
+        match self {
+            Self::Headers(_) => {}
+            Self::Bodies(hashes)
+            | Self::PooledTransactions(hashes)
+            | Self::Receipts { hashes, .. }
+            | Self::AccessLists(hashes) => {
+                hashes.truncate(most);
+                hashes.shrink_to_fit();
+            }
+        }
+    }
+
     /// The answer of somebody who has nothing of it.
     pub const fn nothing(&self) -> Response {
         match self {

@@ -9,22 +9,27 @@
 //!
 //! | work | done by |
 //! |---|---|
-//! | who knows what, who is told and asked | one task |
+//! | who knows what, who is told and asked | one task, which takes what it is told of each peer in turn |
 //! | a request to a peer | a task each, one at a time for each peer |
-//! | the pool's judgement | the thread `gossip`; of those with blobs `gossip-blobs`, as their proofs take long |
+//! | the pool's judgement | the thread `gossip`; of those with blobs `gossip-blobs`, as their proofs take long. Both take next what is of the peer that has cost least |
 //!
 //! A transaction without blobs goes whole to the square root of the number of peers, and its hash to
 //! the others; one with blobs goes by its hash alone. A hash that comes is asked for after a moment, in
 //! which the transaction may come whole from somebody else; of one peer, and of another if that one is
-//! late, has it not, or sends something else than it has announced.
+//! late, has it not, or sends something else than it has announced. What one peer sends never makes the
+//! node forget that others have announced a transaction, unless the pool would judge the same of theirs:
+//! of a sidecar the hash says nothing.
 //!
 //! | of each peer | at most |
 //! |---|---|
 //! | hashes that it is known to know | 32,768, some 30 bytes each |
 //! | its announcements that wait to be asked for | 4,096 |
 //! | hashes that it has not been told yet | 4,096, the newest |
-//! | requests | 1, of 256 hashes and about 128 KiB |
+//! | requests | 1, of 256 hashes and about 128 KiB; none while 128 KiB of it wait for the pool |
+//! | transactions it has told, until they are judged | 1 MiB; more in [`heard`](crate::heard) |
+//! | the pool's work for it | 2,000 signatures or 15 blobs a second, 10,000 or 78 at once |
 
+mod judge;
 mod pool;
 mod recent;
 #[cfg(test)]
@@ -35,11 +40,13 @@ pub use pool::{Announced, Fresh, FreshFuture, FreshTransactions, TxPool, Verdict
 
 use crate::{
     eth::{Gossip, NewPooledTransactionHashes, PeerId, PooledTransaction, Request, Response},
-    peers::{Event, Heard, Offence, Peers, RequestError},
+    heard::{GossipReceiver, Heard, SharePermit},
+    peers::{Event, Offence, Peers, RequestError},
 };
 use alloy_consensus::Typed2718;
 use alloy_eips::eip2718::Encodable2718;
 use alloy_primitives::B256;
+use judge::{Judge, JudgeJob};
 use recent::{Passing, Recent};
 use std::{
     collections::{BTreeMap, HashSet, VecDeque},
@@ -51,11 +58,10 @@ use std::{
     time::{Duration, Instant},
 };
 use tokio::sync::{
-    OwnedSemaphorePermit,
     broadcast::{self, error::RecvError},
     mpsc,
 };
-use wanted::{Answer, WantedHashes};
+use wanted::{Answer, WantedHashes, WantedRequest};
 
 /// Hashes that a peer is known to know.
 const KNOWN: usize = 32_768;
@@ -68,6 +74,8 @@ const MOST_OWED: usize = 4096;
 const ENOUGH: usize = 100 << 10;
 /// EIP-2718 type of transactions with blobs.
 const BLOB: u8 = 3;
+/// How long a peer is told nothing that has not read what it was told.
+const UNREAD: Duration = Duration::from_millis(500);
 
 /// How gossip behaves.
 #[derive(Clone, Copy, Debug)]
@@ -100,7 +108,7 @@ pub struct GossipFigures {
     pub announced: AtomicU64,
     /// Announced by a peer, and not known.
     pub heard: AtomicU64,
-    /// Announced by a peer that had announced too many.
+    /// Told by a peer that had told too many, or announced with more bytes than there can be.
     pub overheard: AtomicU64,
     /// Fetched.
     pub fetched: AtomicU64,
@@ -116,7 +124,7 @@ pub struct GossipFigures {
 #[derive(Debug)]
 pub struct Gossiper {
     peers: Peers,
-    heard: mpsc::Receiver<Heard>,
+    heard: GossipReceiver,
     pool: Arc<dyn TxPool>,
     options: GossipOptions,
     figures: Arc<GossipFigures>,
@@ -124,19 +132,10 @@ pub struct Gossiper {
     fresh: Box<dyn FreshTransactions>,
 }
 
-/// Transactions for the pool.
-#[derive(Debug)]
-struct Job {
-    peer: PeerId,
-    transactions: Vec<PooledTransaction>,
-    /// Kept as long as they are.
-    _permit: Option<OwnedSemaphorePermit>,
-}
-
 /// What somebody else has found out for the task.
 #[derive(Debug)]
 enum News {
-    Judged(PeerId, Vec<(B256, Verdict)>),
+    Judged(PeerId, B256, Verdict),
     Answered(PeerId, Answer),
 }
 
@@ -146,6 +145,27 @@ struct Known {
     hashes: Recent,
     /// To be announced to it, the oldest first.
     owed: VecDeque<Announced>,
+    /// Until when it is told nothing.
+    rests_until: Option<Instant>,
+}
+
+impl Known {
+    fn new() -> Self {
+        Self { hashes: Recent::new(KNOWN), owed: VecDeque::new(), rests_until: None }
+    }
+
+    fn rests(&self, now: Instant) -> bool {
+        self.rests_until.is_some_and(|until| now < until)
+    }
+
+    fn owe(&mut self, announced: Announced) {
+        if !self.hashes.contains(&announced.hash) {
+            self.owed.push_back(announced);
+            while self.owed.len() > MOST_OWED {
+                self.owed.pop_front();
+            }
+        }
+    }
 }
 
 struct Task {
@@ -160,9 +180,9 @@ struct Task {
     fresh: Vec<Announced>,
     /// Decides who gets which transaction whole.
     lot: RandomState,
-    jobs: std::sync::mpsc::Sender<Job>,
-    /// Those with blobs.
-    blob_jobs: std::sync::mpsc::Sender<Job>,
+    judge: Judge,
+    /// Of those with blobs.
+    blob_judge: Judge,
     news: mpsc::UnboundedSender<News>,
 }
 
@@ -170,7 +190,7 @@ impl Gossiper {
     /// Between these peers, what they tell, and a pool. Nothing is missed from here on.
     pub fn new(
         peers: Peers,
-        heard: mpsc::Receiver<Heard>,
+        heard: GossipReceiver,
         pool: Arc<dyn TxPool>,
         options: GossipOptions,
     ) -> Self {
@@ -190,8 +210,8 @@ impl Gossiper {
     pub async fn run(self) -> std::io::Result<()> {
         let Self { peers, mut heard, pool, options, figures, mut events, mut fresh } = self;
         let (news, mut inbox) = mpsc::unbounded_channel();
-        let jobs = start_judge("gossip", pool.clone(), news.clone())?;
-        let blob_jobs = start_judge("gossip-blobs", pool.clone(), news.clone())?;
+        let judge = Judge::start("gossip", pool.clone(), news.clone())?;
+        let blob_judge = Judge::start("gossip-blobs", pool.clone(), news.clone())?;
         let mut task = Task {
             peers,
             pool,
@@ -202,8 +222,8 @@ impl Gossiper {
             refused: Passing::new(REFUSED, REFUSED_FOR, Instant::now()),
             fresh: Vec::new(),
             lot: RandomState::new(),
-            jobs,
-            blob_jobs,
+            judge,
+            blob_judge,
             news,
         };
         task.meet();
@@ -219,11 +239,17 @@ impl Gossiper {
                     Err(RecvError::Closed) => return Ok(()),
                 },
                 told = heard.recv() => match told {
-                    Some(told) => task.hear(told),
+                    Some(told) => {
+                        task.hear(told);
+                        task.figures.overheard.fetch_add(heard.take_dropped(), Ordering::Relaxed);
+                    }
                     None => return Ok(()),
                 },
                 one = fresh.next() => match one {
-                    Some(Fresh::One(announced)) => task.fresh.push(announced),
+                    Some(Fresh::One(announced)) => {
+                        task.wanted.done(&announced.hash);
+                        task.fresh.push(announced);
+                    }
                     Some(Fresh::Missed) => task.owe_all(),
                     None => return Ok(()),
                 },
@@ -232,28 +258,6 @@ impl Gossiper {
             }
         }
     }
-}
-
-/// Starts the thread that has the pool judge transactions. It ends once nobody sends any.
-fn start_judge(
-    name: &str,
-    pool: Arc<dyn TxPool>,
-    news: mpsc::UnboundedSender<News>,
-) -> std::io::Result<std::sync::mpsc::Sender<Job>> {
-    let (send, jobs) = std::sync::mpsc::channel::<Job>();
-    std::thread::Builder::new().name(name.into()).spawn(move || {
-        for Job { peer, transactions, _permit } in jobs {
-            let judge = |transaction: PooledTransaction| {
-                let hash = *transaction.tx_hash();
-                (hash, pool.add(transaction))
-            };
-            let verdicts = transactions.into_iter().map(judge).collect();
-            if news.send(News::Judged(peer, verdicts)).is_err() {
-                return;
-            }
-        }
-    })?;
-    Ok(send)
 }
 
 impl Task {
@@ -272,7 +276,7 @@ impl Task {
         let mut is_new = false;
         let known = self.known.entry(peer).or_insert_with(|| {
             is_new = true;
-            Known { hashes: Recent::new(KNOWN), owed: VecDeque::new() }
+            Known::new()
         });
         if is_new {
             known.owed.extend(self.pool.newest(MOST_OWED).into_iter().rev());
@@ -281,7 +285,20 @@ impl Task {
 
     fn disconnected(&mut self, peer: PeerId) {
         self.known.remove(&peer);
+        self.judge.forget(peer);
+        self.blob_judge.forget(peer);
         self.wanted.disconnected(peer);
+    }
+
+    /// Whether a peer is there. Its connection may be told of after its first word, and its last word
+    /// looked at after its end: then nothing of it is kept.
+    fn meets(&mut self, peer: PeerId) -> bool {
+        let is_known = self.known.contains_key(&peer);
+        if !is_known && self.peers.connected().iter().any(|one| one.id == peer) {
+            self.connected(peer);
+            return true;
+        }
+        is_known
     }
 
     // -- what comes -------------------------------------------------------------------------------
@@ -289,20 +306,20 @@ impl Task {
     fn hear(&mut self, told: Heard) {
         let Heard { peer, gossip, permit } = told;
         let now = Instant::now();
-        // Its connection may be told of after its first word.
-        self.connected(peer);
+        let is_here = self.meets(peer);
         match gossip {
-            Gossip::Hashes(hashes) => self.hear_hashes(peer, hashes, now),
+            Gossip::Hashes(hashes) if is_here => self.hear_hashes(peer, hashes, now),
+            Gossip::Hashes(_) => {}
             Gossip::Transactions(transactions) => {
-                let hashes: Vec<B256> =
-                    transactions.iter().map(|transaction| *transaction.tx_hash()).collect();
-                self.note_known(peer, &hashes);
+                if is_here {
+                    self.note_known(peer, transactions.iter().map(PooledTransaction::tx_hash));
+                }
                 if transactions.iter().any(|transaction| transaction.ty() == BLOB) {
                     // EIP-4844: these are never sent without being asked for.
                     self.peers.report(peer, Offence::BadTransaction);
                     return;
                 }
-                self.judge(peer, transactions, permit, now);
+                self.judge(peer, transactions, Some(permit));
             }
         }
     }
@@ -312,21 +329,27 @@ impl Task {
         if !self.pool.is_open() {
             return;
         }
+        let (count, mut noted, mut known) = (told.hashes.len(), 0, 0);
         for ((hash, ty), size) in told.hashes.into_iter().zip(told.types).zip(told.sizes) {
-            if self.refused.contains(&hash) || self.pool.contains(&hash) {
-                continue;
+            if !self.wanted.has_room(&peer) {
+                break;
             }
-            let is_noted = self.wanted.announce(peer, Announced { hash, ty, size }, now);
-            let figures = &self.figures;
-            let figure = if is_noted { &figures.heard } else { &figures.overheard };
-            figure.fetch_add(1, Ordering::Relaxed);
+            if self.refused.contains(&hash) || self.pool.contains(&hash) {
+                known += 1;
+            } else if size <= self.pool.max_size(ty)
+                && self.wanted.announce(peer, Announced { hash, ty, size }, now)
+            {
+                noted += 1;
+            }
         }
+        self.figures.heard.fetch_add(noted, Ordering::Relaxed);
+        self.figures.overheard.fetch_add(count as u64 - noted - known, Ordering::Relaxed);
         if self.options.delay.is_zero() {
             self.ask(now);
         }
     }
 
-    fn note_known(&mut self, peer: PeerId, hashes: &[B256]) {
+    fn note_known<'a>(&mut self, peer: PeerId, hashes: impl IntoIterator<Item = &'a B256>) {
         if let Some(known) = self.known.get_mut(&peer) {
             for hash in hashes {
                 known.hashes.insert(hash);
@@ -334,50 +357,37 @@ impl Task {
         }
     }
 
+    /// Has the pool judge what a peer has sent. While it waits for that, others who have announced the
+    /// same may send it as well: it may wait long for the other transactions of its peer.
     fn judge(
         &mut self,
         peer: PeerId,
-        mut transactions: Vec<PooledTransaction>,
-        permit: Option<OwnedSemaphorePermit>,
-        now: Instant,
+        transactions: Vec<PooledTransaction>,
+        mut permit: Option<SharePermit>,
     ) {
-        if !self.pool.is_open() {
-            transactions.iter().for_each(|transaction| self.wanted.done(transaction.tx_hash()));
-            return;
-        }
-        transactions.retain(|transaction| !self.refused.contains(transaction.tx_hash()));
-        if transactions.is_empty() {
-            return;
-        }
-        for transaction in &transactions {
-            self.wanted.judge(*transaction.tx_hash(), now);
-        }
-        let (blobs, others) =
-            transactions.into_iter().partition(|transaction| transaction.ty() == BLOB);
-        self.send_job(Job { peer, transactions: others, _permit: permit }, &self.jobs.clone());
-        // With blobs only those that were asked for come, and they take no permit.
-        let job = Job { peer, transactions: blobs, _permit: None };
-        self.send_job(job, &self.blob_jobs.clone());
-    }
-
-    fn send_job(&mut self, job: Job, to: &std::sync::mpsc::Sender<Job>) {
-        if job.transactions.is_empty() {
-            return;
-        }
-        if let Err(lost) = to.send(job) {
-            // The thread has ended, which it does with this task alone.
-            lost.0.transactions.iter().for_each(|lost| self.wanted.done(lost.tx_hash()));
+        let (is_open, is_here) = (self.pool.is_open(), self.known.contains_key(&peer));
+        for transaction in transactions {
+            let hash = *transaction.tx_hash();
+            if !is_open || self.refused.contains(&hash) {
+                self.wanted.release(&peer, &hash);
+                self.wanted.done(&hash);
+                continue;
+            }
+            let permit = permit.as_mut().map(|permit| permit.split(&transaction));
+            let judge = if transaction.ty() == BLOB { &self.blob_judge } else { &self.judge };
+            let job = JudgeJob { peer, transaction, permit };
+            if is_here {
+                judge.push(job);
+            } else {
+                judge.push_left(job);
+            }
         }
     }
 
     fn learn(&mut self, news: News) {
         let now = Instant::now();
         match news {
-            News::Judged(peer, verdicts) => {
-                verdicts.into_iter().for_each(|(hash, verdict)| {
-                    self.judged(peer, &hash, verdict);
-                });
-            }
+            News::Judged(peer, hash, verdict) => self.judged(peer, &hash, verdict, now),
             News::Answered(peer, answer) => {
                 let delivery = self.wanted.answer(peer, answer, now);
                 if delivery.is_false {
@@ -387,13 +397,13 @@ impl Task {
                 }
                 let fetched = delivery.transactions.len() as u64;
                 self.figures.fetched.fetch_add(fetched, Ordering::Relaxed);
-                self.judge(peer, delivery.transactions, None, now);
+                self.judge(peer, delivery.transactions, None);
             }
         }
         self.ask(now);
     }
 
-    fn judged(&mut self, peer: PeerId, hash: &B256, verdict: Verdict) {
+    fn judged(&mut self, peer: PeerId, hash: &B256, verdict: Verdict, now: Instant) {
         let figures = &self.figures;
         match verdict {
             Verdict::Taken => {
@@ -404,22 +414,28 @@ impl Task {
                 figures.refused.fetch_add(1, Ordering::Relaxed);
             }
         }
+        self.wanted.release(&peer, hash);
         match verdict {
-            Verdict::BadSidecar => {
+            Verdict::BadSidecar | Verdict::SidecarForm => {
                 self.wanted.spoilt(peer, hash);
-                self.peers.report(peer, Offence::BadTransaction);
-                return;
+                let is_bad = verdict == Verdict::BadSidecar;
+                let offence = if is_bad { Offence::BadTransaction } else { Offence::SidecarForm };
+                self.peers.report(peer, offence);
             }
+            Verdict::TooEarly => self.wanted.postpone(peer, hash, now),
             Verdict::Invalid => {
                 self.refused.insert(hash);
+                self.wanted.done(hash);
                 self.peers.report(peer, Offence::BadTransaction);
             }
             Verdict::Refused { for_good: true } => {
                 self.refused.insert(hash);
+                self.wanted.done(hash);
             }
-            Verdict::Taken | Verdict::Known | Verdict::Refused { for_good: false } => {}
+            Verdict::Taken | Verdict::Known | Verdict::Refused { for_good: false } => {
+                self.wanted.done(hash);
+            }
         }
-        self.wanted.done(hash);
     }
 
     // -- what goes --------------------------------------------------------------------------------
@@ -430,17 +446,19 @@ impl Task {
         for peer in self.wanted.give_up(self.options.patience, now) {
             tracing::debug!(%peer, "a peer is late with transactions");
         }
-        self.tell();
+        self.tell(now);
         self.ask(now);
         self.figures.wanted.store(self.wanted.len() as u64, Ordering::Relaxed);
     }
 
     /// Asks for what is wanted.
     fn ask(&mut self, now: Instant) {
-        for (peer, hashes) in self.wanted.requests(self.options.delay, now) {
+        for request in self.wanted.requests(self.options.delay, now) {
+            let WantedRequest { peer, hashes, bytes } = request;
             let (peers, news) = (self.peers.clone(), self.news.clone());
             tokio::spawn(async move {
-                let answer = peers.request(peer, Request::PooledTransactions(hashes)).await;
+                let request = Request::PooledTransactions(hashes);
+                let answer = peers.request_within(peer, request, bytes).await;
                 let answer = match answer {
                     Ok(Response::PooledTransactions(transactions)) => {
                         Answer::Transactions(transactions)
@@ -459,13 +477,13 @@ impl Task {
         let newest = self.pool.newest(MOST_OWED);
         for known in self.known.values_mut() {
             for announced in newest.iter().rev() {
-                owe(known, *announced);
+                known.owe(*announced);
             }
         }
     }
 
     /// Tells what is new, and what is owed.
-    fn tell(&mut self) {
+    fn tell(&mut self, now: Instant) {
         let fresh = std::mem::take(&mut self.fresh);
         let few = self.known.len().isqrt().max(1);
         let mut whole = BTreeMap::<PeerId, Vec<Announced>>::new();
@@ -480,21 +498,22 @@ impl Task {
             ignorant.sort_by_cached_key(|peer| self.lot.hash_one((announced.hash, peer)));
             let few = if announced.ty == BLOB { 0 } else { few };
             for (place, peer) in ignorant.into_iter().enumerate() {
-                if place < few {
+                let rests = self.known.get(&peer).is_none_or(|known| known.rests(now));
+                if place < few && !rests {
                     whole.entry(peer).or_default().push(announced);
                 } else if let Some(known) = self.known.get_mut(&peer) {
-                    owe(known, announced);
+                    known.owe(announced);
                 }
             }
         }
         for (peer, announced) in whole {
-            self.send_whole(peer, announced);
+            self.send_whole(peer, announced, now);
         }
         let peers: Vec<PeerId> = self.known.keys().copied().collect();
-        peers.into_iter().for_each(|peer| self.pay(peer));
+        peers.into_iter().for_each(|peer| self.pay(peer, now));
     }
 
-    fn send_whole(&mut self, peer: PeerId, all: Vec<Announced>) {
+    fn send_whole(&mut self, peer: PeerId, all: Vec<Announced>, now: Instant) {
         let mut rest = all.into_iter().peekable();
         while rest.peek().is_some() {
             let (mut message, mut told, mut bytes) = (Vec::new(), Vec::new(), 0);
@@ -516,18 +535,24 @@ impl Task {
                 if is_told {
                     known.hashes.insert(&announced.hash);
                 } else {
-                    owe(known, *announced);
+                    known.owe(*announced);
                 }
             }
-            if is_told {
-                self.figures.sent.fetch_add(told.len() as u64, Ordering::Relaxed);
+            if !is_told {
+                known.rests_until = Some(now + UNREAD);
+                rest.by_ref().for_each(|announced| known.owe(announced));
+                return;
             }
+            self.figures.sent.fetch_add(told.len() as u64, Ordering::Relaxed);
         }
     }
 
     /// Announces what is owed to a peer, as far as it reads.
-    fn pay(&mut self, peer: PeerId) {
+    fn pay(&mut self, peer: PeerId, now: Instant) {
         let Some(known) = self.known.get_mut(&peer) else { return };
+        if known.owed.is_empty() || known.rests(now) {
+            return;
+        }
         let (hashes, mut seen) = (&known.hashes, HashSet::new());
         known.owed.retain(|one| !hashes.contains(&one.hash) && seen.insert(one.hash));
         if known.owed.is_empty() {
@@ -545,15 +570,8 @@ impl Task {
                 known.hashes.insert(&announced.hash);
             }
             self.figures.announced.fetch_add(count, Ordering::Relaxed);
-        }
-    }
-}
-
-fn owe(known: &mut Known, announced: Announced) {
-    if !known.hashes.contains(&announced.hash) {
-        known.owed.push_back(announced);
-        while known.owed.len() > MOST_OWED {
-            known.owed.pop_front();
+        } else {
+            known.rests_until = Some(now + UNREAD);
         }
     }
 }

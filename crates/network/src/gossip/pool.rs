@@ -27,11 +27,15 @@ pub enum Verdict {
         /// Whether it need not be fetched again.
         for_good: bool,
     },
+    /// It cannot be taken before others of its sender are here. Nobody is to blame.
+    TooEarly,
     /// It cannot be valid under any state.
     Invalid,
     /// Its blobs, commitments or proofs are not those that it names. Its hash does not tell: others may
     /// have the right ones.
     BadSidecar,
+    /// Its proofs are of the form of another fork (EIP-7594). Its hash does not tell that either.
+    SidecarForm,
 }
 
 /// Something about new transactions.
@@ -58,6 +62,10 @@ pub trait TxPool: fmt::Debug + Send + Sync {
     fn is_open(&self) -> bool {
         true
     }
+
+    /// Bytes of the longest transaction of this EIP-2718 type that can be taken, in its pooled form;
+    /// 0 if there is no such type. What is announced with more is not fetched.
+    fn max_size(&self, ty: u8) -> u64;
 
     /// Whether it is in the pool.
     fn contains(&self, hash: &B256) -> bool;

@@ -2,14 +2,17 @@ use super::*;
 use crate::{
     eth::{BlockRange, Version},
     handle::BoxFuture,
+    heard::{self, GossipLimits, GossipSender, GossipShare},
     peers::{Network, PeerInfo, Serve},
     testkit::{Manner, ScriptedPeers},
 };
 use alloy_consensus::{SignableTransaction, TxEip4844, TxEip4844WithSidecar, TxLegacy};
 use alloy_eips::eip7594::BlobTransactionSidecarVariant;
 use alloy_primitives::{Signature, U256};
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 use std::collections::HashMap;
+
+mod hostile;
 
 const SIGNATURE: Signature = Signature::new(U256::ONE, U256::ONE, false);
 
@@ -41,6 +44,25 @@ fn hashes(all: &[Announced]) -> Gossip {
 struct MadePool {
     contents: Mutex<Contents>,
     fresh: broadcast::Sender<Announced>,
+    /// Closed by a test while nothing shall be judged.
+    gate: Gate,
+}
+
+#[derive(Debug, Default)]
+struct Gate {
+    is_closed: Mutex<bool>,
+    opened: Condvar,
+}
+
+impl Gate {
+    fn set_closed(&self, is_closed: bool) {
+        *self.is_closed.lock() = is_closed;
+        self.opened.notify_all();
+    }
+
+    fn pass(&self) {
+        self.opened.wait_while(&mut self.is_closed.lock(), |is_closed| *is_closed);
+    }
 }
 
 #[derive(Debug, Default)]
@@ -48,14 +70,16 @@ struct Contents {
     order: Vec<Announced>,
     transactions: HashMap<B256, PooledTransaction>,
     verdicts: HashMap<B256, Vec<Verdict>>,
-    added: usize,
+    added: Vec<B256>,
     is_closed: bool,
+    max_size: Option<u64>,
 }
 
 impl MadePool {
     fn new() -> Arc<Self> {
         // So few that some are missed.
-        Arc::new(Self { contents: Mutex::default(), fresh: broadcast::channel(256).0 })
+        let fresh = broadcast::channel(256).0;
+        Arc::new(Self { contents: Mutex::default(), fresh, gate: Gate::default() })
     }
 
     fn put(&self, transaction: PooledTransaction) {
@@ -72,7 +96,7 @@ impl MadePool {
     }
 
     fn added(&self) -> usize {
-        self.contents.lock().added
+        self.contents.lock().added.len()
     }
 }
 
@@ -96,6 +120,10 @@ impl TxPool for MadePool {
         !self.contents.lock().is_closed
     }
 
+    fn max_size(&self, _: u8) -> u64 {
+        self.contents.lock().max_size.unwrap_or(u64::MAX)
+    }
+
     fn contains(&self, hash: &B256) -> bool {
         self.contents.lock().transactions.contains_key(hash)
     }
@@ -113,8 +141,9 @@ impl TxPool for MadePool {
     }
 
     fn add(&self, transaction: PooledTransaction) -> Verdict {
+        self.gate.pass();
         let mut contents = self.contents.lock();
-        contents.added += 1;
+        contents.added.push(*transaction.tx_hash());
         let verdicts = contents.verdicts.get_mut(transaction.tx_hash());
         if let Some(verdict) = verdicts.and_then(Vec::pop) {
             return verdict;
@@ -163,7 +192,8 @@ struct World {
     peers: ScriptedPeers,
     pool: Arc<MadePool>,
     figures: Arc<GossipFigures>,
-    tell: mpsc::Sender<Heard>,
+    tell: GossipSender,
+    shares: Mutex<HashMap<PeerId, GossipShare>>,
 }
 
 impl World {
@@ -173,19 +203,20 @@ impl World {
 
     fn on(pool: Arc<MadePool>) -> Self {
         let peers = ScriptedPeers::default();
-        let (tell, heard) = mpsc::channel(1024);
+        let (tell, heard) = heard::channel(GossipLimits::default());
         let gossiper = Gossiper::new(Peers::new(peers.clone()), heard, pool.clone(), options());
         let figures = gossiper.figures();
         tokio::spawn(gossiper.run());
-        Self { peers, pool, figures, tell }
+        Self { peers, pool, figures, tell, shares: Mutex::default() }
     }
 
     fn connect(&self, name: u8, manner: Manner, serve: impl Serve + 'static) -> PeerId {
         self.peers.connect_to(name, manner, Arc::new(serve), BlockRange::default())
     }
 
-    async fn hear(&self, peer: PeerId, gossip: Gossip) {
-        self.tell.send(Heard { peer, gossip, permit: None }).await.unwrap();
+    fn hear(&self, peer: PeerId, gossip: Gossip) {
+        let mut shares = self.shares.lock();
+        shares.entry(peer).or_insert_with(|| self.tell.share(peer)).push(gossip);
     }
 
     /// What a peer was told up to now, whole and by hash.
@@ -234,8 +265,8 @@ async fn nobody_is_told_what_he_has_told() {
     let (one, two) = (transaction(1), transaction(2));
     let first = world.connect(1, Manner::Honest, Has(vec![one.clone()]));
     let second = world.connect(2, Manner::Honest, Has(Vec::new()));
-    world.hear(first, hashes(&[announced(&one)])).await;
-    world.hear(first, Gossip::Transactions(vec![two.clone()])).await;
+    world.hear(first, hashes(&[announced(&one)]));
+    world.hear(first, Gossip::Transactions(vec![two.clone()]));
     until(|| world.pool.len() == 2).await;
     let mut told = Vec::new();
     until(|| {
@@ -297,13 +328,13 @@ async fn whoever_announces_one_thing_and_sends_another_is_reported() {
     for lie in lies {
         let world = World::start();
         let liar = world.connect(1, Manner::Honest, Has(vec![good.clone()]));
-        world.hear(liar, hashes(&[lie])).await;
+        world.hear(liar, hashes(&[lie]));
         until(|| !world.peers.reports().is_empty()).await;
         assert_eq!(world.peers.reports(), [(liar, Offence::BadAnnouncement)], "{lie:?}");
         assert_eq!(world.pool.len(), 0);
         // An honest one has it too.
         let honest = world.connect(2, Manner::Honest, Has(vec![good.clone()]));
-        world.hear(honest, hashes(&[of])).await;
+        world.hear(honest, hashes(&[of]));
         until(|| world.pool.len() == 1).await;
         assert_eq!(world.peers.reports().len(), 1);
     }
@@ -311,7 +342,7 @@ async fn whoever_announces_one_thing_and_sends_another_is_reported() {
     for answer in [vec![transaction(2)], vec![good.clone(), good.clone()]] {
         let world = World::start();
         let liar = world.connect(1, Manner::Honest, Always(answer));
-        world.hear(liar, hashes(&[of])).await;
+        world.hear(liar, hashes(&[of]));
         until(|| !world.peers.reports().is_empty()).await;
         assert_eq!(world.peers.reports(), [(liar, Offence::BadAnnouncement)]);
     }
@@ -325,9 +356,9 @@ async fn another_is_asked_when_one_is_silent_or_has_nothing() {
         let told: Vec<_> = all.iter().map(announced).collect();
         let first = world.connect(1, useless, Has(Vec::new()));
         let second = world.connect(2, Manner::Honest, Has(all));
-        world.hear(first, hashes(&told)).await;
+        world.hear(first, hashes(&told));
         until(|| !world.peers.asked(first).is_empty()).await;
-        world.hear(second, hashes(&told)).await;
+        world.hear(second, hashes(&told));
         until(|| world.pool.len() == 300).await;
         for request in world.peers.asked(second) {
             let Request::PooledTransactions(hashes) = request else { panic!("{request:?}") };
@@ -345,7 +376,7 @@ async fn whoever_never_has_what_it_announces_is_reported() {
     let peer = world.connect(1, Manner::Empty, Has(Vec::new()));
     for nonce in 0..4 {
         assert!(world.peers.reports().is_empty(), "a few are forgiven");
-        world.hear(peer, hashes(&[announced(&transaction(nonce))])).await;
+        world.hear(peer, hashes(&[announced(&transaction(nonce))]));
         until(|| world.peers.asked(peer).len() as u64 == nonce + 1).await;
     }
     until(|| world.peers.reports() == [(peer, Offence::Empty)]).await;
@@ -359,8 +390,8 @@ async fn a_wrong_sidecar_costs_its_sender_and_not_the_transaction() {
     world.pool.contents.lock().verdicts.insert(hash, vec![Verdict::BadSidecar]);
     let liar = world.connect(1, Manner::Honest, Has(vec![blob.clone()]));
     let honest = world.connect(2, Manner::Slow(Duration::from_millis(1)), Has(vec![blob.clone()]));
-    world.hear(liar, hashes(&[announced(&blob)])).await;
-    world.hear(honest, hashes(&[announced(&blob)])).await;
+    world.hear(liar, hashes(&[announced(&blob)]));
+    world.hear(honest, hashes(&[announced(&blob)]));
     until(|| world.pool.len() == 1).await;
     assert_eq!(world.peers.reports(), [(liar, Offence::BadTransaction)]);
 }
@@ -369,7 +400,7 @@ async fn a_wrong_sidecar_costs_its_sender_and_not_the_transaction() {
 async fn blob_transactions_that_nobody_has_asked_for_are_an_offence() {
     let world = World::start();
     let peer = world.connect(1, Manner::Honest, Has(Vec::new()));
-    world.hear(peer, Gossip::Transactions(vec![transaction(1), blob_transaction(2)])).await;
+    world.hear(peer, Gossip::Transactions(vec![transaction(1), blob_transaction(2)]));
     until(|| world.peers.reports() == [(peer, Offence::BadTransaction)]).await;
     assert_eq!(world.pool.added(), 0);
 }
@@ -390,15 +421,15 @@ async fn what_was_refused_for_good_is_not_fetched_again() {
     }
     let told: Vec<_> = all.iter().map(announced).collect();
     let peer = world.connect(1, Manner::Honest, Has(all.to_vec()));
-    world.hear(peer, hashes(&told)).await;
+    world.hear(peer, hashes(&told));
     until(|| world.figures.refused.load(Ordering::Relaxed) == 3).await;
     until(|| world.peers.reports() == [(peer, Offence::BadTransaction)]).await;
     let second = world.connect(2, Manner::Honest, Has(all.to_vec()));
-    world.hear(second, hashes(&told)).await;
+    world.hear(second, hashes(&told));
     until(|| world.pool.len() == 1).await;
     assert!(world.pool.contains(full.tx_hash()));
     assert_eq!(world.peers.asked(second), [Request::PooledTransactions(vec![*full.tx_hash()])]);
-    world.hear(second, Gossip::Transactions(vec![bad, transaction(9)])).await;
+    world.hear(second, Gossip::Transactions(vec![bad, transaction(9)]));
     until(|| world.pool.len() == 2).await;
     assert_eq!(world.pool.added(), 5);
 }
@@ -410,7 +441,7 @@ async fn announcements_without_end_are_bounded() {
     for from in [0, 4_000, 8_000] {
         let told = (from..from + 4_000).map(|nonce| announced(&transaction(nonce)));
         let told: Vec<_> = told.collect();
-        world.hear(peer, hashes(&told)).await;
+        world.hear(peer, hashes(&told));
     }
     let figures = world.figures.clone();
     let get = |figure: &AtomicU64| figure.load(Ordering::Relaxed);
@@ -421,7 +452,7 @@ async fn announcements_without_end_are_bounded() {
     let all: Vec<_> = (20_000..20_010).map(transaction).collect();
     let told: Vec<_> = all.iter().map(announced).collect();
     let honest = world.connect(2, Manner::Honest, Has(all));
-    world.hear(honest, hashes(&told)).await;
+    world.hear(honest, hashes(&told));
     until(|| world.pool.len() == 10).await;
     // With its going all that only it has had is forgotten.
     world.peers.disconnect(peer);
@@ -434,13 +465,17 @@ async fn a_node_that_is_far_behind_asks_for_nothing() {
     world.pool.contents.lock().is_closed = true;
     let (one, two) = (transaction(1), transaction(2));
     let peer = world.connect(1, Manner::Honest, Has(vec![one.clone()]));
-    world.hear(peer, hashes(&[announced(&one)])).await;
-    world.hear(peer, Gossip::Transactions(vec![two])).await;
-    until(|| world.tell.capacity() == world.tell.max_capacity()).await;
+    world.hear(peer, hashes(&[announced(&one)]));
+    world.hear(peer, Gossip::Transactions(vec![two]));
+    let most = GossipLimits::default().bytes;
+    until(|| world.shares.lock()[&peer].room() == most).await;
     tokio::time::sleep(Duration::from_millis(10)).await;
     assert!(world.peers.asked(peer).is_empty());
     assert_eq!(world.pool.added(), 0);
 }
+
+/// Bytes for which a member of a mesh has room if it is told more.
+const FULL: usize = 256 << 10;
 
 /// Nodes, each of which is a peer of some others.
 #[derive(Clone, Debug, Default)]
@@ -450,7 +485,7 @@ struct Mesh(Arc<Mutex<HashMap<PeerId, Member>>>);
 struct Member {
     neighbours: Vec<PeerId>,
     pool: Arc<MadePool>,
-    tell: mpsc::Sender<Heard>,
+    tell: HashMap<PeerId, GossipShare>,
     events: broadcast::Sender<Event>,
 }
 
@@ -491,8 +526,11 @@ impl Network for Place {
     }
 
     fn send(&self, peer: PeerId, gossip: Gossip) -> bool {
-        let tell = self.mesh.0.lock()[&peer].tell.clone();
-        tell.try_send(Heard { peer: self.me, gossip, permit: None }).is_ok()
+        let mut members = self.mesh.0.lock();
+        let member = members.get_mut(&peer).unwrap();
+        let share = member.tell.get_mut(&self.me).unwrap();
+        // As over a connection: what there is no room for is not told later.
+        share.room() >= FULL && share.push(gossip) == 0
     }
 
     fn report(&self, peer: PeerId, offence: Offence) {
@@ -510,9 +548,12 @@ impl Mesh {
         let (mut pools, mut gossipers) = (Vec::new(), Vec::new());
         for (name, neighbours) in links.iter().enumerate() {
             let me = PeerId::with_last_byte(name as u8);
-            let neighbours = neighbours.iter().map(|name| PeerId::with_last_byte(*name)).collect();
-            // Few: some messages find no room.
-            let (tell, heard) = mpsc::channel(4);
+            let neighbours: Vec<PeerId> =
+                neighbours.iter().map(|name| PeerId::with_last_byte(*name)).collect();
+            // Little: some messages find no room.
+            let limits = GossipLimits { bytes: 2 * FULL, ..GossipLimits::default() };
+            let (tell, heard) = heard::channel(limits);
+            let tell = neighbours.iter().map(|peer| (*peer, tell.share(*peer))).collect();
             let (pool, events) = (MadePool::new(), broadcast::channel(4).0);
             let member = Member { neighbours, pool: pool.clone(), tell, events };
             mesh.0.lock().insert(me, member);

@@ -11,10 +11,7 @@ use std::{
 };
 use tokio::{net::TcpListener, sync::Semaphore};
 
-/// Connections that have not become peers yet, at most.
-const MAX_HALF_OPEN: usize = 64;
-
-/// The same, of one /24 (IPv4) or /64 (IPv6) that is public.
+/// Connections that have not become peers yet, at most, of one /24 (IPv4) or /64 (IPv6) that is public.
 const MAX_HALF_OPEN_SUBNET: usize = 8;
 
 /// Connections from one public address within [`WINDOW`], at most.
@@ -26,9 +23,9 @@ const WINDOW: Duration = Duration::from_secs(30);
 /// Addresses whose attempts are counted, at most.
 const MAX_ADDRESSES: usize = 4096;
 
-/// Takes connections until the runtime ends.
-pub(super) async fn run(shared: Arc<Shared>, listener: TcpListener) {
-    let half_open = Arc::new(Semaphore::new(MAX_HALF_OPEN));
+/// Takes connections until the runtime ends, of which so many at most are no peers yet.
+pub(super) async fn run(shared: Arc<Shared>, listener: TcpListener, half_open: usize) {
+    let half_open = Arc::new(Semaphore::new(half_open.max(1)));
     let throttle = Arc::new(Mutex::new(Throttle::default()));
     loop {
         let (stream, address) = match listener.accept().await {

@@ -3,20 +3,21 @@
 use super::{
     dial, listen,
     reputation::{Reputation, Verdict},
-    slots::Slots,
+    slots::{NetworkShare, SlotLimits, Slots},
 };
 use crate::{
     discovery::Enode,
     eth::{BlockRange, Gossip, PeerId, Request, Response},
     handle::{
-        BoxFuture, Candidate, Event, Heard, Network, Offence, PeerInfo, Peers, RequestError, Serve,
-        ServeStates,
+        BoxFuture, Candidate, Event, GossipReceiver, Network, Offence, PeerInfo, Peers,
+        RequestError, Serve, ServeStates, StateAudience,
     },
+    heard::{self, GossipLimits},
     rchk,
     rlpx::{self, DisconnectReason},
     session::{
-        self, Chain, Context, Ended, Established, Host, Link, Local, RefusedError, Stats, Timing,
-        add,
+        self, Chain, Context, Ended, Established, Host, Link, Local, MAX_ANSWERING, RefusedError,
+        Stats, Timing, add,
     },
 };
 use parking_lot::{Mutex, RwLock};
@@ -38,19 +39,13 @@ use tokio::{
 const WORKERS: usize = 2;
 
 /// Threads on which requests are answered and long messages decoded, at most.
-const MAX_BLOCKING: usize = 16;
+const MAX_BLOCKING: usize = 32;
 
 /// Events that who listens may lag behind.
 const MAX_EVENTS: usize = 1024;
 
 /// Candidates that wait to be written down.
 const MAX_CANDIDATES: usize = 64;
-
-/// Messages with transactions that wait for somebody to look at them.
-const MAX_HEARD: usize = 256;
-
-/// KiB of such messages.
-const HEARD_KIB: usize = 64 << 10;
 
 /// Blocks between two announcements of what is served.
 const ANNOUNCED_EACH: u64 = 32;
@@ -76,8 +71,14 @@ pub struct Config {
     pub fixed: Vec<Enode>,
     /// Its chain.
     pub chain: Chain,
+    /// Connections that come and are no peers yet, at most.
+    pub half_open: usize,
+    /// Peers that have dialled us from one network, at most.
+    pub inbound_of: NetworkShare,
     /// Answers requests for parts of states; `rchk` is not spoken without it.
     pub states: Option<Arc<dyn ServeStates>>,
+    /// With whom `rchk` is spoken.
+    pub states_for: StateAudience,
     /// How long things may take.
     pub timing: Timing,
 }
@@ -104,7 +105,7 @@ pub struct Started {
     /// The manager; the network ends when it is dropped.
     pub manager: Manager,
     /// Transactions that peers tell of.
-    pub heard: mpsc::Receiver<Heard>,
+    pub heard: GossipReceiver,
 }
 
 /// The peers of a node, and the threads on which they are served.
@@ -170,18 +171,24 @@ pub fn start(config: Config, serve: Arc<dyn Serve>) -> Result<Started, NetworkEr
         client: config.client,
         port: local_address.map_or(0, |address| address.port()),
         chain: config.chain,
-        speaks_rchk: config.states.is_some(),
+        rchk: config.states.is_some().then_some(config.states_for),
         timing: config.timing,
     };
     let reputation = Arc::new(Reputation::default());
-    let slots = Slots::new(local.id, config.max_inbound, config.max_outbound, reputation.clone());
-    let (heard, heard_out) = mpsc::channel(MAX_HEARD);
+    let limits = SlotLimits {
+        inbound: config.max_inbound,
+        outbound: config.max_outbound,
+        inbound_of: config.inbound_of,
+    };
+    let slots = Slots::new(local.id, limits, reputation.clone());
+    let (heard, heard_out) = heard::channel(GossipLimits::default());
     let (candidates, found) = mpsc::channel(MAX_CANDIDATES);
     let context = Context {
         serve,
+        answering: Arc::new(Semaphore::new(MAX_ANSWERING)),
         states: config.states,
+        lanes: Default::default(),
         heard,
-        room: Arc::new(Semaphore::new(HEARD_KIB)),
         events: broadcast::Sender::new(MAX_EVENTS),
         stats: Arc::default(),
     };
@@ -208,7 +215,7 @@ pub fn start(config: Config, serve: Arc<dyn Serve>) -> Result<Started, NetworkEr
         shared.add_fixed(enode);
     }
     if let Some(listener) = listener {
-        runtime.spawn(listen::run(shared.clone(), listener));
+        runtime.spawn(listen::run(shared.clone(), listener, config.half_open));
     }
     runtime.spawn(dial::run(shared.clone(), found));
     let manager = Manager { shared, runtime: Mutex::new(Some(runtime)), local_address };
@@ -498,8 +505,17 @@ impl Network for Arc<Shared> {
     }
 
     fn request(&self, peer: PeerId, request: Request) -> BoxFuture<Result<Response, RequestError>> {
-        let asked =
-            self.link(&peer).ok_or(RequestError::Gone).and_then(|link| link.request(request));
+        self.request_within(peer, request, usize::MAX)
+    }
+
+    fn request_within(
+        &self,
+        peer: PeerId,
+        request: Request,
+        bytes: usize,
+    ) -> BoxFuture<Result<Response, RequestError>> {
+        let link = self.link(&peer).ok_or(RequestError::Gone);
+        let asked = link.and_then(|link| link.request(request, bytes));
         Box::pin(async move { asked?.await.unwrap_or(Err(RequestError::Gone)) })
     }
 

@@ -23,8 +23,9 @@ mod reputation;
 mod slots;
 
 pub use crate::handle::{
-    self, Candidate, CandidateSource, Event, Heard, Network, Offence, PeerInfo, Peers,
-    RequestError, Serve, ServeStates,
+    self, Candidate, CandidateSource, Event, GossipReceiver, Heard, Network, Offence, PeerInfo,
+    Peers, RequestError, Serve, ServeStates, StateAudience,
 };
 pub(crate) use manager::short;
 pub use manager::{Config, Manager, NetworkError, Started, start};
+pub use slots::NetworkShare;

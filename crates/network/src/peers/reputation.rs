@@ -52,6 +52,8 @@ impl Reputation {
         let (points, ban, reason) = match offence {
             Offence::Timeout => (30.0, SHORT_BAN, DisconnectReason::Timeout),
             Offence::Empty => (10.0, SHORT_BAN, DisconnectReason::UselessPeer),
+            Offence::SidecarForm => (10.0, SHORT_BAN, DisconnectReason::UselessPeer),
+            Offence::ShortAnswer => (30.0, SHORT_BAN, DisconnectReason::UselessPeer),
             Offence::BadAnnouncement => (LIMIT, SHORT_BAN, DisconnectReason::SubprotocolError),
             Offence::BadTransaction => (LIMIT, SHORT_BAN, DisconnectReason::SubprotocolError),
             Offence::WrongData => (LIMIT, BAN, DisconnectReason::SubprotocolError),

@@ -8,10 +8,43 @@ use crate::{
 use parking_lot::Mutex;
 use std::{
     collections::{HashMap, HashSet},
+    net::IpAddr,
     sync::Arc,
 };
 
-use super::reputation::Reputation;
+use super::{
+    manager::{is_near, subnet},
+    reputation::Reputation,
+};
+
+/// How many peers there may be.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SlotLimits {
+    /// That have dialled us.
+    pub(super) inbound: usize,
+    /// That we have dialled.
+    pub(super) outbound: usize,
+    /// That have dialled us, of one network.
+    pub(super) inbound_of: NetworkShare,
+}
+
+/// How many of the peers that have dialled us may be of one network, so that one host, or one who has
+/// rented a few, cannot take all places.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NetworkShare {
+    /// Of one address.
+    pub of_address: usize,
+    /// Of one /24 (IPv4) or /64 (IPv6).
+    pub of_subnet: usize,
+    /// Whether this holds for addresses of this machine and of networks that are not public, too.
+    pub counts_near: bool,
+}
+
+impl Default for NetworkShare {
+    fn default() -> Self {
+        Self { of_address: 2, of_subnet: 4, counts_near: false }
+    }
+}
 
 /// Places for peers, and who has them. Clones are the same.
 #[derive(Clone, Debug)]
@@ -20,8 +53,7 @@ pub(super) struct Slots(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     us: PeerId,
-    max_inbound: usize,
-    max_outbound: usize,
+    limits: SlotLimits,
     taken: Mutex<Taken>,
     reputation: Arc<Reputation>,
 }
@@ -37,6 +69,7 @@ struct Taken {
 #[derive(Clone, Copy, Debug)]
 struct Occupied {
     ticket: u64,
+    ip: IpAddr,
     inbound: bool,
     /// Whether limits hold for it.
     counted: bool,
@@ -52,14 +85,8 @@ pub(super) struct Counts {
 }
 
 impl Slots {
-    pub(super) fn new(
-        us: PeerId,
-        max_inbound: usize,
-        max_outbound: usize,
-        reputation: Arc<Reputation>,
-    ) -> Self {
-        let taken = Mutex::default();
-        Self(Arc::new(Inner { us, max_inbound, max_outbound, taken, reputation }))
+    pub(super) fn new(us: PeerId, limits: SlotLimits, reputation: Arc<Reputation>) -> Self {
+        Self(Arc::new(Inner { us, limits, taken: Mutex::default(), reputation }))
     }
 
     /// Whether a node has a place already.
@@ -74,7 +101,7 @@ impl Slots {
 
     /// How many more nodes may be dialled.
     pub(super) fn free_outbound(&self) -> usize {
-        self.0.max_outbound.saturating_sub(self.counts().outbound)
+        self.0.limits.outbound.saturating_sub(self.counts().outbound)
     }
 
     /// Whether limits shall hold for a node from now on.
@@ -109,10 +136,33 @@ impl Taken {
         }
         counts
     }
+
+    /// Whether the network of an address has its share of those who have dialled us.
+    fn is_network_full(&self, ip: IpAddr, share: &NetworkShare) -> bool {
+        let NetworkShare { of_address, of_subnet, counts_near } = *share;
+        if is_near(ip) && !counts_near {
+            return false;
+        }
+        let inbound = self.places.values().filter(|place| place.counted && place.inbound);
+        let of_subnet_now = inbound
+            .filter(|place| place.ip.is_ipv4() == ip.is_ipv4() && subnet(place.ip) == subnet(ip));
+        let (mut same_address, mut same_subnet) = (0, 0);
+        for place in of_subnet_now {
+            same_subnet += 1;
+            same_address += usize::from(place.ip == ip);
+        }
+        same_address >= of_address || same_subnet >= of_subnet
+    }
 }
 
 impl Gate for Slots {
-    fn admit(&self, id: PeerId, inbound: bool) -> Result<Box<dyn Place>, DisconnectReason> {
+    fn admit(
+        &self,
+        id: PeerId,
+        ip: IpAddr,
+        inbound: bool,
+    ) -> Result<Box<dyn Place>, DisconnectReason> {
+        let ip = ip.to_canonical();
         let inner = &self.0;
         let mut taken = inner.taken.lock();
         let trusted = taken.trusted.contains(&id);
@@ -135,16 +185,17 @@ impl Gate for Slots {
         let counted = !trusted && (!is_static || inbound);
         let counts = taken.counts();
         let full = if inbound {
-            counts.inbound >= inner.max_inbound
+            counts.inbound >= inner.limits.inbound
+                || !is_static && taken.is_network_full(ip, &inner.limits.inbound_of)
         } else {
-            counts.outbound >= inner.max_outbound
+            counts.outbound >= inner.limits.outbound
         };
         if counted && full {
             return Err(DisconnectReason::TooManyPeers);
         }
         let ticket = taken.next;
         taken.next += 1;
-        taken.places.insert(id, Occupied { ticket, inbound, counted, settled: false });
+        taken.places.insert(id, Occupied { ticket, ip, inbound, counted, settled: false });
         drop(taken);
         Ok(Box::new(Ticket { slots: self.clone(), id, ticket, trusted, is_static }))
     }
@@ -193,33 +244,41 @@ impl Drop for Ticket {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::net::{Ipv4Addr, Ipv6Addr};
+
+    const NEAR: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
     fn slots(us: u8) -> Slots {
-        Slots::new(PeerId::repeat_byte(us), 2, 1, Arc::default())
+        let share = NetworkShare::default();
+        with_limits(us, SlotLimits { inbound: 2, outbound: 1, inbound_of: share })
+    }
+
+    fn with_limits(us: u8, limits: SlotLimits) -> Slots {
+        Slots::new(PeerId::repeat_byte(us), limits, Arc::default())
     }
 
     fn refused(slots: &Slots, id: u8, inbound: bool) -> DisconnectReason {
-        slots.admit(PeerId::repeat_byte(id), inbound).unwrap_err()
+        slots.admit(PeerId::repeat_byte(id), NEAR, inbound).unwrap_err()
     }
 
     #[test]
     fn places_are_counted_each_way_and_given_back() {
         let slots = slots(9);
-        let first = slots.admit(PeerId::repeat_byte(1), true).unwrap();
-        let _second = slots.admit(PeerId::repeat_byte(2), true).unwrap();
+        let first = slots.admit(PeerId::repeat_byte(1), NEAR, true).unwrap();
+        let _second = slots.admit(PeerId::repeat_byte(2), NEAR, true).unwrap();
         assert_eq!(refused(&slots, 3, true), DisconnectReason::TooManyPeers);
-        let _out = slots.admit(PeerId::repeat_byte(3), false).unwrap();
+        let _out = slots.admit(PeerId::repeat_byte(3), NEAR, false).unwrap();
         assert_eq!(refused(&slots, 4, false), DisconnectReason::TooManyPeers);
         assert_eq!(slots.counts(), Counts { inbound: 2, outbound: 1 });
         drop(first);
-        let _third = slots.admit(PeerId::repeat_byte(4), true).unwrap();
+        let _third = slots.admit(PeerId::repeat_byte(4), NEAR, true).unwrap();
     }
 
     #[test]
     fn ourselves_and_those_who_are_there_are_told_so() {
         let slots = slots(9);
         assert_eq!(refused(&slots, 9, true), DisconnectReason::ConnectedToSelf);
-        let place = slots.admit(PeerId::repeat_byte(1), true).unwrap();
+        let place = slots.admit(PeerId::repeat_byte(1), NEAR, true).unwrap();
         assert!(place.settle());
         assert_eq!(refused(&slots, 1, true), DisconnectReason::AlreadyConnected);
         assert_eq!(refused(&slots, 1, false), DisconnectReason::AlreadyConnected);
@@ -228,14 +287,14 @@ mod tests {
     #[test]
     fn the_trusted_and_the_static_need_no_slot() {
         let slots = slots(9);
-        let _one = slots.admit(PeerId::repeat_byte(1), false).unwrap();
+        let _one = slots.admit(PeerId::repeat_byte(1), NEAR, false).unwrap();
         slots.set_static(PeerId::repeat_byte(2), true);
         slots.set_trusted(PeerId::repeat_byte(3), true);
-        assert!(slots.admit(PeerId::repeat_byte(2), false).unwrap().is_static());
-        assert!(slots.admit(PeerId::repeat_byte(3), true).unwrap().trusted());
+        assert!(slots.admit(PeerId::repeat_byte(2), NEAR, false).unwrap().is_static());
+        assert!(slots.admit(PeerId::repeat_byte(3), NEAR, true).unwrap().trusted());
         assert_eq!(slots.counts(), Counts { inbound: 0, outbound: 1 });
         slots.set_trusted(PeerId::repeat_byte(3), false);
-        assert!(!slots.admit(PeerId::repeat_byte(3), true).unwrap().trusted());
+        assert!(!slots.admit(PeerId::repeat_byte(3), NEAR, true).unwrap().trusted());
     }
 
     /// Two nodes that dial each other at once once refused each other's connection, and had none.
@@ -244,12 +303,52 @@ mod tests {
         let (small, great) = (slots(1), slots(2));
         let [one, two] = [PeerId::repeat_byte(1), PeerId::repeat_byte(2)];
         // Each has dialled the other, and then hears of the other's connection.
-        let small_out = small.admit(two, false).unwrap();
-        let great_out = great.admit(one, false).unwrap();
-        let small_in = small.admit(two, true).unwrap();
-        assert_eq!(great.admit(one, true).unwrap_err(), DisconnectReason::AlreadyConnected);
+        let small_out = small.admit(two, NEAR, false).unwrap();
+        let great_out = great.admit(one, NEAR, false).unwrap();
+        let small_in = small.admit(two, NEAR, true).unwrap();
+        assert_eq!(great.admit(one, NEAR, true).unwrap_err(), DisconnectReason::AlreadyConnected);
         assert!(great_out.settle() && small_in.settle() && !small_out.settle());
         drop(small_out);
         assert!(small.has(&two), "a place that was lost is not given back twice");
+    }
+
+    /// One host once could take all thirty places of those who dial.
+    #[test]
+    fn one_host_and_one_network_have_a_share_of_the_places_of_those_who_dial() {
+        let share = NetworkShare { of_address: 2, of_subnet: 3, counts_near: false };
+        let slots = with_limits(9, SlotLimits { inbound: 30, outbound: 9, inbound_of: share });
+        let v4 = |third, last| IpAddr::from(Ipv4Addr::new(8, 8, third, last));
+        let v6 = |network, last| IpAddr::from(Ipv6Addr::new(0x2a00, 1, 1, network, 0, 0, 0, last));
+        let mut next = 10;
+        let mut held = Vec::new();
+        let mut is_let_in = |ip: IpAddr, inbound| {
+            next += 1;
+            let admitted = slots.admit(PeerId::repeat_byte(next), ip, inbound);
+            let reason = admitted.map(|place| held.push(place)).err();
+            assert!(reason.is_none_or(|reason| reason == DisconnectReason::TooManyPeers));
+            reason.is_none()
+        };
+        let mapped = IpAddr::from(Ipv4Addr::new(8, 8, 1, 1).to_ipv6_mapped());
+        assert!(is_let_in(v4(1, 1), true) && is_let_in(mapped, true));
+        assert!(!is_let_in(v4(1, 1), true) && !is_let_in(mapped, true), "the address has two");
+        assert!(is_let_in(v4(1, 2), true) && !is_let_in(v4(1, 3), true), "the subnet has three");
+        assert!(is_let_in(v4(2, 1), true), "another one");
+        assert!(is_let_in(v4(1, 1), false), "who is dialled was chosen by us");
+        assert!((1..=3).all(|last| is_let_in(v6(1, last), true)));
+        assert!(!is_let_in(v6(1, 4), true) && is_let_in(v6(2, 1), true));
+        assert!((0..9).all(|_| is_let_in(NEAR, true)), "this machine's own");
+
+        slots.set_trusted(PeerId::repeat_byte(1), true);
+        slots.set_static(PeerId::repeat_byte(2), true);
+        for named in [1, 2] {
+            held.push(slots.admit(PeerId::repeat_byte(named), v4(1, 1), true).unwrap());
+        }
+        held.clear();
+        assert!(slots.admit(PeerId::repeat_byte(200), v4(1, 1), true).is_ok(), "given back");
+        let share = NetworkShare { counts_near: true, ..share };
+        let slots = with_limits(9, SlotLimits { inbound: 30, outbound: 9, inbound_of: share });
+        let places: Vec<_> =
+            (1..9).map(|n| slots.admit(PeerId::repeat_byte(n), NEAR, true)).collect();
+        assert_eq!(places.iter().filter(|place| place.is_ok()).count(), 2);
     }
 }

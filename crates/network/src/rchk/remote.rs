@@ -61,7 +61,10 @@ impl From<RequestError> for PeerError {
 
 impl From<Refusal> for PeerError {
     fn from(refusal: Refusal) -> Self {
-        Self::new(refusal)
+        match refusal {
+            Refusal::Busy => Self::busy(refusal),
+            _ => Self::new(refusal),
+        }
     }
 }
 

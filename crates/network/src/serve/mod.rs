@@ -49,7 +49,7 @@ impl Serve for Nothing {
 }
 
 impl ServeStates for Nothing {
-    fn answer(&self, request: rchk::Request) -> rchk::Response {
+    fn answer(&self, _: &PeerInfo, request: rchk::Request) -> rchk::Response {
         request.answer(Err(rchk::Refusal::NoState))
     }
 }

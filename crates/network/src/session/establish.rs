@@ -4,7 +4,7 @@ use super::Timing;
 use crate::{
     discovery::Forks,
     eth::{self, BlockRange, Message, PeerId, Status, Version},
-    handle::PeerInfo,
+    handle::{PeerInfo, StateAudience},
     rchk,
     rlpx::{
         self, BASE_MESSAGES, Capability, DisconnectReason, Hello, PROTOCOL_VERSION, Raw, Reader,
@@ -15,7 +15,12 @@ use alloy_eip2124::ForkId;
 use alloy_primitives::B256;
 use parking_lot::RwLock;
 use secp256k1::SecretKey;
-use std::{fmt, net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+    time::Duration,
+};
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadHalf, WriteHalf},
     time::timeout,
@@ -97,21 +102,26 @@ pub struct Local {
     pub port: u16,
     /// Its chain.
     pub chain: Chain,
-    /// Whether it speaks `rchk`.
-    pub speaks_rchk: bool,
+    /// With whom it speaks `rchk`, if it does.
+    pub rchk: Option<StateAudience>,
     /// How long things may take.
     pub timing: Timing,
 }
 
 impl Local {
-    /// The hello of this node.
-    fn hello(&self) -> Hello {
+    /// Whether it speaks `rchk` with who has this place.
+    fn speaks_rchk(&self, place: &dyn Place) -> bool {
+        self.rchk.is_some_and(|audience| audience.includes(place.trusted(), place.is_static()))
+    }
+
+    /// The hello of this node to who has this place.
+    fn hello(&self, place: &dyn Place) -> Hello {
         let capabilities = Version::ALL.iter().rev().map(|version| Capability {
             name: "eth".to_owned(),
             version: u64::from(version.number()),
         });
         let states = Capability { name: rchk::NAME.to_owned(), version: rchk::VERSION };
-        let states = self.speaks_rchk.then_some(states);
+        let states = self.speaks_rchk(place).then_some(states);
         Hello {
             version: PROTOCOL_VERSION,
             client: self.client.clone(),
@@ -141,8 +151,13 @@ pub trait Place: fmt::Debug + Send {
 
 /// Who says whether a node may become a peer.
 pub trait Gate: fmt::Debug + Send + Sync {
-    /// A place for it, or why there is none.
-    fn admit(&self, id: PeerId, inbound: bool) -> Result<Box<dyn Place>, DisconnectReason>;
+    /// A place for the node that is at this address, or why there is none.
+    fn admit(
+        &self,
+        id: PeerId,
+        ip: IpAddr,
+        inbound: bool,
+    ) -> Result<Box<dyn Place>, DisconnectReason>;
 }
 
 /// A peer that has said who it is.
@@ -240,7 +255,8 @@ pub async fn establish<S: AsyncRead + AsyncWrite + Unpin>(
     .await?;
     let (reader, writer) = tokio::io::split(stream);
     let (mut reader, mut writer) = rlpx::connect(reader, writer, &secrets);
-    match greet(&mut reader, &mut writer, peer, dialled.is_none(), local, gate).await {
+    let from = (address.ip(), dialled.is_none());
+    match greet(&mut reader, &mut writer, peer, from, local, gate).await {
         Ok((place, hello, status)) => {
             let info = PeerInfo {
                 id: peer,
@@ -251,7 +267,7 @@ pub async fn establish<S: AsyncRead + AsyncWrite + Unpin>(
                 trusted: place.trusted(),
                 is_static: place.is_static(),
                 name: hello.client,
-                speaks_rchk: local.speaks_rchk && hello.capabilities.iter().any(is_rchk),
+                speaks_rchk: local.speaks_rchk(&*place) && hello.capabilities.iter().any(is_rchk),
                 capabilities: hello.capabilities.iter().map(ToString::to_string).collect(),
                 range: status.range,
             };
@@ -294,7 +310,7 @@ async fn greet<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
     reader: &mut Reader<R>,
     writer: &mut Writer<W>,
     peer: PeerId,
-    inbound: bool,
+    (ip, inbound): (IpAddr, bool),
     local: &Local,
     gate: &dyn Gate,
 ) -> Result<(Box<dyn Place>, Hello, Status), RefusedError> {
@@ -302,9 +318,10 @@ async fn greet<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
     if peer == local.id {
         return Err(RefusedError::Refused(DisconnectReason::ConnectedToSelf));
     }
-    let place = gate.admit(peer, inbound).map_err(RefusedError::Refused)?;
+    let place = gate.admit(peer, ip, inbound).map_err(RefusedError::Refused)?;
+    let ours = local.hello(&*place).encode();
     let hello = within(limit, "its hello", async {
-        writer.write(id::HELLO, &local.hello().encode()).await?;
+        writer.write(id::HELLO, &ours).await?;
         Ok(read_hello(reader).await?)
     })
     .await?;

@@ -2,7 +2,8 @@
 
 use super::{
     Timing,
-    requests::{Answer, Requests, SendError},
+    reading::ReadingPauses,
+    requests::{Answer, ExpectedAnswer, ExpiredRequests, Requests, SendError},
 };
 use crate::{
     eth::{BlockRange, Gossip, Message, Request, Response, id},
@@ -11,11 +12,17 @@ use crate::{
     rlpx::{BASE_MESSAGES, DisconnectReason},
 };
 use parking_lot::{Mutex, RwLock};
-use std::sync::Arc;
-use tokio::sync::{mpsc, oneshot, watch};
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
+use tokio::sync::{Notify, mpsc, oneshot, watch};
 
 /// Messages that wait to be written.
 pub(super) const MAX_QUEUED: usize = 256;
+
+/// Bytes that wait to be written, from which on a peer is told no transactions.
+const MAX_QUEUED_BYTES: usize = 1 << 20;
 
 /// A message that is encoded already.
 #[derive(Debug)]
@@ -35,6 +42,11 @@ pub struct Link {
     pub(super) state_requests: Mutex<Requests<rchk::Response>>,
     end: watch::Sender<Option<DisconnectReason>>,
     timing: Timing,
+    pub(super) pauses: Mutex<ReadingPauses>,
+    /// Bytes of what is outgoing.
+    pub(super) queued_bytes: Arc<AtomicUsize>,
+    /// Woken when the peer has pinged.
+    pub(super) pong: Arc<Notify>,
 }
 
 impl Link {
@@ -48,6 +60,9 @@ impl Link {
             state_requests: Mutex::default(),
             end: watch::Sender::new(None),
             timing,
+            pauses: Mutex::default(),
+            queued_bytes: Arc::default(),
+            pong: Arc::default(),
         };
         (Arc::new(link), receiver)
     }
@@ -83,7 +98,22 @@ impl Link {
 
     /// Sends a message of the base protocol, unless too many wait.
     pub(super) fn send_base(&self, id: u8, payload: Vec<u8>) -> bool {
-        self.outgoing.try_send(Outgoing { id, payload }).is_ok()
+        self.send_now(id, payload).is_ok()
+    }
+
+    fn send_now(
+        &self,
+        id: u8,
+        payload: Vec<u8>,
+    ) -> Result<(), mpsc::error::TrySendError<Outgoing>> {
+        let bytes = payload.len();
+        // Before it is sent, as it may be written at once.
+        self.queued_bytes.fetch_add(bytes, Ordering::Relaxed);
+        let sent = self.outgoing.try_send(Outgoing { id, payload });
+        if sent.is_err() {
+            self.queued_bytes.fetch_sub(bytes, Ordering::Relaxed);
+        }
+        sent
     }
 
     fn send_message(&self, message: &Message) -> bool {
@@ -91,9 +121,11 @@ impl Link {
         self.send_base(BASE_MESSAGES + id, payload)
     }
 
-    /// Tells the peer; false if too much waits already.
+    /// Tells the peer; false if too much waits already. Half of the queue is left to other messages.
     pub fn send(&self, gossip: Gossip) -> bool {
-        self.send_message(&Message::Gossip(gossip))
+        let has_room = self.outgoing.capacity() > MAX_QUEUED / 2
+            && self.queued_bytes.load(Ordering::Relaxed) < MAX_QUEUED_BYTES;
+        has_room && self.send_message(&Message::Gossip(gossip))
     }
 
     /// Tells the peer what is served; false if too much waits already.
@@ -102,22 +134,27 @@ impl Link {
     }
 
     fn send_request(&self, id: u8, payload: Vec<u8>) -> Result<(), SendError> {
-        self.outgoing.try_send(Outgoing { id, payload }).map_err(|error| match error {
+        self.send_now(id, payload).map_err(|error| match error {
             mpsc::error::TrySendError::Full(_) => SendError::Full,
             mpsc::error::TrySendError::Closed(_) => SendError::Failed(RequestError::Gone),
         })
     }
 
-    /// Asks the peer; the answer comes over the receiver, or why there is none.
+    /// Asks the peer; the answer comes over the receiver, or why there is none. One of more than
+    /// `bytes` is a breach.
     ///
     /// # Errors
     /// If it cannot be asked now.
     pub fn request(
         &self,
         request: Request,
+        bytes: usize,
     ) -> Result<oneshot::Receiver<Answer<Response>>, RequestError> {
         let version = self.info().version;
-        self.requests.lock().add(expected(&request), self.timing.request, |number| {
+        let (id, items) = expected(&request);
+        let expected = ExpectedAnswer { id, items, bytes };
+        let pauses = self.pauses.lock().total();
+        self.requests.lock().add(expected, self.timing.request, pauses, |number| {
             let message = Message::Request(number, request).encode(version);
             let unspoken = SendError::Failed(RequestError::Unspoken(version));
             let (id, payload) = message.ok_or(unspoken)?;
@@ -134,20 +171,24 @@ impl Link {
         request: rchk::Request,
     ) -> Result<oneshot::Receiver<Answer<rchk::Response>>, RequestError> {
         let base = self.info().rchk_base().ok_or(RequestError::NoStates)?;
-        let expected = match &request {
+        let (id, items) = match &request {
             rchk::Request::Chunks { ids, .. } => (rchk::id::CHUNKS, ids.len()),
             rchk::Request::Codes(hashes) => (rchk::id::CODES, hashes.len()),
         };
-        self.state_requests.lock().add(expected, self.timing.request, |number| {
+        let expected = ExpectedAnswer { id, items, bytes: usize::MAX };
+        let pauses = self.pauses.lock().total();
+        self.state_requests.lock().add(expected, self.timing.request, pauses, |number| {
             let (id, payload) = rchk::Message::Request(number, request).encode();
             self.send_request(base + id, payload)
         })
     }
 
-    /// Tells those who have waited too long; how many there were.
-    pub(super) fn expire(&self) -> usize {
-        let limit = self.timing.request;
-        self.requests.lock().expire(limit) + self.state_requests.lock().expire(limit)
+    /// Tells those who have waited too long.
+    pub(super) fn expire(&self) -> ExpiredRequests {
+        let (limit, pauses) = (self.timing.request, self.pauses.lock().total());
+        let blocks = self.requests.lock().expire(limit, pauses);
+        let states = self.state_requests.lock().expire(limit, pauses);
+        ExpiredRequests { told: blocks.told + states.told, blamed: blocks.blamed + states.blamed }
     }
 
     /// Tells all who wait that the peer is gone.

@@ -1,8 +1,9 @@
 //! Blocks from peers, for the follower that every other source has too.
 //!
 //! ```text
-//!  follower --header of the head--> Way: headers downwards, each by the hash in the one above it
-//!     ^   \--blocks upwards-------> Desk: bodies, from all peers at once, ahead of the follower
+//!  follower --header of the head--> HeaderSkeleton: headers downwards, each by the hash in the one above
+//!     ^  |                             ^--- HeaderScheduler: in pieces, from all peers at once
+//!     |  \--blocks upwards-------> BodyScheduler: bodies, from all peers at once, ahead of the follower
 //!     |                               |  ^
 //!     '-----------blocks-------------'   '-- each held against the hashes in its header
 //! ```
@@ -15,44 +16,54 @@
 //! **Nobody is believed.** The head's hash is the consensus client's. A header counts if the one above
 //! names its hash and its number is one less; a body counts if the roots in its header are those of
 //! what is in it. So a peer cannot make this node import anything but the chain of that head, and who
-//! sends something else is reported. What a peer can do is to send nothing: whoever is late is asked
-//! no more for a while, and somebody else is asked for the same.
+//! sends something else is reported.
+//!
+//! **Nobody is waited for.** What a peer can do is to send nothing, or little, or late. [`standing`]
+//! keeps how many items a second each peer gives. What is needed first is asked of the fastest one, and
+//! of a second one when that one would be through by now; whoever gives less than it has, again and
+//! again, is reported. So a sync is as fast as its fastest peer.
 //!
 //! What lies in memory:
 //!
 //! | what | at most |
 //! |---|---|
 //! | headers | 32 segments of 1,024 and the uppermost one; 40 bytes for each segment beyond |
+//! | headers that nothing above has named yet | 15 pieces of 1,024 |
 //! | bodies | 4,096, of 64 MiB about ([`SyncOptions::most_bytes`]) |
-//! | requests | 2 to each peer |
+//! | requests | 2 for headers and 2 for bodies to each peer |
 
-mod desk;
+mod bodies;
+mod headers;
+#[cfg(test)]
+mod simulation;
+mod skeleton;
+mod standing;
 #[cfg(test)]
 mod tests;
-mod way;
 
 use crate::{
-    eth::{HeadersFrom, PeerId, Request, Response},
-    peers::{Offence, PeerInfo, Peers, RequestError},
+    eth::{BlockRange, HeadersFrom, PeerId, Request, Response},
+    peers::{Offence, Peers, RequestError},
 };
 use alloy_primitives::B256;
-use desk::{Desk, Flight, Limits, Outcome};
-use parking_lot::{Condvar, Mutex};
+use bodies::{BodyFlight, BodyLimits, BodyOutcome, BodyScheduler};
+use headers::{HeaderFlight, HeaderOutcome, HeaderScheduler};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use retrie_chainspec::{
     ChainSpec,
     primitives::{Block, Header},
 };
 use retrie_sources::{BlockFetcher, BlockTag, FetchError};
+use skeleton::{HeaderSkeleton, HeaderSpan, NamedHeader};
+use standing::PeerStandings;
 use std::{
-    collections::VecDeque,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::{Duration, Instant},
 };
-use tokio::{runtime::Handle, task::JoinSet};
-use way::{Named, SEGMENT, Way, linked};
+use tokio::runtime::Handle;
 
 /// Headers of the first request downwards from a hash.
 const FIRST_HEADERS: u64 = 64;
@@ -64,7 +75,7 @@ const TELL: Duration = Duration::from_secs(8);
 /// How blocks are fetched.
 #[derive(Clone, Copy, Debug)]
 pub struct SyncOptions {
-    /// How long one peer is waited for before another is asked for the same.
+    /// How long one peer is waited for, at most, before another is asked for the same.
     pub patience: Duration,
     /// How long nothing of use may come from anybody before the follower is told.
     pub stalled: Duration,
@@ -124,7 +135,7 @@ pub enum PeersError {
     },
     /// A block above the head that was named, or no head was named.
     #[error("block {number} was asked for before a head at or above it")]
-    NoWay {
+    AboveHead {
         /// Number of the block.
         number: u64,
     },
@@ -146,7 +157,7 @@ impl From<PeersError> for FetchError {
 #[derive(Debug)]
 pub struct PeerBlocks {
     shared: Arc<Shared>,
-    ways: Mutex<Ways>,
+    skeletons: Mutex<Skeletons>,
 }
 
 #[derive(Debug)]
@@ -156,7 +167,7 @@ struct Shared {
     options: SyncOptions,
     figures: Arc<SyncFigures>,
     stop: Arc<AtomicBool>,
-    desk: Mutex<Desk>,
+    schedulers: Mutex<Schedulers>,
     /// Number of the block that the follower waits for.
     needed: AtomicU64,
     /// Something has come, or failed.
@@ -164,12 +175,17 @@ struct Shared {
 }
 
 #[derive(Debug, Default)]
-struct Ways {
-    way: Option<Way>,
+struct Schedulers {
+    headers: HeaderScheduler,
+    bodies: BodyScheduler,
+    standings: PeerStandings,
+}
+
+#[derive(Debug, Default)]
+struct Skeletons {
+    current: Option<HeaderSkeleton>,
     /// The one before, until the new one meets it.
-    older: Option<Way>,
-    /// Who has answered for headers, the last one first.
-    favourites: VecDeque<PeerId>,
+    older: Option<HeaderSkeleton>,
 }
 
 impl PeerBlocks {
@@ -181,11 +197,11 @@ impl PeerBlocks {
             options,
             figures: Arc::default(),
             stop,
-            desk: Mutex::default(),
+            schedulers: Mutex::default(),
             needed: AtomicU64::new(0),
             changed: Condvar::new(),
         };
-        Self { shared: Arc::new(shared), ways: Mutex::default() }
+        Self { shared: Arc::new(shared), skeletons: Mutex::default() }
     }
 
     /// Figures of what has come.
@@ -195,83 +211,87 @@ impl PeerBlocks {
 
     // -- headers ----------------------------------------------------------------------------------
 
-    /// The header of this hash, and the way down from it.
-    fn header(&self, hash: B256) -> Result<Arc<Named>, PeersError> {
-        let mut ways = self.ways.lock();
-        if let Some(named) = ways.way.as_ref().and_then(|way| way.by_hash(&hash)) {
+    /// The header of this hash, and the skeleton below it.
+    fn header(&self, hash: B256) -> Result<Arc<NamedHeader>, PeersError> {
+        let mut skeletons = self.skeletons.lock();
+        let current = skeletons.current.as_ref();
+        if let Some(named) = current.and_then(|skeleton| skeleton.by_hash(&hash)) {
             return Ok(named.clone());
         }
-        let headers = self.shared.headers(hash, FIRST_HEADERS, &mut ways.favourites)?;
+        let goes_on = current.is_some_and(|skeleton| skeleton.lowest().1 == hash);
+        let span = HeaderSpan { top: None, hash, count: FIRST_HEADERS };
+        let headers = self.shared.headers_of(span)?;
         let first = headers.first().cloned();
-        let goes_on = ways.way.as_ref().is_some_and(|way| way.lowest().1 == hash);
         if goes_on {
-            ways.extend(headers);
+            skeletons.extend(headers);
         } else {
-            ways.begin(headers);
-            self.shared.desk.lock().clear();
+            skeletons.begin(headers);
+            let mut schedulers = self.shared.schedulers.lock();
+            schedulers.headers.clear();
+            schedulers.bodies.clear();
         }
         first.ok_or(PeersError::NobodyHas { hash, peers: 0 })
     }
 
-    /// The header of this number on the way that was begun last.
-    fn header_at(&self, number: u64) -> Result<Arc<Named>, PeersError> {
-        let mut ways = self.ways.lock();
+    /// The header of this number on the skeleton that was begun last.
+    fn header_at(&self, number: u64) -> Result<Arc<NamedHeader>, PeersError> {
+        let mut skeletons = self.skeletons.lock();
         let mut told = Instant::now();
         loop {
-            let Some(way) = ways.way.as_ref().filter(|way| number <= way.head().0) else {
-                return Err(PeersError::NoWay { number });
+            let current = skeletons.current.as_mut();
+            let Some(skeleton) = current.filter(|skeleton| number <= skeleton.head().0) else {
+                return Err(PeersError::AboveHead { number });
             };
-            if let Some(named) = way.by_number(number) {
+            if let Some(named) = skeleton.by_number(number) {
                 return Ok(named.clone());
             }
-            if let Some((top, count)) = way.gap_at(number) {
-                let headers = self.shared.headers(top, count, &mut ways.favourites)?;
-                if let Some(way) = ways.way.as_mut() {
-                    way.fill(headers);
-                }
+            if let Some(span) = skeleton.gap_at(number) {
+                skeleton.fill(self.shared.headers_of(span)?);
                 continue;
             }
-            let (lowest, below) = way.lowest();
+            let (lowest, below) = skeleton.lowest();
             if lowest <= number {
-                return Err(PeersError::NoWay { number });
+                return Err(PeersError::AboveHead { number });
             }
-            let head = way.head().0;
+            let head = skeleton.head().0;
             if told.elapsed() >= TELL {
                 told = Instant::now();
                 tracing::info!(
                     "headers of peers: block {lowest} on the way from {head} down to {number}"
                 );
             }
-            let count = (lowest - number).min(SEGMENT as u64);
-            let headers = self.shared.headers(below, count, &mut ways.favourites)?;
-            ways.extend(headers);
+            // What the older skeleton knows is not fetched again.
+            let bottom = skeletons.older_head().filter(|older| *older < lowest - 1);
+            let bottom = bottom.map_or(number, |older| number.max(older + 1));
+            let headers = self.shared.headers_down((lowest - 1, below), bottom)?;
+            skeletons.extend(headers);
         }
     }
 
     // -- bodies -----------------------------------------------------------------------------------
 
     /// The block of this header. Those above it are fetched meanwhile.
-    fn block(&self, named: &Arc<Named>) -> Result<Block, PeersError> {
+    fn block(&self, named: &Arc<NamedHeader>) -> Result<Block, PeersError> {
         let shared = &self.shared;
         let number = named.header.number;
         let begun = Instant::now();
         shared.needed.store(number, Ordering::Relaxed);
-        let mut desk = shared.desk.lock();
+        let mut schedulers = shared.schedulers.lock();
         let mut seen = shared.figures.bodies.load(Ordering::Relaxed);
         let mut since = begun;
         loop {
-            if let Some(landed) = desk.take(&named.hash) {
-                self.look_ahead(&mut desk, number);
-                shared.send_out(&mut desk);
+            if let Some(landed) = schedulers.bodies.take(&named.hash) {
+                self.look_ahead(&mut schedulers, number);
+                shared.send_out(&mut schedulers);
                 return Ok(Block { header: landed.named.header.clone(), body: landed.body });
             }
             if shared.stop.load(Ordering::Relaxed) {
                 return Err(PeersError::Stopped);
             }
-            // Each time: a new way forgets what was wanted.
-            desk.need(named);
-            self.look_ahead(&mut desk, number);
-            if !shared.send_out(&mut desk) && desk.is_idle() {
+            // Each time: a new skeleton forgets what was wanted.
+            schedulers.bodies.need(named);
+            self.look_ahead(&mut schedulers, number);
+            if !shared.send_out(&mut schedulers) && schedulers.bodies.is_idle() {
                 return Err(PeersError::NoPeers);
             }
             let bodies = shared.figures.bodies.load(Ordering::Relaxed);
@@ -282,44 +302,60 @@ impl PeerBlocks {
             if since.elapsed() >= after {
                 return Err(PeersError::Stalled { number, after });
             }
-            shared.changed.wait_for(&mut desk, LOOK.min(shared.options.patience));
+            shared.wait(&mut schedulers);
         }
     }
 
-    /// Wants the bodies of blocks above `number` whose headers are here, as many as there is room for.
-    fn look_ahead(&self, desk: &mut Desk, number: u64) {
+    /// Wants the bodies of blocks above `number`, as many as there is room for, and the headers that
+    /// these need.
+    fn look_ahead(&self, schedulers: &mut Schedulers, number: u64) {
         // Whoever fetches headers at the moment looks ahead when it is done.
-        let Some(mut ways) = self.ways.try_lock() else { return };
-        let Some(way) = ways.way.as_mut() else { return };
-        way.forget_below(number);
-        for named in way.from(desk.next_ahead(number), desk::MOST_HELD) {
-            if !desk.want_ahead(named) {
-                return;
+        let Some(mut skeletons) = self.skeletons.try_lock() else { return };
+        let Some(skeleton) = skeletons.current.as_mut() else { return };
+        skeleton.forget_below(number);
+        let Schedulers { headers, bodies, .. } = schedulers;
+        loop {
+            for named in skeleton.from(bodies.next_ahead(number), bodies::MOST_HELD) {
+                if !bodies.want_ahead(named) {
+                    return;
+                }
             }
+            let Some(span) = skeleton.gap_at(bodies.next_ahead(number)) else { return };
+            let Some(found) = headers.take(&span.hash) else {
+                headers.want(span, false);
+                return;
+            };
+            self.shared.count(&found);
+            skeleton.fill(found);
         }
     }
 }
 
-impl Ways {
-    /// A new way. What the one before knew is taken over where they meet.
-    fn begin(&mut self, headers: Vec<Arc<Named>>) {
-        let older = self.way.take().or_else(|| self.older.take());
+impl Skeletons {
+    /// A new skeleton. What the one before knew is taken over where they meet.
+    fn begin(&mut self, headers: Vec<Arc<NamedHeader>>) {
+        let older = self.current.take().or_else(|| self.older.take());
         self.older = older;
         let headers = self.until_older(headers);
-        self.way = Way::new(headers);
+        self.current = HeaderSkeleton::new(headers);
         self.meet();
     }
 
-    fn extend(&mut self, headers: Vec<Arc<Named>>) {
+    fn extend(&mut self, headers: Vec<Arc<NamedHeader>>) {
         let headers = self.until_older(headers);
-        if let Some(way) = &mut self.way {
-            way.extend(headers);
+        if let Some(skeleton) = &mut self.current {
+            skeleton.extend(headers);
         }
         self.meet();
     }
 
-    /// The headers above the head of the older way.
-    fn until_older(&self, mut headers: Vec<Arc<Named>>) -> Vec<Arc<Named>> {
+    /// Number of the head of the older skeleton.
+    fn older_head(&self) -> Option<u64> {
+        self.older.as_ref().map(|older| older.head().0)
+    }
+
+    /// The headers above the head of the older skeleton.
+    fn until_older(&self, mut headers: Vec<Arc<NamedHeader>>) -> Vec<Arc<NamedHeader>> {
         if let Some(older) = &self.older {
             let head = older.head().1;
             if let Some(at) = headers.iter().position(|named| named.hash == head)
@@ -332,13 +368,13 @@ impl Ways {
     }
 
     fn meet(&mut self) {
-        let (Some(way), Some(older)) = (&mut self.way, &self.older) else { return };
-        let (number, below) = way.lowest();
+        let (Some(skeleton), Some(older)) = (&mut self.current, &self.older) else { return };
+        let (number, below) = skeleton.lowest();
         if below == older.head().1 {
             if let Some(older) = self.older.take() {
-                way.join(older);
+                skeleton.join(older);
             }
-        } else if number <= older.head().0 {
+        } else if number <= older.head().0.saturating_add(1) {
             // It has passed beside it.
             self.older = None;
         }
@@ -346,168 +382,183 @@ impl Ways {
 }
 
 impl Shared {
-    /// Headers from `top` downwards, at least one. The one who answered last is asked first, and
-    /// another beside it if it takes too long.
-    fn headers(
-        self: &Arc<Self>,
-        top: B256,
-        count: u64,
-        favourites: &mut VecDeque<PeerId>,
-    ) -> Result<Vec<Arc<Named>>, PeersError> {
-        let connected = self.usable();
-        if connected.is_empty() {
-            return Err(PeersError::NoPeers);
+    /// The headers of a span, whose uppermost hash is trusted.
+    fn headers_of(self: &Arc<Self>, span: HeaderSpan) -> Result<Vec<Arc<NamedHeader>>, PeersError> {
+        let found = self.headers(span.hash, |schedulers, _| {
+            schedulers.headers.want(span, true);
+            Vec::new()
+        });
+        if found.is_err() {
+            // It may be a head that no peer will ever know.
+            self.schedulers.lock().headers.forget(&span.hash);
         }
-        let place =
-            |id: &PeerId| favourites.iter().position(|one| one == id).unwrap_or(favourites.len());
-        let mut order: Vec<PeerId> = connected.iter().map(|peer| peer.id).collect();
-        order.sort_by_key(place);
-        let count = count.min(SEGMENT as u64);
-        let (peer, headers) = self.runtime.block_on(self.first_of(&order, top, count))?;
-        favourites.retain(|one| *one != peer && order.contains(one));
-        favourites.push_front(peer);
-        self.figures.headers.fetch_add(headers.len() as u64, Ordering::Relaxed);
-        Ok(headers)
+        found
     }
 
-    /// The first answer that is right.
-    async fn first_of(
+    /// The uppermost headers of those from block `top`, whose hash is trusted, down to block `bottom`.
+    /// Those below are fetched meanwhile.
+    fn headers_down(
         self: &Arc<Self>,
-        order: &[PeerId],
-        top: B256,
-        count: u64,
-    ) -> Result<(PeerId, Vec<Arc<Named>>), PeersError> {
-        let mut asked = JoinSet::new();
-        let mut next = order.iter().copied();
-        let mut ask = |asked: &mut JoinSet<_>| {
-            let Some(peer) = next.next() else { return false };
-            let shared = self.clone();
-            asked.spawn(async move { (peer, shared.ask_headers(peer, top, count).await) });
-            true
-        };
-        ask(&mut asked);
-        let begun = Instant::now();
+        top: (u64, B256),
+        bottom: u64,
+    ) -> Result<Vec<Arc<NamedHeader>>, PeersError> {
+        self.headers(top.1, |schedulers, now| {
+            let Schedulers { headers, standings, .. } = schedulers;
+            headers.want_down(top, bottom, standings, now)
+        })
+    }
+
+    /// Waits for the headers that begin with this one; `want` says which they are.
+    fn headers(
+        self: &Arc<Self>,
+        hash: B256,
+        want: impl Fn(&mut Schedulers, Instant) -> Vec<(PeerId, Offence)>,
+    ) -> Result<Vec<Arc<NamedHeader>>, PeersError> {
+        let mut schedulers = self.schedulers.lock();
+        let (mut seen, mut since) = (schedulers.headers.arrived(), Instant::now());
         loop {
+            self.punish(want(&mut schedulers, Instant::now()));
+            if let Some(headers) = schedulers.headers.take(&hash) {
+                self.count(&headers);
+                return Ok(headers);
+            }
             if self.stop.load(Ordering::Relaxed) {
                 return Err(PeersError::Stopped);
             }
-            if begun.elapsed() >= self.options.stalled {
-                return Err(PeersError::NobodyHas { hash: top, peers: order.len() });
+            let peers = self.usable(&schedulers);
+            if peers.is_empty() {
+                return Err(PeersError::NoPeers);
             }
-            tokio::select! {
-                answer = asked.join_next() => match answer {
-                    Some(Ok((peer, Some(headers)))) => return Ok((peer, headers)),
-                    Some(_) => {
-                        ask(&mut asked);
-                    }
-                    None => {
-                        return Err(PeersError::NobodyHas { hash: top, peers: order.len() });
-                    }
-                },
-                () = tokio::time::sleep(self.options.patience) => {
-                    ask(&mut asked);
-                }
+            self.send_out(&mut schedulers);
+            let arrived = schedulers.headers.arrived();
+            if arrived != seen {
+                (seen, since) = (arrived, Instant::now());
             }
+            let has_stalled = since.elapsed() >= self.options.stalled;
+            if has_stalled || schedulers.headers.is_hopeless(&hash, &peers) {
+                return Err(PeersError::NobodyHas { hash, peers: peers.len() });
+            }
+            self.wait(&mut schedulers);
         }
     }
 
-    /// What one peer answers, if it is right and not nothing.
-    async fn ask_headers(&self, peer: PeerId, top: B256, count: u64) -> Option<Vec<Arc<Named>>> {
-        let from = HeadersFrom { start: top.into(), limit: count, skip: 0, reverse: true };
-        match self.peers.request(peer, Request::Headers(from)).await {
-            Ok(Response::Headers(headers)) if headers.is_empty() => None,
-            Ok(Response::Headers(headers)) => match linked(top, headers) {
-                Ok(headers) => Some(headers),
-                Err(_) => {
-                    self.has_lied(peer, "headers that do not link");
-                    None
-                }
-            },
-            Ok(_) => {
-                self.has_lied(peer, "another answer than was asked for");
-                None
-            }
-            Err(error) => {
-                tracing::debug!(%peer, %error, "no headers");
-                self.figures.failed.fetch_add(1, Ordering::Relaxed);
-                None
-            }
-        }
+    /// Waits until something has come, or it is time to look whether others should be asked.
+    fn wait(&self, schedulers: &mut MutexGuard<'_, Schedulers>) {
+        self.changed.wait_for(schedulers, LOOK.min(self.options.patience));
     }
 
-    fn has_lied(&self, peer: PeerId, what: &str) {
-        // Of several requests under way to it each may have failed.
-        if self.desk.lock().ban(peer) {
-            tracing::debug!(%peer, "a peer has sent {what}");
-            self.figures.wrong.fetch_add(1, Ordering::Relaxed);
-            self.peers.report(peer, Offence::WrongData);
-        }
+    fn count(&self, headers: &[Arc<NamedHeader>]) {
+        self.figures.headers.fetch_add(headers.len() as u64, Ordering::Relaxed);
     }
 
-    /// The peers that have not lied.
-    fn usable(&self) -> Vec<Arc<PeerInfo>> {
-        let mut connected = self.peers.connected();
-        let desk = self.desk.lock();
-        connected.retain(|peer| !desk.is_banned(&peer.id));
-        connected
+    /// The peers that have not lied, and what they say they have.
+    fn usable(&self, schedulers: &Schedulers) -> Vec<(PeerId, BlockRange)> {
+        let connected = self.peers.connected();
+        let peers = connected.iter().map(|peer| (peer.id, peer.range));
+        peers.filter(|(peer, _)| !schedulers.standings.is_banned(peer)).collect()
     }
 
     /// Sends the requests that can be sent now. False if there is nobody to send them to.
-    fn send_out(self: &Arc<Self>, desk: &mut Desk) -> bool {
-        let connected = self.peers.connected();
-        // What a peer has said of its head may be old: it is not held to it.
-        let peers: Vec<_> = connected.iter().map(|peer| (peer.id, peer.range.earliest)).collect();
+    fn send_out(self: &Arc<Self>, schedulers: &mut Schedulers) -> bool {
+        let peers = self.usable(schedulers);
         let SyncOptions { patience, most_bytes, .. } = self.options;
         let needed = self.needed.load(Ordering::Relaxed);
-        let limits = Limits { patience, most_bytes, needed };
-        for flight in desk.assign(&peers, limits, Instant::now()) {
+        let limits = BodyLimits { patience, most_bytes, needed };
+        let (now, Schedulers { headers, bodies, standings }) = (Instant::now(), schedulers);
+        standings.retain(&peers);
+        for flight in headers.assign(standings, &peers, patience, now) {
             let shared = self.clone();
-            self.runtime.spawn(async move { shared.fly(flight).await });
+            self.runtime.spawn(async move { shared.fly_for_headers(flight).await });
         }
-        peers.iter().any(|(peer, _)| !desk.is_banned(peer))
+        for flight in bodies.assign(standings, &peers, limits, now) {
+            let shared = self.clone();
+            self.runtime.spawn(async move { shared.fly_for_bodies(flight).await });
+        }
+        !peers.is_empty()
     }
 
-    async fn fly(self: Arc<Self>, flight: Flight) {
-        let Flight { id, peer, wants } = flight;
+    async fn fly_for_headers(self: Arc<Self>, flight: HeaderFlight) {
+        let HeaderFlight { id, peer, start, count } = flight;
+        let from = HeadersFrom { start, limit: count, skip: 0, reverse: true };
+        let outcome = match self.peers.request(peer, Request::Headers(from)).await {
+            Ok(Response::Headers(headers)) => {
+                // A thousand hashes take their time.
+                let checked = tokio::task::spawn_blocking(move || headers::check(start, headers));
+                checked.await.unwrap_or(HeaderOutcome::Failed)
+            }
+            Ok(_) => HeaderOutcome::Wrong,
+            Err(RequestError::Busy(_)) => HeaderOutcome::Busy,
+            Err(error) => {
+                tracing::debug!(%peer, %error, "no headers");
+                HeaderOutcome::Failed
+            }
+        };
+        if matches!(outcome, HeaderOutcome::Failed) {
+            self.figures.failed.fetch_add(1, Ordering::Relaxed);
+        }
+        let mut schedulers = self.schedulers.lock();
+        let Schedulers { headers, standings, .. } = &mut *schedulers;
+        let offences = headers.land(id, outcome, standings, Instant::now());
+        self.landed(schedulers, offences);
+    }
+
+    async fn fly_for_bodies(self: Arc<Self>, flight: BodyFlight) {
+        let BodyFlight { id, peer, wants } = flight;
         let hashes = wants.iter().map(|named| named.hash).collect();
-        let answer = self.peers.request(peer, Request::Bodies(hashes)).await;
-        let outcome = match answer {
+        let outcome = match self.peers.request(peer, Request::Bodies(hashes)).await {
             Ok(Response::Bodies(bodies)) => {
                 // Roots of hundreds of transactions take their time.
-                let checked = tokio::task::spawn_blocking(move || desk::check(&wants, bodies));
-                checked.await.unwrap_or(Outcome::Failed)
+                let checked = tokio::task::spawn_blocking(move || bodies::check(&wants, bodies));
+                checked.await.unwrap_or(BodyOutcome::Failed)
             }
-            Ok(_) => Outcome::Wrong(Vec::new()),
-            Err(RequestError::Busy(_)) => Outcome::Busy,
+            Ok(_) => BodyOutcome::Wrong(Vec::new()),
+            Err(RequestError::Busy(_)) => BodyOutcome::Busy,
             Err(error) => {
                 tracing::debug!(%peer, %error, "no bodies");
-                Outcome::Failed
+                BodyOutcome::Failed
             }
         };
-        self.land(id, peer, outcome);
-    }
-
-    fn land(self: &Arc<Self>, id: u64, peer: PeerId, outcome: Outcome) {
         let (is_nothing, bytes) = match &outcome {
-            Outcome::Bodies(all) | Outcome::Wrong(all) => {
-                (all.is_empty(), all.iter().map(|landed| landed.size).sum::<usize>())
-            }
-            Outcome::Failed => (true, 0),
-            Outcome::Busy => (false, 0),
+            BodyOutcome::Bodies(all) => (all.is_empty(), bodies::size(all)),
+            BodyOutcome::Wrong(all) => (false, bodies::size(all)),
+            BodyOutcome::Failed => (true, 0),
+            BodyOutcome::Busy => (false, 0),
         };
+        let mut schedulers = self.schedulers.lock();
+        let Schedulers { bodies, standings, .. } = &mut *schedulers;
+        let (used, offence) = bodies.land(id, outcome, standings, Instant::now());
         let figures = &self.figures;
-        if matches!(outcome, Outcome::Wrong(_)) {
-            self.has_lied(peer, "a body of none of the blocks asked for, or another answer");
-        } else if is_nothing {
-            figures.failed.fetch_add(1, Ordering::Relaxed);
-        }
-        let mut desk = self.desk.lock();
-        let used = desk.land(id, outcome, Instant::now());
+        figures.failed.fetch_add(is_nothing.into(), Ordering::Relaxed);
         figures.bodies.fetch_add(used as u64, Ordering::Relaxed);
         figures.body_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
-        self.send_out(&mut desk);
-        drop(desk);
+        self.landed(schedulers, offence.map(|offence| (peer, offence)).into_iter().collect());
+    }
+
+    /// Something has come, or failed: others may be asked, and whoever waits looks at it.
+    fn landed(
+        self: &Arc<Self>,
+        mut schedulers: MutexGuard<'_, Schedulers>,
+        mut offences: Vec<(PeerId, Offence)>,
+    ) {
+        // Of several requests under way to a liar each may have failed.
+        offences.retain(|(peer, offence)| {
+            *offence != Offence::WrongData || schedulers.standings.ban(*peer)
+        });
+        // Whoever waits may see that nobody is left, and by then that has been reported.
+        self.punish(offences);
+        self.send_out(&mut schedulers);
+        drop(schedulers);
         self.changed.notify_all();
+    }
+
+    fn punish(&self, offences: Vec<(PeerId, Offence)>) {
+        for (peer, offence) in offences {
+            tracing::debug!(%peer, ?offence, "a peer has served blocks badly");
+            if offence == Offence::WrongData {
+                self.figures.wrong.fetch_add(1, Ordering::Relaxed);
+            }
+            self.peers.report(peer, offence);
+        }
     }
 }
 

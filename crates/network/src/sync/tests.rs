@@ -190,7 +190,36 @@ fn whoever_waits_is_let_go_when_the_node_stops() {
     assert_eq!(error.to_string(), "stopped");
 }
 
-/// A consensus client names a new head every 12 s: the way down is not gone twice.
+/// Whoever had answered for headers first was asked for all of them, though it gave one each time.
+#[test]
+fn headers_and_bodies_are_not_left_to_a_peer_that_drips() {
+    let drips = Manner::Drips(Duration::from_millis(15), 1);
+    let world = World::new(600, &[drips, Manner::Honest]);
+    world.sync(1, 600, 64).unwrap();
+    let asked = world.peers.asked(id(1));
+    assert!(asked.len() <= 40, "{} requests", asked.len());
+}
+
+/// Bodies stopped at each segment of headers that had been let go, until that one was fetched again.
+#[test]
+fn headers_that_were_let_go_are_fetched_ahead_of_their_bodies() {
+    const COUNT: u64 = 40_000;
+    let world = World::new(COUNT, &[Manner::Honest]);
+    world.from_peers.header_by_hash(world.hash(COUNT as usize)).unwrap();
+    // The lowest 32 segments of 1,024 are here, and bodies come ahead of block 31,000.
+    world.from_peers.header_at(1).unwrap();
+    let asked = || world.from_peers.figures().headers.load(Ordering::Relaxed);
+    let before = asked();
+    world.from_peers.block_by_number(31_000).unwrap();
+    let begun = Instant::now();
+    while asked() == before {
+        assert!(begun.elapsed() < Duration::from_secs(30), "no segment above comes");
+        world.from_peers.block_by_number(31_000).unwrap();
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// A consensus client names a new head every 12 s: what is below it is not fetched twice.
 #[test]
 fn a_later_head_goes_on_with_what_is_known() {
     let world = World::new(3_000, &[Manner::Honest]);

@@ -7,13 +7,13 @@ use parking_lot::Mutex;
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use retrie_network::{
     FetchError, FetchOptions, Fetched, Peer, PeerError, Roster, fetch,
-    handle::ServeStates,
+    handle::{PeerInfo, ServeStates},
     peers::{Config, Manager, Started},
     rchk::{self, ConnectedPeers, Refusal},
 };
 use retrie_state::{
-    Account, AnyBackend, At, BlockRef, ChunkId, ChunkServer, KvStore, MemoryStore, Opened,
-    StateKey, StateStore, StoreOptions, Value, encode_slot,
+    Account, AnyBackend, At, BlockRef, ChunkAnswer, ChunkId, ChunkServer, KvStore, MemoryStore,
+    Opened, StateKey, StateStore, StoreOptions, Value, encode_slot,
 };
 use retrie_storage_bavl::{Bavl, ChunkEntries};
 use retrie_storage_mpt::Mpt;
@@ -31,6 +31,17 @@ type Entries = BTreeMap<StateKey, Value>;
 
 /// Peers so far, each of which has a name of its own.
 static NAMED: AtomicUsize = AtomicUsize::new(0);
+
+/// What a server has for an id, once that is ready.
+fn chunk(server: &dyn ChunkServer, id: &ChunkId) -> Option<Bytes> {
+    loop {
+        match server.chunk(id).unwrap() {
+            ChunkAnswer::Chunk(chunk) => return Some(chunk),
+            ChunkAnswer::NoNode => return None,
+            ChunkAnswer::NotReady => std::thread::sleep(Duration::from_millis(1)),
+        }
+    }
+}
 
 fn backends() -> Vec<Arc<dyn AnyBackend>> {
     vec![Arc::new(Mpt::new()), Arc::new(Bavl::new(ChunkEntries::default()))]
@@ -132,7 +143,7 @@ impl Origin {
         };
         Arc::new(Local {
             name: format!("{lie:?} {}", NAMED.fetch_add(1, Ordering::Relaxed)),
-            server: state.serve_chunks().unwrap(),
+            server: state.serve_chunks(None).unwrap(),
             codes: self.codes.clone(),
             nodes,
             lie,
@@ -210,6 +221,8 @@ enum Lie {
     HasNothing,
     /// Refuses.
     Errors,
+    /// Makes the state ready while it is asked for the first two times.
+    Sorts,
     /// Says nothing for long.
     Stalls,
     /// Answers one question at a time, late.
@@ -261,6 +274,8 @@ impl Local {
             Lie::NoAnswers => answers.clear(),
             Lie::HasNothing => answers.fill(None),
             Lie::Errors => return Err(PeerError::new("no")),
+            Lie::Sorts if self.asked() <= 2 => return Err(Refusal::Busy.into()),
+            Lie::Sorts => {}
             Lie::Stalls => {
                 std::thread::sleep(Duration::from_secs(4));
                 return Err(PeerError::new("no answer within 4 s"));
@@ -299,7 +314,7 @@ impl Peer for Local {
         self.asked.fetch_add(ids.len(), Ordering::Relaxed);
         let answers = ids.iter().map(|id| {
             let hash = B256::from_slice(&id.bytes()[id.bytes().len() - 32..]);
-            let answer = self.server.chunk(id).unwrap();
+            let answer = chunk(&*self.server, id);
             match (self.nodes.get(&hash), &answer) {
                 // A branch, none of whose children follow: a short split of what has few entries.
                 (Some(node), Some(honest)) if honest[0] == 0 && node.len() > 100 => {
@@ -333,7 +348,7 @@ impl std::fmt::Debug for Served {
 }
 
 impl ServeStates for Served {
-    fn answer(&self, request: rchk::Request) -> rchk::Response {
+    fn answer(&self, _: &PeerInfo, request: rchk::Request) -> rchk::Response {
         let parts = match &request {
             rchk::Request::Chunks { block, ids, .. } => self.0.chunks(*block, ids),
             rchk::Request::Codes(hashes) => self.0.codes(hashes),
@@ -400,7 +415,21 @@ fn without_anybody_who_hands_out_states_a_fetch_ends_with_a_reason() {
     let patience = Duration::from_millis(500);
     let failed = origin.fetch_of(&roster, folder().path(), usize::MAX, patience);
     let error = failed.unwrap_err().to_string();
-    assert!(error.contains("nobody who hands out such states"), "{error}");
+    assert!(error.contains("no peer that hands out such states"), "{error}");
+}
+
+/// A node that sorted its keys for longer than a fetch was patient once was given up.
+#[test]
+fn a_peer_that_makes_its_state_ready_is_waited_for() {
+    let origin = Origin::new(&backends()[0], 1);
+    // It is asked again after 0.25 s, and then after 0.5 s.
+    let patience = Duration::from_millis(500);
+    let peers = [origin.peer(Lie::Sorts)];
+    let fetched = origin.fetch_until(&peers, folder().path(), usize::MAX, patience).unwrap();
+    assert!(peers[0].asked() > 2);
+    origin.check(fetched);
+    let failed = origin.fetch_until(&[origin.peer(Lie::Errors)], folder().path(), 9, patience);
+    assert!(matches!(failed, Err(FetchError::NoPeers { .. })), "and no other one");
 }
 
 fn folder() -> tempfile::TempDir {
@@ -567,7 +596,7 @@ fn what_is_opened_is_what_was_asked_for() {
         let origin = Origin::new(&backend, 8);
         let chunks = backend.chunks().unwrap();
         let whole = chunks.whole(origin.root).unwrap();
-        let answer = origin.peer(Lie::Nothing).server.chunk(&whole).unwrap().unwrap();
+        let answer = chunk(&*origin.peer(Lie::Nothing).server, &whole).unwrap();
         let Opened::Split { below, .. } = chunks.open(&whole, &answer).unwrap() else {
             panic!("9000 accounts in one chunk")
         };

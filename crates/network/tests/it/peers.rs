@@ -6,19 +6,24 @@ use alloy_eip2124::{ForkHash, ForkId};
 use alloy_eips::BlockHashOrNumber;
 use alloy_primitives::B256;
 use p2p::{Mouth, config, enode, eventually, id_of, node, range};
+use parking_lot::{Condvar, Mutex};
 use retrie_chainspec::primitives::Header;
 use retrie_network::{
     discovery::Enode,
     eth::{self, Gossip, HeadersFrom, Message, NewPooledTransactionHashes, Request, Response},
-    handle::{Event, Offence, RequestError},
+    handle::{Event, Offence, PeerInfo, RequestError, Serve, ServeStates, StateAudience},
     peers::{Config, Manager},
     rchk,
     rlpx::{self, BASE_MESSAGES, DisconnectReason},
     session::Timing,
 };
+use secp256k1::SecretKey;
 use std::{
     net::{Ipv4Addr, TcpStream},
-    sync::{Arc, atomic::Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::Duration,
 };
 use tokio::net::TcpListener;
@@ -34,6 +39,12 @@ fn hashes(count: usize) -> Gossip {
         sizes: vec![100; count],
         hashes: vec![B256::repeat_byte(9); count],
     })
+}
+
+/// Waits until the node has read the mouth's status: it has sent its own before.
+fn there(manager: &Manager, mouth: &Mouth) {
+    let id = id_of(&mouth.key);
+    eventually("the peer", || manager.peers().connected().iter().any(|peer| peer.id == id));
 }
 
 fn peers(manager: &Manager) -> usize {
@@ -345,6 +356,264 @@ fn a_port_that_is_taken_is_an_error_unless_another_will_do() {
     assert_ne!(other.manager.local_address(), taken);
 }
 
+/// Times for a test in which answers wait on a busy machine.
+fn patient() -> Timing {
+    Timing { request: Duration::from_secs(30), idle: Duration::from_secs(60), ..p2p::timing() }
+}
+
+async fn pong(mouth: &mut Mouth) {
+    mouth.writer.write(rlpx::id::PING, &[0xc0]).await.unwrap();
+    while mouth.read().await.unwrap().id != rlpx::id::PONG {}
+}
+
+/// Sessions waited for room for what they had read: then peers got no pongs, their answers were not read,
+/// and they were banned for it.
+#[tokio::test]
+async fn gossip_that_is_not_looked_at_holds_up_neither_pings_nor_answers() {
+    let one = node(Config { timing: patient(), ..config() });
+    let mut mouth = Mouth::peer(&one.manager, rlpx::random_key()).await;
+    eventually("a peer", || peers(&one.manager) == 1);
+    for _ in 0..600 {
+        mouth.say(Message::Gossip(hashes(100))).await;
+    }
+    pong(&mut mouth).await;
+    mouth.say(Message::Request(1, headers(1))).await;
+    assert!(matches!(mouth.hear().await, Message::Response(1, _)));
+    let handle = one.manager.peers();
+    let (asked, ()) = tokio::join!(handle.request(id_of(&mouth.key), headers(1)), async {
+        let Message::Request(number, _) = mouth.hear().await else { panic!("no request") };
+        mouth.say(Message::Response(number, Response::Headers(vec![]))).await;
+    });
+    assert_eq!(asked, Ok(Response::Headers(vec![])));
+    assert_eq!(one.manager.stats().timeouts.load(Ordering::Relaxed), 0);
+}
+
+/// Room was shared by all, first come first served.
+#[tokio::test]
+async fn no_peer_takes_the_room_of_another() {
+    let mut one = node(Config { timing: patient(), ..config() });
+    let mut flooder = Mouth::peer(&one.manager, rlpx::random_key()).await;
+    let mut honest = Mouth::peer(&one.manager, rlpx::random_key()).await;
+    for _ in 0..20 {
+        flooder.say(Message::Gossip(hashes(10_000))).await;
+    }
+    pong(&mut flooder).await;
+    honest.say(Message::Gossip(hashes(1))).await;
+    pong(&mut honest).await;
+    let mut heard = Vec::new();
+    for _ in 0..2 {
+        let next = one.heard.recv().await.unwrap();
+        heard.push((next.peer, next.gossip));
+    }
+    assert_eq!(heard[1], (id_of(&honest.key), hashes(1)), "its turn is the second");
+    assert_eq!(heard[0].0, id_of(&flooder.key));
+}
+
+/// Requests are answered once the sender is gone.
+#[derive(Debug)]
+struct Held(std::sync::Mutex<std::sync::mpsc::Receiver<()>>);
+
+impl Serve for Held {
+    fn answer(&self, _: &PeerInfo, request: Request) -> Response {
+        assert!(self.0.lock().unwrap().recv().is_err());
+        request.nothing()
+    }
+}
+
+/// A session waited for the peer's requests to be answered, and so for those of all other peers.
+#[tokio::test]
+#[expect(clippy::await_holding_lock, reason = "requests wait for it while the test goes on")]
+async fn requests_that_wait_hold_up_nothing_else() {
+    let (held, wait) = std::sync::mpsc::channel();
+    let config = Config { timing: patient(), ..config() };
+    let one = retrie_network::peers::start(config, Arc::new(Held(wait.into()))).unwrap();
+    let mut mouth = Mouth::peer(&one.manager, rlpx::random_key()).await;
+    for number in 0..100 {
+        mouth.say(Message::Request(number, headers(1))).await;
+    }
+    pong(&mut mouth).await;
+    let unserved = one.manager.stats().unserved.load(Ordering::Relaxed);
+    assert!((100 - 33..=100 - 32).contains(&unserved), "{unserved}");
+    drop(held);
+    for _ in 0..100 - unserved {
+        assert!(matches!(mouth.hear().await, Message::Response(number, _) if number < 100));
+    }
+    mouth.say(Message::Request(100, headers(1))).await;
+    assert!(matches!(mouth.hear().await, Message::Response(100, _)));
+}
+
+/// A short request could be answered with 16 MiB by each peer.
+#[tokio::test]
+async fn an_answer_longer_than_what_was_asked_for_is_not_read() {
+    let one = node(Config { timing: patient(), ..config() });
+    let mut mouth = Mouth::peer(&one.manager, rlpx::random_key()).await;
+    eventually("a peer", || peers(&one.manager) == 1);
+    let handle = one.manager.peers();
+    let request = handle.request_within(id_of(&mouth.key), headers(9), 1_000);
+    let (asked, ()) = tokio::join!(request, async {
+        let Message::Request(number, _) = mouth.hear().await else { panic!("no request") };
+        let long = Response::Headers(vec![Header::default(); 9]);
+        mouth.say(Message::Response(number, long)).await;
+    });
+    assert_eq!(asked, Err(RequestError::Gone));
+    assert_eq!(mouth.end().await, DisconnectReason::ProtocolBreach);
+}
+
+/// Answers requests for parts of states once a gate is open for them, and counts the ones that wait.
+#[derive(Debug, Default)]
+struct GatedStates {
+    waiting: AtomicUsize,
+    is_open: Mutex<bool>,
+    opened: Condvar,
+}
+
+impl GatedStates {
+    fn open(&self) {
+        *self.is_open.lock() = true;
+        self.opened.notify_all();
+    }
+}
+
+impl ServeStates for GatedStates {
+    fn answer(&self, peer: &PeerInfo, request: rchk::Request) -> rchk::Response {
+        if !peer.trusted {
+            self.waiting.fetch_add(1, Ordering::Relaxed);
+            let mut is_open = self.is_open.lock();
+            while !*is_open {
+                self.opened.wait(&mut is_open);
+            }
+        }
+        request.answer(Err(rchk::Refusal::NoState))
+    }
+}
+
+async fn speak_rchk(manager: &Manager, key: SecretKey) -> Mouth {
+    let mut mouth = Mouth::dial(manager, key).await;
+    mouth.hello_as(&[("eth", 71), ("rchk", 1)]).await;
+    mouth.status(|_| {}).await;
+    mouth
+}
+
+async fn ask_for_state(mouth: &mut Mouth, number: u64) {
+    let request = rchk::Request::Codes(vec![B256::repeat_byte(1)]);
+    let (id, payload) = rchk::Message::Request(number, request).encode();
+    mouth.writer.write(RCHK + id, &payload).await.unwrap();
+}
+
+/// The next message of `rchk`, or a message of `eth`.
+async fn hear_either(mouth: &mut Mouth) -> Result<rchk::Message, Message> {
+    loop {
+        let raw = mouth.read().await.unwrap();
+        match (raw.id.checked_sub(RCHK), raw.id.checked_sub(BASE_MESSAGES)) {
+            (Some(id), _) => return Ok(rchk::Message::decode(id, &raw.payload).unwrap()),
+            (None, Some(id)) => {
+                return Err(Message::decode(eth::Version::Eth71, id, &raw.payload).unwrap());
+            }
+            (None, None) if raw.id == rlpx::id::PING => {
+                mouth.writer.write(rlpx::id::PONG, &[0xc0]).await.unwrap();
+            }
+            (None, None) => {}
+        }
+    }
+}
+
+/// Requests for parts of states once took the threads of all others, and the place of the same peer's: an
+/// honest request for a header was answered after 374 s.
+#[test]
+fn headers_are_served_while_requests_for_states_wait_and_strangers_keep_no_trusted_peer_waiting() {
+    let gated = Arc::new(GatedStates::default());
+    let states = Some(gated.clone() as Arc<dyn ServeStates>);
+    let key = rlpx::random_key();
+    let friend = Enode { id: id_of(&key), ip: Ipv4Addr::LOCALHOST.into(), tcp: 9, udp: 0 };
+    let timing = Timing { idle: Duration::from_secs(30), ..p2p::timing() };
+    let config = Config { states, trusted: vec![friend], max_inbound: 40, timing, ..config() };
+    let one = node(config);
+    let runtime = one.manager.runtime().clone();
+    runtime.block_on(async {
+        // More of them than there are threads, each with more requests than may wait.
+        let mut hostile = Vec::new();
+        for _ in 0..20 {
+            let mut mouth = speak_rchk(&one.manager, rlpx::random_key()).await;
+            for number in 0..40 {
+                ask_for_state(&mut mouth, number).await;
+            }
+            hostile.push(mouth);
+        }
+        let mut honest = Mouth::peer(&one.manager, rlpx::random_key()).await;
+        for number in 0..5 {
+            honest.say(Message::Request(number, headers(2))).await;
+            assert!(matches!(honest.hear().await, Message::Response(n, _) if n == number));
+        }
+        // The same of one who asked for states; beyond the queue he is told that we are busy.
+        let mouth = &mut hostile[3];
+        mouth.say(Message::Request(99, headers(2))).await;
+        let mut refused = 0;
+        loop {
+            match hear_either(mouth).await {
+                Err(Message::Response(99, Response::Headers(two))) => {
+                    break assert_eq!(two.len(), 2);
+                }
+                Ok(rchk::Message::Response(_, answer)) => {
+                    assert_eq!(*answer.parts(), Err(rchk::Refusal::Busy));
+                    refused += 1;
+                }
+                Ok(other) => panic!("{other:?}"),
+                Err(_) => {}
+            }
+        }
+        assert!((5..10).contains(&refused), "{refused} of 40 were refused");
+        // A trusted peer has permits of its own.
+        let mut trusted = speak_rchk(&one.manager, key).await;
+        ask_for_state(&mut trusted, 7).await;
+        let answer = rchk::Response::Codes(Err(rchk::Refusal::NoState));
+        let heard = async {
+            loop {
+                if let Ok(heard) = hear_either(&mut trusted).await {
+                    return heard;
+                }
+            }
+        };
+        assert_eq!(heard.await, rchk::Message::Response(7, answer));
+        assert_eq!(gated.waiting.load(Ordering::Relaxed), 2, "as many as there are permits");
+        // Then each is answered what waited, and was refused the rest.
+        gated.open();
+        let mut answered = 0;
+        while answered < 40 {
+            answered += usize::from(hear_either(&mut hostile[19]).await.is_ok());
+        }
+    });
+}
+
+/// Every stranger once could have the node sort its state.
+#[test]
+fn rchk_is_spoken_with_peers_that_the_operator_has_named_and_with_no_other() {
+    let states = Some(Arc::new(GatedStates::default()) as Arc<dyn ServeStates>);
+    let [trusted, fixed] = [rlpx::random_key(), rlpx::random_key()];
+    let enode = |key| Enode { id: id_of(key), ip: Ipv4Addr::LOCALHOST.into(), tcp: 9, udp: 0 };
+    let config = Config {
+        states,
+        states_for: StateAudience::Named,
+        trusted: vec![enode(&trusted)],
+        fixed: vec![enode(&fixed)],
+        ..config()
+    };
+    let one = node(config);
+    let runtime = one.manager.runtime().clone();
+    runtime.block_on(async {
+        for (key, is_named) in [(trusted, true), (fixed, true), (rlpx::random_key(), false)] {
+            let mut mouth = Mouth::dial(&one.manager, key).await;
+            let hello = mouth.hello_as(&[("eth", 71), ("rchk", 1)]).await;
+            let offers = hello.capabilities.iter().any(|offered| offered.name == rchk::NAME);
+            assert_eq!(offers, is_named);
+            mouth.status(|_| {}).await;
+            if !is_named {
+                ask_for_state(&mut mouth, 1).await;
+                assert_eq!(mouth.end().await, DisconnectReason::ProtocolBreach);
+            }
+        }
+    });
+}
+
 /// Ids of `rchk` follow those of eth/71.
 const RCHK: u8 = BASE_MESSAGES + 0x14;
 
@@ -359,6 +628,7 @@ fn parts_of_states_are_asked_for_and_nothing_else_of_rchk_is_taken() {
             let mut mouth = Mouth::dial(&one.manager, rlpx::random_key()).await;
             mouth.hello_as(&[("eth", 71), ("rchk", 1), ("snap", 1)]).await;
             mouth.status(|_| {}).await;
+            there(&one.manager, &mouth);
             mouth
         };
         let say = async |mouth: &mut Mouth, message: rchk::Message| {
@@ -407,6 +677,7 @@ fn parts_of_states_are_asked_for_and_nothing_else_of_rchk_is_taken() {
 
         // Nobody who does not offer it is asked, nor may speak it.
         let mut mouth = Mouth::peer(&one.manager, rlpx::random_key()).await;
+        there(&one.manager, &mouth);
         let (peers, id) = (one.manager.peers(), id_of(&mouth.key));
         assert_eq!(peers.request_state(id, codes(1)).await, Err(RequestError::NoStates));
         say(&mut mouth, rchk::Message::Request(3, codes(2))).await;

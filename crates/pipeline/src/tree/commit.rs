@@ -174,6 +174,9 @@ fn write_block(
     for (hash, code) in &block.codes {
         txn.insert_code(hash, code)?;
     }
+    if let Some(patch) = &block.patch {
+        txn.insert_patch(&block.block().hash(), &patch.encode())?;
+    }
     chain.states.write_roots(txn, block.block().hash(), block.roots())
 }
 

@@ -490,6 +490,22 @@ impl<'a> Tree<'a> {
         self.notes.insert(name, note);
     }
 
+    /// The same, at once if the head is durable: what is noted of the head outlives a kill then.
+    ///
+    /// # Errors
+    /// If the database fails.
+    pub fn put_note_of_head(
+        &mut self,
+        name: &'static str,
+        note: Vec<u8>,
+    ) -> Result<(), PipelineError> {
+        self.put_note(name, note);
+        if self.canonical().next().is_some() {
+            return Ok(());
+        }
+        self.committer.notes(self.notes.drain())
+    }
+
     /// Makes everything canonical durable.
     ///
     /// # Errors

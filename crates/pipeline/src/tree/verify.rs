@@ -6,7 +6,8 @@ use super::{
     runs::ExecutedRun,
 };
 use crate::{
-    ExecutedBlock, PipelineError, PreparedBlock, StatesAt, StatesSession, outcome::validate_outcome,
+    ExecutedBlock, PipelineError, PreparedBlock, StatePatch, StatesAt, StatesSession,
+    outcome::validate_outcome,
 };
 use alloy_consensus::BlockHeader;
 use alloy_hardforks::EthereumHardforks;
@@ -181,6 +182,9 @@ impl<'a> Tree<'a> {
         let _ahead = self.read_ahead_of(&session, &block, access_list);
         let mut below = LayeredState::new(session.own().reader());
         self.ahead.deltas_below(&parent.hash()).for_each(|delta| below.lay(delta.clone(), []));
+        // Of a block that is stored and executed again.
+        let patch = StatePatch::stored(&self.read, &hash)?;
+        patch.iter().for_each(|patch| below.lay(patch.delta.clone(), []));
         let in_run;
         let state: &dyn StateReader = match &self.ahead.run {
             Some(run) => {
@@ -208,7 +212,12 @@ impl<'a> Tree<'a> {
 
         validate_outcome(&spec, sealed, &outcome, roots.as_deref()).map_err(invalid)?;
         let head = parent_chain.child(&chain.spec, hash, header);
-        let delta = Arc::new(std::mem::take(&mut outcome.delta));
+        let mut delta = std::mem::take(&mut outcome.delta);
+        if let Some(patch) = patch {
+            delta = patch.delta.then(&delta);
+            outcome.codes.extend(patch.codes);
+        }
+        let delta = Arc::new(delta);
         let base = match self.ahead.coming(&parent.hash()) {
             Some(states) => Base::Coming(states),
             None => Base::Ready(Box::new(session)),

@@ -1,7 +1,7 @@
 //! Stored blocks against their headers: bodies, senders, receipts, roots. On all cores.
 
 use super::{Findings, VerifyOptions, VerifyReport};
-use crate::{PipelineError, recover_senders};
+use crate::{PipelineError, StatePatch, recover_senders};
 use alloy_consensus::{TxReceipt, proofs::calculate_receipt_root};
 use alloy_hardforks::EthereumHardforks;
 use alloy_primitives::Bloom;
@@ -87,7 +87,7 @@ fn check_block(
     (anchor, pruned): (u64, u64),
     stored: StoredBlock,
 ) -> Vec<String> {
-    let StoredBlock { hash, header, is_canonical, body, receipts, roots } = stored;
+    let StoredBlock { hash, header, is_canonical, body, receipts, roots, patch } = stored;
     let mut wrong = Vec::new();
     let number = header.number;
     let mut say = |table: &str, what: String| {
@@ -105,6 +105,9 @@ fn check_block(
             let what = format!("the root of {name} is {root}, the header's {}", header.state_root);
             say("BackendRoots", what);
         }
+    }
+    if let Some(Err(error)) = patch.map(|patch| StatePatch::decode(&patch)) {
+        say("DevPatches", error.to_string());
     }
     if let Some(receipts) = &receipts {
         if let Some(what) = wrong_receipts(spec, &header, receipts) {

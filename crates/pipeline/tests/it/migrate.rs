@@ -126,7 +126,7 @@ impl Place {
         let read = Arc::new(db.begin_read().unwrap());
         let (backend, to) = (from.backend.clone(), self.options());
         let mut step = |step: MigrationStep<'_>| progress(step, stop);
-        Migration { from: &read, backend, to, history }.run(
+        Migration { from: &read, backend, to, history, until: None }.run(
             &Metrics::new().unwrap(),
             stop,
             &mut step,
@@ -274,6 +274,43 @@ fn every_backend_takes_over_from_every_other() {
         }
         old.check(from.name);
     }
+}
+
+/// A chain could be moved whole only, so that a datadir could not be had that ends far below the tip.
+#[test]
+fn a_chain_is_moved_up_to_a_block_of_it() {
+    let (made, blocks) = made(Rules::Prague);
+    let folder = TempDir::new().unwrap();
+    let place = |name: &str| Place::new(&folder, name, &made.spec, &mpt());
+    let (old, new, short) = (place("old"), place("new"), place("short"));
+    old.import(&blocks);
+    short.import(&blocks[..5]);
+    let migrate = |history: bool, until: u64| {
+        let db = Db::open(&old.datadir, &OpenOptions::read_only()).unwrap();
+        let read = Arc::new(db.begin_read().unwrap());
+        let (backend, to, until) = (mpt(), new.options(), Some(until));
+        let migration = Migration { from: &read, backend, to, history, until };
+        migration.run(&Metrics::new().unwrap(), &AtomicBool::new(false), &mut |_| {})
+    };
+    let beyond = migrate(true, BLOCKS as u64 + 1).unwrap_err();
+    let is_typed =
+        matches!(beyond, PipelineError::Migrate(MigrateError::NoLast { number: 21, .. }));
+    assert!(is_typed, "{beyond}");
+    for history in [true, false] {
+        let migrated = migrate(history, 5).unwrap();
+        assert_eq!((migrated.end, migrated.tip.number), (End::Complete, 5));
+        assert_same_blocks(&new.open(), &short.open(), "up to block 5");
+        assert_eq!(entries(&new.open()), entries(&short.open()));
+        new.check("up to block 5");
+        new.import(&blocks[5..]);
+        new.check("with what follows");
+        std::fs::remove_dir_all(&new.datadir).unwrap();
+    }
+    // One that was stopped above it ends nowhere below.
+    new.migrate_up_to(&old, 9);
+    let above = migrate(true, 5).unwrap_err();
+    assert!(matches!(above, PipelineError::Migrate(MigrateError::PastLast { .. })), "{above}");
+    assert_eq!(migrate(true, 12).unwrap().tip.number, 12);
 }
 
 #[test]
@@ -598,7 +635,8 @@ fn native_chain_stays_with_its_roots() {
     let db = Db::open(&datadir, &OpenOptions::read_only()).unwrap();
     let read = Arc::new(db.begin_read().unwrap());
     let run = |to: ChainOptions, history| {
-        let migration = Migration { from: &read, backend: (lvmt.small)(), to, history };
+        let migration =
+            Migration { from: &read, backend: (lvmt.small)(), to, history, until: None };
         let stop = AtomicBool::new(false);
         migration.run(&Metrics::new().unwrap(), &stop, &mut |_| {})
     };

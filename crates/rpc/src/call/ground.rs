@@ -10,6 +10,7 @@ use retrie_chainspec::{
     ChainSpec,
     primitives::{Header, RecoveredBlock},
 };
+use retrie_consensus::{ConsensusError, next_excess_blob_gas};
 use retrie_engine::{NextDevBlock, StateAfter, View, pool::NextBlock};
 use retrie_execution::{Simulation, simulated_env};
 use std::{sync::Arc, time::Instant};
@@ -102,8 +103,8 @@ impl Ground {
 /// The header of the next block of a dev chain, as far as it is known.
 fn next_header(view: &View, next: &NextDevBlock) -> RpcResult<Header> {
     let (spec, head) = (view.live().spec(), view.head());
-    let fees = NextBlock::after(spec, head, next.timestamp)
-        .map_err(|error| RpcError::Internal(error.to_string()))?;
+    let refused = |error: ConsensusError| RpcError::Internal(error.to_string());
+    let fees = NextBlock::after(spec, head, next.timestamp).map_err(refused)?;
     let mut header = head.header().clone();
     header.parent_hash = head.hash();
     header.number = fees.number;
@@ -111,6 +112,9 @@ fn next_header(view: &View, next: &NextDevBlock) -> RpcResult<Header> {
     header.base_fee_per_gas = next.base_fee.or(fees.base_fee);
     header.gas_limit = next.gas_limit.unwrap_or(head.gas_limit);
     header.mix_hash = next.prev_randao.unwrap_or_else(|| head.hash());
+    header.beneficiary = next.beneficiary;
+    header.excess_blob_gas = next_excess_blob_gas(spec, head, next.timestamp).map_err(refused)?;
+    header.slot_number = next.slot_number;
     Ok(header)
 }
 

@@ -20,6 +20,7 @@ mod request;
 mod roots;
 mod simulate;
 mod transfers;
+mod unsigned;
 
 pub(crate) use estimate::estimate;
 pub(crate) use ground::{Ground, call_bundles};

@@ -30,6 +30,8 @@ pub(crate) fn prepare(
     rules: CallRules,
     gas_cap: u64,
 ) -> RpcResult<TxEnv> {
+    let names_blob_fee =
+        request.max_fee_per_blob_gas.is_some() || request.blob_versioned_hashes.is_some();
     let tx = tx_env(simulation, request, rules, gas_cap)?;
     let env = simulation.env_mut();
     let cfg = &mut env.cfg_env;
@@ -42,7 +44,10 @@ pub(crate) fn prepare(
     if rules == CallRules::Call && !pays {
         env.block_env.basefee = 0;
     }
-    if rules != CallRules::Valid
+    // As with the base fee, a call that says that it pays nothing for blobs sees no fee for them; one
+    // that does not speak of blobs sees the block's.
+    if rules == CallRules::Call
+        && names_blob_fee
         && tx.max_fee_per_blob_gas == 0
         && let Some(blob) = &mut env.block_env.blob_excess_gas_and_price
     {
@@ -120,7 +125,7 @@ fn tx_env(
 }
 
 /// The least type that has the request's fields.
-fn transaction_type(spec: SpecId, request: &TransactionRequest) -> TransactionType {
+pub(super) fn transaction_type(spec: SpecId, request: &TransactionRequest) -> TransactionType {
     if request.authorization_list.is_some() {
         TransactionType::Eip7702
     } else if request.blob_versioned_hashes.is_some() {
@@ -132,6 +137,11 @@ fn transaction_type(spec: SpecId, request: &TransactionRequest) -> TransactionTy
     } else {
         TransactionType::Legacy
     }
+}
+
+/// Whether a transaction has blobs and says what it pays for them, or has none.
+pub(super) const fn pays_blobs(tx: &TxEnv) -> bool {
+    tx.blob_hashes.is_empty() || tx.max_fee_per_blob_gas > 0
 }
 
 /// Most gas that the sender can pay for, beyond the value and the blobs.

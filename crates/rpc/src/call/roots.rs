@@ -4,6 +4,7 @@ use crate::RpcResult;
 use alloy_primitives::B256;
 use retrie_engine::StateAfter;
 use retrie_state::{At, Proposal, StateDelta};
+use std::borrow::Cow;
 
 /// Roots of the simulated blocks, as long as the store can propose them.
 pub(super) struct Roots<'a> {
@@ -34,7 +35,12 @@ impl<'a> Roots<'a> {
             self.is_known = false;
             return Ok(B256::ZERO);
         };
-        let proposal = session.finish(delta)?;
+        // The base is the state with what was changed of it by hand.
+        let delta = match self.base.patch() {
+            Some(patch) if self.last.is_none() => Cow::Owned(patch.delta.then(delta)),
+            _ => Cow::Borrowed(delta),
+        };
+        let proposal = session.finish(&delta)?;
         let root = proposal.root();
         self.last = Some(proposal);
         Ok(root)

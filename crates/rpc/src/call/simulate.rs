@@ -5,8 +5,13 @@
 //! proposed and dropped; it is zero on a state that can be read but not extended.
 
 use super::{
-    CallRules, apply_block_overrides, apply_state_overrides, overrides::override_header, prepare,
-    roots::Roots, transfers::LogCollector,
+    CallRules, apply_block_overrides, apply_state_overrides,
+    overrides::override_header,
+    prepare,
+    request::{pays_blobs, transaction_type},
+    roots::Roots,
+    transfers::LogCollector,
+    unsigned::{shown, transactions_root, unsigned},
 };
 use crate::{
     Args, RpcContext, RpcError, RpcResult,
@@ -15,12 +20,11 @@ use crate::{
     words::{TransactFailure, block_failure, codes, halt_words, revert_words},
 };
 use alloy_consensus::{
-    EMPTY_OMMER_ROOT_HASH, SignableTransaction, TxEip1559, TxEip2930, TxEip4844, TxEip7702,
-    TxLegacy, TxReceipt,
-    proofs::{calculate_receipt_root, calculate_transaction_root, calculate_withdrawals_root},
+    EMPTY_OMMER_ROOT_HASH, TxReceipt,
+    proofs::{calculate_receipt_root, calculate_withdrawals_root},
 };
 use alloy_hardforks::EthereumHardforks;
-use alloy_primitives::{Address, B256, Bloom, Log, Signature, TxKind, U256};
+use alloy_primitives::{Address, B256, Bloom, Log, U256};
 use alloy_rpc_types_eth::{
     BlockOverrides, TransactionRequest,
     simulate::{SimCallResult, SimulateError, SimulatedBlock},
@@ -34,10 +38,10 @@ use retrie_engine::{StateAfter, View};
 use retrie_execution::{BlockEnd, ExecutionInput, LayeredState, Simulation, TransactError};
 use revm::context::{
     TransactionType, TxEnv,
-    either::Either,
     result::{ExecutionResult, HaltReason, InvalidTransaction, Output},
 };
 use serde::{Deserialize, Deserializer};
+use serde_json::Value;
 use std::{cmp::Ordering, sync::Arc, time::Instant};
 
 /// Seconds between blocks whose time is not said.
@@ -87,7 +91,7 @@ pub(super) fn simulate(
     rpc: &RpcContext,
     view: &View,
     args: &mut Args<'_>,
-) -> RpcResult<Vec<SimulatedBlock<RpcBlock>>> {
+) -> RpcResult<Vec<Value>> {
     let request: Request = args.object()?;
     let block = args.block_or_latest()?;
     if request.block_state_calls.is_empty() {
@@ -112,7 +116,8 @@ pub(super) fn simulate(
         roots: Roots::new(&state),
         state: LayeredState::new(&state),
     };
-    blocks.into_iter().map(|block| simulator.block(block)).collect()
+    let simulated = blocks.into_iter().map(|block| simulator.block(block));
+    simulated.map(|block| shown(block?)).collect()
 }
 
 fn coded(code: i32, message: impl Into<String>) -> RpcError {
@@ -201,6 +206,8 @@ impl Simulator<'_> {
             requested.block_overrides.unwrap_or_default();
         let header = self.header(&overrides)?;
         let spec = self.rpc.live.spec().for_header(&header);
+        // From Amsterdam on every transfer has a log of its own (EIP-7708).
+        let has_transfer_logs = spec.is_amsterdam_active_at_timestamp(header.timestamp);
         let has_withdrawals = spec.is_shanghai_active_at_timestamp(header.timestamp);
         let withdrawals = has_withdrawals.then(|| withdrawals.unwrap_or_default());
 
@@ -221,7 +228,7 @@ impl Simulator<'_> {
             rules: self.rules,
             header: &header,
             gas: &mut self.gas,
-            collector: LogCollector::new(self.with_transfers),
+            collector: LogCollector::new(self.with_transfers && !has_transfer_logs),
             executed: Executed::default(),
         };
         let mut executed = calls.execute(&mut simulation, requested.calls)?;
@@ -249,7 +256,17 @@ impl Simulator<'_> {
             slot_number: parent.slot_number.map(|slot| slot.saturating_add(1)),
             ..Header::default()
         };
+        // Under proof of stake there is no difficulty, whatever the request says.
+        let is_merged = |header: &Header| {
+            let spec = self.rpc.live.spec();
+            parent.difficulty.is_zero()
+                || spec.is_shanghai_active_at_timestamp(header.timestamp)
+                || spec.is_paris_active_at_block(header.number)
+        };
         override_header(&mut header, overrides)?;
+        if is_merged(&header) {
+            header.difficulty = U256::ZERO;
+        }
         let spec = self.rpc.live.spec().for_header(&header);
         let refused = |error: retrie_consensus::ConsensusError| {
             RpcError::Rejected(format!("block {} can have no child: {error}", parent.number))
@@ -283,7 +300,7 @@ impl Simulator<'_> {
         header.receipts_root = calculate_receipt_root(&with_bloom);
         header.logs_bloom =
             receipts.iter().fold(Bloom::ZERO, |bloom, receipt| bloom | receipt.bloom());
-        header.transactions_root = calculate_transaction_root(&executed.transactions);
+        header.transactions_root = transactions_root(&executed.transactions);
         header.withdrawals_root =
             withdrawals.as_deref().map(|list| calculate_withdrawals_root(list));
         header.gas_used = executed.gas_used;
@@ -342,13 +359,19 @@ impl Calls<'_> {
         let block_env = simulation.env().block_env.clone();
         for (index, mut request) in calls.into_iter().enumerate() {
             let tx = self.prepare(simulation, &mut request)?;
+            let recorded_type = recorded_type(simulation, &request);
             if self.rules == CallRules::Valid {
                 self.check_nonce(simulation, &tx)?;
             }
             simulation.begin_transaction(index);
             // The EVM takes no nonce from which there is no next, even where nobody looks at it.
             let is_valid = self.rules == CallRules::Valid;
-            let executed = TxEnv { nonce: if is_valid { tx.nonce } else { 0 }, ..tx.clone() };
+            let mut executed = TxEnv { nonce: if is_valid { tx.nonce } else { 0 }, ..tx.clone() };
+            if !is_valid && !pays_blobs(&tx) {
+                // It pays for its blobs all the same, and its code sees the fee.
+                let blob = block_env.blob_excess_gas_and_price.as_ref();
+                executed.max_fee_per_blob_gas = blob.map_or(0, |blob| blob.blob_gasprice);
+            }
             let wraps =
                 !is_valid && tx.kind.is_call() && self.nonce(simulation, tx.caller)? == u64::MAX;
             self.collector.wrap_nonce(wraps.then_some(tx.caller));
@@ -358,7 +381,7 @@ impl Calls<'_> {
             })?;
             simulation.env_mut().block_env.clone_from(&block_env);
             simulation.commit(outcome.state).map_err(TransactFailure::database)?;
-            self.record(tx, with_nonce_overflow(outcome.result));
+            self.record(tx, recorded_type, with_nonce_overflow(outcome.result));
         }
         Ok(self.executed)
     }
@@ -391,9 +414,11 @@ impl Calls<'_> {
             request.nonce = Some(self.nonce(simulation, request.from.unwrap_or_default())?);
         }
         let (used, limit) = (self.executed.gas_used, self.header.gas_limit);
-        let gas = *request.gas.get_or_insert_with(|| limit.saturating_sub(used));
-        if used.saturating_add(gas) > limit {
-            let message = format!("block gas limit reached: {used} >= {limit}");
+        let remaining = limit.saturating_sub(used);
+        let gas = *request.gas.get_or_insert(remaining);
+        if gas > remaining {
+            let message =
+                format!("block gas limit reached: remaining: {remaining}, required: {gas}");
             return Err(coded(codes::BLOCK_GAS_LIMIT, message));
         }
         if *self.gas == 0 {
@@ -402,15 +427,22 @@ impl Calls<'_> {
         prepare(simulation, request.clone(), self.rules, *self.gas)
     }
 
-    fn record(&mut self, tx: TxEnv, result: ExecutionResult<HaltReason>) {
+    fn record(
+        &mut self,
+        tx: TxEnv,
+        recorded_type: TransactionType,
+        result: ExecutionResult<HaltReason>,
+    ) {
         let gas = *result.gas();
         let gas_used = gas.tx_gas_used();
         let max_used = gas.total_gas_spent().max(gas.floor_gas());
         *self.gas = self.gas.saturating_sub(gas_used);
         let executed = &mut self.executed;
         executed.gas_used += gas_used;
-        executed.blob_gas_used +=
-            alloy_eips::eip4844::DATA_GAS_PER_BLOB * tx.blob_hashes.len() as u64;
+        if recorded_type == TransactionType::Eip4844 {
+            executed.blob_gas_used +=
+                alloy_eips::eip4844::DATA_GAS_PER_BLOB * tx.blob_hashes.len() as u64;
+        }
         let success = result.is_success();
         let error = match &result {
             ExecutionResult::Success { .. } => None,
@@ -431,7 +463,7 @@ impl Calls<'_> {
             _ => Default::default(),
         };
         let caller = tx.caller;
-        let transaction = unsigned(tx);
+        let transaction = unsigned(tx, recorded_type);
         executed.receipts.push(Receipt {
             tx_type: transaction.tx_type(),
             success,
@@ -463,83 +495,11 @@ fn with_nonce_overflow(result: ExecutionResult<HaltReason>) -> ExecutionResult<H
     }
 }
 
-/// The transaction that was executed, with a signature of zeros.
-fn unsigned(tx: TxEnv) -> Transaction {
-    let TxEnv { nonce, gas_limit, value, data: input, access_list, .. } = tx;
-    let chain_id = tx.chain_id.unwrap_or_default();
-    let to = tx.kind.to().copied().unwrap_or_default();
-    let (max_fee, tip) = (tx.gas_price, tx.gas_priority_fee.unwrap_or_default());
-    let signature = Signature::new(U256::ZERO, U256::ZERO, false);
-    let to_kind: TxKind = tx.kind;
-    match TransactionType::from(tx.tx_type) {
-        TransactionType::Eip2930 => TxEip2930 {
-            chain_id,
-            nonce,
-            gas_price: max_fee,
-            gas_limit,
-            to: to_kind,
-            value,
-            access_list,
-            input,
-        }
-        .into_signed(signature)
-        .into(),
-        TransactionType::Eip1559 => TxEip1559 {
-            chain_id,
-            nonce,
-            gas_limit,
-            max_fee_per_gas: max_fee,
-            max_priority_fee_per_gas: tip,
-            to: to_kind,
-            value,
-            access_list,
-            input,
-        }
-        .into_signed(signature)
-        .into(),
-        TransactionType::Eip4844 => TxEip4844 {
-            chain_id,
-            nonce,
-            gas_limit,
-            max_fee_per_gas: max_fee,
-            max_priority_fee_per_gas: tip,
-            to,
-            value,
-            access_list,
-            blob_versioned_hashes: tx.blob_hashes,
-            max_fee_per_blob_gas: tx.max_fee_per_blob_gas,
-            input,
-        }
-        .into_signed(signature)
-        .into(),
-        TransactionType::Eip7702 => TxEip7702 {
-            chain_id,
-            nonce,
-            gas_limit,
-            max_fee_per_gas: max_fee,
-            max_priority_fee_per_gas: tip,
-            to,
-            value,
-            access_list,
-            authorization_list: tx
-                .authorization_list
-                .into_iter()
-                .filter_map(Either::left)
-                .collect(),
-            input,
-        }
-        .into_signed(signature)
-        .into(),
-        TransactionType::Legacy | TransactionType::Custom => TxLegacy {
-            chain_id: None,
-            nonce,
-            gas_price: max_fee,
-            gas_limit,
-            to: to_kind,
-            value,
-            input,
-        }
-        .into_signed(signature)
-        .into(),
+/// The type of the transaction that the block shows for a request: one with a gas price is a legacy one,
+/// whatever else it has.
+fn recorded_type(simulation: &Simulation<'_>, request: &TransactionRequest) -> TransactionType {
+    match request.gas_price {
+        Some(_) => TransactionType::Legacy,
+        None => transaction_type(simulation.env().cfg_env.spec, request),
     }
 }

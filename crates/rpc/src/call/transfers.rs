@@ -2,9 +2,14 @@
 
 use alloy_primitives::{Address, B256, Log, LogData, U256};
 use revm::{
+    bytecode::opcode,
     context_interface::{ContextTr, JournalTr, journaled_state::account::JournaledAccountTr},
     inspector::Inspector,
-    interpreter::{CallInputs, CallOutcome, CreateInputs, CreateOutcome, CreateScheme},
+    interpreter::{
+        CallInputs, CallOutcome, CallScheme, CreateInputs, CreateOutcome, CreateScheme,
+        InstructionResult, Interpreter,
+        interpreter_types::{Jumps, LoopControl},
+    },
 };
 use revm_inspectors::transfer::{TRANSFER_EVENT_TOPIC, TRANSFER_LOG_EMITTER};
 
@@ -22,12 +27,21 @@ pub(super) struct LogCollector {
     count: usize,
     /// The sender whose nonce begins again at zero with the transaction that comes next.
     wrapping: Option<Address>,
+    /// A contract that is about to end, who inherits from it, and how much.
+    inheritance: Option<(Address, Address, U256)>,
 }
 
 impl LogCollector {
     /// With a log for every transfer if `with_transfers`.
     pub(super) const fn new(with_transfers: bool) -> Self {
-        Self { with_transfers, frames: Vec::new(), done: Vec::new(), count: 0, wrapping: None }
+        Self {
+            with_transfers,
+            frames: Vec::new(),
+            done: Vec::new(),
+            count: 0,
+            wrapping: None,
+            inheritance: None,
+        }
     }
 
     /// Says whose nonce the next transaction, a call, uses up though it is the last: the EVM leaves it
@@ -66,6 +80,30 @@ impl LogCollector {
 }
 
 impl<C: ContextTr> Inspector<C> for LogCollector {
+    fn step(&mut self, interp: &mut Interpreter, context: &mut C) {
+        if !self.with_transfers || interp.bytecode.opcode() != opcode::SELFDESTRUCT {
+            return;
+        }
+        let contract = interp.input.target_address;
+        // A read that fails here fails again where the EVM does it.
+        if let Ok(heir) = interp.stack.peek(0)
+            && let Ok(account) = context.journal_mut().load_account(contract)
+        {
+            let balance = account.data.info.balance;
+            self.inheritance = Some((contract, Address::from_word(heir.into()), balance));
+        }
+    }
+
+    /// As in geth, a contract that ends leaves its balance to its heir even if that is itself: revm tells of
+    /// such an end only where the journal has it.
+    fn step_end(&mut self, interp: &mut Interpreter, _: &mut C) {
+        if let Some((contract, heir, balance)) = self.inheritance.take()
+            && interp.bytecode.instruction_result() == Some(InstructionResult::SelfDestruct)
+        {
+            self.transfer(contract, heir, balance);
+        }
+    }
+
     fn log(&mut self, _: &mut C, log: Log) {
         self.push(log);
     }
@@ -79,7 +117,9 @@ impl<C: ContextTr> Inspector<C> for LogCollector {
             sender.data.set_nonce(0);
         }
         self.frames.push(Vec::new());
-        if let Some(value) = inputs.transfer_value() {
+        // The value of a CALLCODE stays where it is.
+        if inputs.scheme == CallScheme::Call {
+            let value = inputs.call_value();
             self.transfer(inputs.transfer_from(), inputs.transfer_to(), value);
         }
         None
@@ -103,9 +143,5 @@ impl<C: ContextTr> Inspector<C> for LogCollector {
 
     fn create_end(&mut self, _: &mut C, _: &CreateInputs, outcome: &mut CreateOutcome) {
         self.end(outcome.result.is_ok());
-    }
-
-    fn selfdestruct(&mut self, contract: Address, target: Address, value: U256) {
-        self.transfer(contract, target, value);
     }
 }

@@ -10,7 +10,7 @@ use alloy_eips::{BlockId, BlockNumberOrTag};
 use alloy_primitives::{Address, B256, Bytes, KECCAK256_EMPTY, U256, hex, keccak256};
 use jsonrpsee::RpcModule;
 use retrie_chainspec::primitives::SealedHeader;
-use retrie_engine::{Need, View};
+use retrie_engine::View;
 use retrie_state::{Account, StateAt, StateError, StateKey, StateReader, Value, decode_slot};
 use serde::{Deserialize, Serialize};
 use std::{
@@ -36,7 +36,7 @@ pub(super) fn register(module: &mut RpcModule<RpcContext>) {
 /// Accounts of a state, in geth's form.
 #[derive(Clone, Debug, Serialize)]
 struct Dump {
-    /// State root of the block's header, without `0x`.
+    /// Root of this state, without `0x`.
     root: String,
     accounts: BTreeMap<String, DumpedAccount>,
     /// Hash of the address with which the rest begins, if there is more.
@@ -123,7 +123,7 @@ fn dump(rpc: &RpcContext, view: &View, id: BlockId, wanted: &Wanted) -> RpcResul
             BlockId::Hash(hash) => format!("block {} not found", hash.block_hash),
         })
     })?;
-    let state = view.state_at(&header.hash(), Need::Entries)?;
+    let (state, root) = view.listed_state(&header.hash())?;
     let clock = Clock::new(Duration::MAX);
     let mut found = least(&state, &header, wanted.start, wanted.count + 1, clock.deadline())?;
     let next = (found.len() > wanted.count).then(|| found.remove(wanted.count).0);
@@ -134,8 +134,7 @@ fn dump(rpc: &RpcContext, view: &View, id: BlockId, wanted: &Wanted) -> RpcResul
         let shown = Shown { view, state: &state, wanted, room: &mut room };
         accounts.insert(address.to_checksum(None), shown.account(key, address, &account)?);
     }
-    let root = hex::encode(header.state_root);
-    Ok(Dump { root, accounts, next })
+    Ok(Dump { root: hex::encode(root), accounts, next })
 }
 
 /// The `count` accounts with the least hashes from `start` on, in that order.

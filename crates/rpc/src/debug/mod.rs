@@ -2,13 +2,12 @@
 //! hypothetical transactions.
 //!
 //! Traces are those of the standard tracers (struct logger, `callTracer`, `prestateTracer`,
-//! `4byteTracer`, `flatCallTracer`, `muxTracer`, `noopTracer` and more), through revm-inspectors.
+//! `4byteTracer`, `flatCallTracer`, `muxTracer`, `noopTracer` and more), which are geth's ([`tracers`]).
 //! Past transactions are replayed on the state before their block, by the rules of that block and
 //! after everything that came before them in it.
 
 mod dump;
 mod duration;
-mod form;
 #[cfg(feature = "js-tracer")]
 mod javascript;
 mod process;
@@ -18,6 +17,7 @@ mod state_range;
 mod trace_call;
 mod trace_past;
 mod tracer;
+mod tracers;
 mod witness;
 
 use crate::{RpcContext, RpcError, RpcResult, args::quick};

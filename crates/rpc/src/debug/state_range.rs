@@ -9,7 +9,7 @@ use alloy_eips::BlockId;
 use alloy_primitives::{Address, B256, Bytes, U64, keccak256};
 use jsonrpsee::RpcModule;
 use retrie_chainspec::primitives::SealedHeader;
-use retrie_engine::View;
+use retrie_engine::{Need, View};
 use retrie_state::{At, StateError, StateKey, StateReader};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -128,7 +128,8 @@ fn modified_accounts(
     for number in first.number + 1..=last.number {
         keys.extend(changed_keys(rpc, At::Block(head), number)?);
     }
-    let state = |header: &SealedHeader| view.state(&header.hash());
+    // As their roots have them: what was changed by hand is a change of the next block.
+    let state = |header: &SealedHeader| view.state_at(&header.hash(), Need::Values);
     let (before, after) = (state(&first)?, state(&last)?);
     let mut modified = BTreeMap::new();
     for key in keys {

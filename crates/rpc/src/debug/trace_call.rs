@@ -1,6 +1,10 @@
 //! Traces of calls that never happened.
 
-use super::{trace_past::existing, tracer::Tracer};
+use super::{
+    trace_past::existing,
+    tracer::Tracer,
+    tracers::{Trace, TransactionEnd},
+};
 use crate::{
     Args, RpcContext, RpcError, RpcResult,
     args::heavy,
@@ -9,7 +13,7 @@ use crate::{
     words::TransactFailure,
 };
 use alloy_rpc_types_eth::{Bundle, StateContext, TransactionRequest};
-use alloy_rpc_types_trace::geth::{GethDebugTracingCallOptions, GethTrace};
+use alloy_rpc_types_trace::geth::GethDebugTracingCallOptions;
 use jsonrpsee::RpcModule;
 use retrie_engine::View;
 use retrie_execution::Simulation;
@@ -20,7 +24,7 @@ pub(super) fn register(module: &mut RpcModule<RpcContext>) {
 }
 
 /// `debug_traceCall(call, block, options)`.
-fn trace_call(rpc: &RpcContext, view: &View, args: &mut Args<'_>) -> RpcResult<GethTrace> {
+fn trace_call(rpc: &RpcContext, view: &View, args: &mut Args<'_>) -> RpcResult<Trace> {
     let request: TransactionRequest = args.object()?;
     let block = args.block_or_latest()?;
     let options: GethDebugTracingCallOptions = args.optional_object()?.unwrap_or_default();
@@ -47,7 +51,7 @@ fn trace_call_many(
     rpc: &RpcContext,
     view: &View,
     args: &mut Args<'_>,
-) -> RpcResult<Vec<Vec<GethTrace>>> {
+) -> RpcResult<Vec<Vec<Trace>>> {
     let bundles: Vec<Bundle> = args.required()?;
     let context: StateContext = args.optional_object()?.unwrap_or_default();
     let options: GethDebugTracingCallOptions = args.optional_object()?.unwrap_or_default();
@@ -66,7 +70,7 @@ fn traced(
     request: TransactionRequest,
     tracer: &Tracer,
     recording: &mut Recording,
-) -> RpcResult<GethTrace> {
+) -> RpcResult<Trace> {
     let block_env = simulation.env().block_env.clone();
     let tx = prepare(simulation, request, CallRules::Call, rpc.limits.gas_cap)?;
     simulation.set_deadline(tracer.clock.deadline());
@@ -76,7 +80,9 @@ fn traced(
     let outcome = outcome.map_err(|error| {
         TransactFailure::new(error, &tx, block_env.basefee, tracer.clock.each()).in_trace()
     })?;
-    let answer = tracer.trace(&mut inspector, None, &tx, &outcome, simulation, 0)?;
+    let (tx, context, logs_before) = (&tx, None, 0);
+    let end = TransactionEnd { context, tx, outcome: &outcome, simulation, logs_before };
+    let answer = inspector.trace(&end)?;
     simulation.env_mut().block_env = block_env;
     simulation.commit(outcome.state).map_err(TransactFailure::database)?;
     Ok(answer)

@@ -1,13 +1,16 @@
 //! Traces of past transactions.
 
-use super::tracer::trace_block;
+use super::{
+    tracer::{TransactionTrace, trace_block},
+    tracers::Trace,
+};
 use crate::{
     Args, RpcContext, RpcError, RpcResult, args::heavy, context::ResolveBlock, replay::Which,
 };
 use alloy_eips::BlockId;
 use alloy_primitives::Bytes;
 use alloy_rlp::Decodable;
-use alloy_rpc_types_trace::geth::{GethDebugTracingOptions, GethTrace, TraceResult};
+use alloy_rpc_types_trace::{common::TraceResult, geth::GethDebugTracingOptions};
 use jsonrpsee::RpcModule;
 use reth_primitives_traits::Block as _;
 use retrie_chainspec::primitives::{Block, RecoveredBlock};
@@ -59,12 +62,12 @@ fn trace_all(
     view: &View,
     block: &RecoveredBlock,
     args: &mut Args<'_>,
-) -> RpcResult<Vec<TraceResult>> {
+) -> RpcResult<Vec<TransactionTrace>> {
     let options: GethDebugTracingOptions = args.optional_object()?.unwrap_or_default();
     trace_block(rpc, view, block, Which::All, options)
 }
 
-fn trace_transaction(rpc: &RpcContext, view: &View, args: &mut Args<'_>) -> RpcResult<GethTrace> {
+fn trace_transaction(rpc: &RpcContext, view: &View, args: &mut Args<'_>) -> RpcResult<Trace> {
     let hash = args.hash()?;
     let options: GethDebugTracingOptions = args.optional_object()?.unwrap_or_default();
     let not_found = || RpcError::Rejected("transaction not found".into());

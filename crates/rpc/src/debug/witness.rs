@@ -2,14 +2,16 @@
 //! without a state.
 
 use super::trace_past::existing;
-use crate::{RpcContext, RpcError, RpcResult, args::heavy, words::block_failure};
+use crate::{
+    RpcContext, RpcError, RpcResult, args::heavy, replay::StoredOutcome, words::block_failure,
+};
 use alloy_eips::BlockId;
 use alloy_primitives::{Address, B256, Bytes};
 use alloy_rpc_types_debug::ExecutionWitness;
 use jsonrpsee::RpcModule;
 use parking_lot::Mutex;
 use retrie_chainspec::primitives::{RecoveredBlock, SealedHeader};
-use retrie_engine::{Need, StateAfter, View};
+use retrie_engine::{StateAfter, View};
 use retrie_execution::{
     AccessRecorder, BlockHashes, CodeReader, ExecutionInput, RecordedAccesses, execute_block,
 };
@@ -64,17 +66,18 @@ fn witness(rpc: &RpcContext, view: &View, block: &RecoveredBlock) -> RpcResult<E
     if block.number == 0 {
         return Err(RpcError::Rejected("genesis has no witness".into()));
     }
-    let state = view.state_before(block)?;
+    let (state, proven) = view.provable_before(block)?;
     let spec = rpc.live.spec().for_header(block.header());
     let recorder = AccessRecorder::new(&state);
     let reads = Reads { state: &state, codes: Mutex::default(), oldest: Mutex::default() };
     let input = ExecutionInput::new(&recorder, &reads, &reads);
     let outcome = execute_block(&spec, block, input).map_err(block_failure)?;
+    StoredOutcome::of(view, block)?.check_block(&outcome)?;
     let accesses = recorder.into_accesses();
     let parent = state.header();
     let oldest = reads.oldest.into_inner().unwrap_or(parent.number);
     Ok(ExecutionWitness {
-        state: nodes(&view.state_at(&parent.hash(), Need::Proofs)?, &accesses, &outcome.delta)?,
+        state: nodes(&proven, &accesses, &outcome.delta)?,
         codes: reads.codes.into_inner().into_values().collect(),
         keys: preimages(&accesses),
         headers: headers(view, parent, oldest)?,
@@ -96,6 +99,8 @@ fn nodes(
         }
     }
     let mut nodes = BTreeSet::new();
+    // The root is there also for a block that touches nothing: whoever executes it must come to it.
+    nodes.extend(parent.account_nodes(&Address::ZERO, &[])?.account.into_iter().next());
     for (address, slots) in keys {
         let slots: Vec<B256> = slots.into_iter().collect();
         let found = parent.account_nodes(&address, &slots)?;

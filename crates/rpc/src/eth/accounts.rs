@@ -7,7 +7,7 @@ use super::{
 use crate::{
     Args, RpcContext, RpcError, RpcResult,
     args::{quick, waiting},
-    replay::state_before,
+    replay::{StoredOutcome, state_before},
     wallet::{Wallet, unsigned},
     words::output,
 };
@@ -22,7 +22,7 @@ use retrie_engine::{
 };
 use revm::inspector::NoOpInspector;
 use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Value, value::RawValue};
 
 pub(super) fn register(module: &mut RpcModule<RpcContext>) {
     quick(module, "eth_accounts", |rpc, _| Ok(rpc.accounts.to_vec()));
@@ -44,7 +44,7 @@ pub(super) fn register(module: &mut RpcModule<RpcContext>) {
     });
     for name in ["eth_signTypedData", "eth_signTypedData_v4"] {
         quick(module, name, |rpc, args| {
-            let (address, data): (Address, Value) = (args.required()?, args.required()?);
+            let (address, data): (Address, &RawValue) = (args.required()?, args.required()?);
             wallet(rpc, &address)?.sign_typed_data(data)
         });
     }
@@ -157,6 +157,7 @@ fn failure(rpc: &RpcContext, view: &View, hash: &B256) -> RpcResult<()> {
     let mut simulation = state_before(rpc, &spec, &block, index, &state)?;
     let replayed = simulation.replay::<NoOpInspector>(&block, index, None);
     let (tx, outcome) = replayed.map_err(|error| RpcError::Internal(error.to_string()))?;
+    StoredOutcome::of(view, &block)?.check(index, &outcome.result)?;
     output(&mut simulation, &tx, outcome.result).map(drop)
 }
 

@@ -15,13 +15,13 @@ use jsonrpsee::RpcModule;
 use retrie_chainspec::primitives::{RecoveredBlock, SealedHeader};
 use retrie_engine::View;
 use serde::Serialize;
-use serde_json::Value;
-use std::sync::Arc;
+use serde_json::{Value, json};
+use std::{sync::Arc, time::UNIX_EPOCH};
 
 pub(super) fn register(module: &mut RpcModule<RpcContext>) {
     quick(module, "eth_chainId", |rpc, _| Ok(U64::from(rpc.live.spec().chain_id())));
     quick(module, "eth_blockNumber", |rpc, _| Ok(U64::from(rpc.live.head().number)));
-    quick(module, "eth_syncing", |rpc, _| Ok(syncing(rpc)));
+    quick(module, "eth_syncing", |rpc, _| Ok(syncing_and_wait(rpc)));
     quick(module, "eth_protocolVersion", |rpc, _| Ok(U64::from(network(rpc)?.protocol_version())));
 
     read(module, "eth_getBlockByHash", |rpc, view, args| block(rpc, &view, by_hash(args)?, args));
@@ -68,6 +68,18 @@ pub(super) fn syncing(rpc: &RpcContext) -> SyncStatus {
     }
 }
 
+/// The same with what the node waits for, since when in seconds since 1970, and what ends it.
+fn syncing_and_wait(rpc: &RpcContext) -> Value {
+    let mut answer = json!(syncing(rpc));
+    if let (Some(fields), Some(wait)) = (answer.as_object_mut(), rpc.node.waiting()) {
+        let since = wait.since.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        fields.insert("waitingFor".into(), json!(wait.reason));
+        fields.insert("waitingSince".into(), json!(U64::from(since)));
+        fields.insert("remedy".into(), json!(wait.remedy));
+    }
+    answer
+}
+
 /// A block named by its hash.
 pub(super) fn by_hash(args: &mut Args<'_>) -> RpcResult<BlockId> {
     Ok(BlockId::from(args.hash()?))
@@ -100,15 +112,6 @@ pub(super) fn find_header(view: &View, id: BlockId) -> RpcResult<Option<SealedHe
     }
 }
 
-/// A block as it is shown.
-#[derive(Clone, Debug, Serialize)]
-#[serde(untagged)]
-enum ShownBlock {
-    Whole(Box<RpcBlock>),
-    /// The next one, as far as it is known.
-    Pending(Value),
-}
-
 /// The same; the pending one of a dev chain is the next one, as it would be now.
 fn find_or_build(
     rpc: &RpcContext,
@@ -119,6 +122,15 @@ fn find_or_build(
         Some(dev) if id.is_pending() => Ok(Some(dev.chain.pending_block()?)),
         _ => find(view, id),
     }
+}
+
+/// A block as it is shown.
+#[derive(Clone, Debug, Serialize)]
+#[serde(untagged)]
+enum ShownBlock {
+    Whole(Box<RpcBlock>),
+    /// The next one, as far as it is known.
+    Pending(Value),
 }
 
 fn block(

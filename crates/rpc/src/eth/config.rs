@@ -2,7 +2,6 @@
 
 use crate::{RpcContext, RpcError, RpcResult, args::read};
 use alloy_eips::eip7910::{EthConfig, EthForkConfig, SystemContract};
-use alloy_evm::eth::spec::EthExecutorSpec;
 use alloy_hardforks::{EthereumHardfork, EthereumHardforks, ForkCondition};
 use jsonrpsee::RpcModule;
 use retrie_chainspec::{ChainSpec, primitives::Header};
@@ -49,7 +48,13 @@ fn fork(spec: &ChainSpec, time: u64) -> RpcResult<EthForkConfig> {
     let mut system_contracts: BTreeMap<_, _> = SystemContract::cancun().into();
     let mut rules = SpecId::CANCUN;
     if spec.is_prague_active_at_timestamp(at) {
-        system_contracts.extend(SystemContract::prague(spec.deposit_contract_address()));
+        let deposit_contract = spec.deposit_contract();
+        // alloy names mainnet's where a chain has none.
+        let is_there = |contract: &SystemContract| {
+            deposit_contract.is_some() || *contract != SystemContract::DepositContract
+        };
+        let contracts = SystemContract::prague(deposit_contract).into_iter();
+        system_contracts.extend(contracts.filter(|(contract, _)| is_there(contract)));
         rules = SpecId::PRAGUE;
     }
     if spec.is_osaka_active_at_timestamp(at) {

@@ -2,7 +2,7 @@
 
 use crate::{
     Args, RpcContext, RpcError, RpcResult,
-    args::{quick, read},
+    args::{heavy, quick, read},
     context::ResolveBlock,
 };
 use alloy_consensus::{BlockHeader, Transaction as _};
@@ -52,7 +52,8 @@ pub(super) fn register(module: &mut RpcModule<RpcContext>) {
     quick(module, "eth_blobBaseFee", |rpc, _| {
         Ok(blob_fee(rpc.live.spec(), &rpc.live.head()).map(U128::from))
     });
-    read(module, "eth_feeHistory", |_, view, args| fee_history(&view, args));
+    // A thousand blocks with their receipts.
+    heavy(module, "eth_feeHistory", |_, view, args| fee_history(&view, args));
 }
 
 /// Base fee of the child of `parent`; `None` before London.

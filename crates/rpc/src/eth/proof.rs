@@ -1,11 +1,11 @@
 //! Proofs of accounts and slots in the form of EIP-1186.
 
-use super::account::{StorageKey, account};
+use super::account::StorageKey;
 use crate::{RpcContext, RpcError, RpcResult, args::read, context::ResolveBlock};
 use alloy_primitives::{Address, B256};
 use alloy_rpc_types_eth::{EIP1186AccountProofResponse, EIP1186StorageProof};
 use jsonrpsee::RpcModule;
-use retrie_engine::{Need, View};
+use retrie_engine::View;
 use retrie_state::StateReader;
 
 /// Most slots that one request may ask for, as in geth.
@@ -38,9 +38,10 @@ fn prove(
         )));
     }
     let slots: Vec<B256> = keys.iter().map(|StorageKey(key)| key.as_b256()).collect();
-    let nodes = view.state_at(&block, Need::Proofs)?.account_nodes(&address, &slots)?;
-    let state = view.state(&block)?;
-    let account = account(&state, &address)?;
+    // Values and proof are of one state, that of the root.
+    let state = view.provable_state(&block, &address)?;
+    let nodes = state.account_nodes(&address, &slots)?;
+    let account = state.account(&address)?.unwrap_or_default();
     let proven = keys.iter().zip(&slots).zip(nodes.storage);
     let slot = |((StorageKey(key), slot), proof): ((&StorageKey, &B256), _)| {
         Ok(EIP1186StorageProof { key: *key, value: state.slot(&address, slot)?, proof })

@@ -1,5 +1,6 @@
 //! What belongs to a block and is stored nowhere: the block is executed again for it.
 
+use super::StoredOutcome;
 use crate::{RpcContext, RpcError, RpcResult, words::block_failure};
 use alloy_hardforks::EthereumHardforks;
 use alloy_primitives::B256;
@@ -22,6 +23,11 @@ pub(crate) fn access_list(
     let state = view.state_before(block)?;
     let spec = rpc.live.spec().for_header(block.header());
     let outcome = execute_block(&spec, block, state.input()).map_err(block_failure)?;
+    let stored = StoredOutcome::of(view, block)?;
+    stored.check_block(&outcome)?;
+    let named = block.header().block_access_list_hash.unwrap_or_default();
+    let hash = outcome.access_list_hash().unwrap_or_default();
+    stored.compare(|| "the hash of the access list is".into(), hash, named)?;
     Ok(outcome.access_list)
 }
 
@@ -49,18 +55,24 @@ pub(crate) fn intermediate_roots(
     if store.begin(At::Block(parent)).is_err() {
         return Ok(None);
     }
-    let state = view.state(&parent)?;
+    let state = view.state_before(block)?;
+    let patch = state.patch().map(|patch| patch.delta.clone());
     let mut last: Option<Proposal> = None;
     let mut roots = Vec::new();
     let spec = spec.for_header(header.header());
     let executed = execute_block_with_observer(&spec, block, state.input(), &mut |_, delta| {
         let at = last.as_ref().map_or(At::Block(parent), At::Proposal);
+        let delta = match &patch {
+            Some(patch) if last.is_none() => patch.then(&delta),
+            _ => delta,
+        };
         let proposal = store.begin(at)?.finish(&delta)?;
         roots.push(proposal.root());
         last = Some(proposal);
         Ok(())
     });
-    executed.map_err(|error| RpcError::Internal(error.to_string()))?;
+    let outcome = executed.map_err(|error| RpcError::Internal(error.to_string()))?;
+    StoredOutcome::of(view, block)?.check_block(&outcome)?;
     let roots: Arc<[B256]> = roots.into();
     kept.insert(block.hash(), roots.clone());
     Ok(Some(roots))

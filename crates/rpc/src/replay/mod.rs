@@ -3,10 +3,13 @@
 mod clock;
 mod derived;
 mod recording;
+mod stored;
 
 pub(crate) use clock::Clock;
 pub(crate) use derived::{access_list, intermediate_roots};
 pub(crate) use recording::{Recorder, Recording};
+pub use stored::ReplayMismatch;
+pub(crate) use stored::StoredOutcome;
 
 use crate::{
     RpcContext, RpcError, RpcResult,
@@ -71,7 +74,9 @@ where
         Which::All => (0, block.body().transactions.len()),
         Which::Only(index) => (index, index + 1),
     };
-    let (mut simulation, mut logs_before) = before(&spec, block, first, &state, clock)?;
+    let mut stored = StoredOutcome::of(view, block)?;
+    let (mut simulation, mut logs_before) =
+        before(&spec, block, first, &state, clock, &mut stored)?;
     let mut recording = Recording::new(rpc.limits.max_response_size);
     let mut shown = Vec::with_capacity(end - first);
     for index in first..end {
@@ -80,6 +85,7 @@ where
         let replayed = simulation.replay(block, index, Some(&mut recording.watch(&mut inspector)));
         recording.check()?;
         let (tx, outcome) = replayed.map_err(|error| failure(block, index, error, clock))?;
+        stored.check(index, &outcome.result)?;
         let simulated = &mut simulation;
         shown.push(show(Replayed {
             index,
@@ -94,6 +100,7 @@ where
             simulation.commit(outcome.state).map_err(TransactFailure::database)?;
         }
     }
+    stored.check_sum()?;
     Ok(shown)
 }
 
@@ -107,16 +114,18 @@ pub(crate) fn state_before<'a>(
     state: &'a StateAfter,
 ) -> RpcResult<Simulation<'a>> {
     let clock = Clock::new(rpc.limits.evm_timeout);
-    before(spec, block, index, state, clock).map(|(simulation, _)| simulation)
+    let mut stored = StoredOutcome::of(state.view(), block)?;
+    before(spec, block, index, state, clock, &mut stored).map(|(simulation, _)| simulation)
 }
 
-/// The same, and the number of logs before.
+/// The same, and the number of logs before. What the transactions come to must be as `stored`.
 fn before<'a>(
     spec: &'a ChainSpec,
     block: &RecoveredBlock,
     index: usize,
     state: &'a StateAfter,
     clock: Clock,
+    stored: &mut StoredOutcome<'_>,
 ) -> RpcResult<(Simulation<'a>, usize)> {
     let mut logs = 0;
     let mut simulation = Simulation::of_block(spec, block, state.input()).map_err(block_failure)?;
@@ -125,6 +134,7 @@ fn before<'a>(
         let (_, outcome) = simulation
             .replay::<NoOpInspector>(block, index, None)
             .map_err(|error| failure(block, index, error, clock))?;
+        stored.check(index, &outcome.result)?;
         logs += logs_of(&outcome);
         simulation.commit(outcome.state).map_err(TransactFailure::database)?;
     }

@@ -5,13 +5,10 @@
 //! may have.
 
 use crate::{RpcError, RpcResult};
-use alloy_primitives::{
-    Address, Log, U256,
-    map::{HashMap, HashSet},
-};
+use alloy_primitives::{Address, Log, U256};
 use retrie_execution::BlockContext;
 use revm::{
-    bytecode::opcode::{SELFDESTRUCT, SLOAD, SSTORE},
+    bytecode::opcode::SELFDESTRUCT,
     context_interface::{ContextTr, context::ContextError},
     handler::FrameResult,
     inspector::Inspector,
@@ -21,14 +18,12 @@ use revm::{
         interpreter_types::{InputsTr, Jumps, LoopControl},
     },
 };
-use revm_inspectors::tracing::{DebugInspector, TracingInspector};
+use revm_inspectors::tracing::TracingInspector;
 
 /// Bytes of a step without stack and memory; of a call; of a log without its data.
 const STEP: usize = 128;
 const CALL: usize = 512;
 const LOG: usize = 128;
-/// Bytes of a slot and its value in an answer.
-const SLOT: usize = 140;
 
 /// What an inspector records of each step, if it does.
 #[derive(Clone, Copy, Debug, Default)]
@@ -37,14 +32,19 @@ pub(crate) struct Steps {
     most: u64,
     has_stack: bool,
     has_memory: bool,
-    /// Steps that read or write storage show all slots of the contract that are known by then.
-    has_storage: bool,
 }
 
 /// An inspector that can tell what it records.
 pub(crate) trait Recorder {
-    /// What it records of each step.
-    fn steps(&self) -> Steps;
+    /// What it records of each step, if it does not count that itself.
+    fn steps(&self) -> Steps {
+        Steps::default()
+    }
+
+    /// Bytes that it has recorded so far, if it counts them itself.
+    fn recorded(&self) -> usize {
+        0
+    }
 }
 
 impl Recorder for TracingInspector {
@@ -59,23 +59,6 @@ impl Recorder for TracingInspector {
             has_stack: config.record_stack_snapshots.is_all()
                 || config.record_stack_snapshots.is_full(),
             has_memory: config.record_memory_snapshots,
-            has_storage: false,
-        }
-    }
-}
-
-impl Recorder for DebugInspector {
-    fn steps(&self) -> Steps {
-        match self {
-            Self::Default(inspector, config) => {
-                Steps { has_storage: config.is_storage_enabled(), ..inspector.steps() }
-            }
-            Self::CallTracer(inspector, _)
-            | Self::PreStateTracer(inspector, _)
-            | Self::FlatCallTracer(inspector)
-            | Self::Erc7562Tracer(inspector, _) => inspector.steps(),
-            // These count, or record calls.
-            _ => Steps::default(),
         }
     }
 }
@@ -95,13 +78,7 @@ impl Recording {
 
     /// The same inspector; the execution fails when it records too much.
     pub(crate) fn watch<'r, I: Recorder>(&'r mut self, inspector: &'r mut I) -> Watched<'r, I> {
-        Watched {
-            steps: inspector.steps(),
-            inspector,
-            recording: self,
-            slots: HashMap::default(),
-            own_heir: None,
-        }
+        Watched { steps: inspector.steps(), inspector, recording: self, counted: 0, own_heir: None }
     }
 
     /// Fails if too much was recorded.
@@ -136,14 +113,17 @@ pub(crate) struct Watched<'r, I> {
     inspector: &'r mut I,
     recording: &'r mut Recording,
     steps: Steps,
-    /// Slots that were read or written, if steps show them.
-    slots: HashMap<Address, HashSet<U256>>,
+    /// Of what the inspector counts itself, so many bytes are part of the recording.
+    counted: usize,
     /// A contract that is about to destroy itself for its own benefit, and its balance.
     own_heir: Option<(Address, U256)>,
 }
 
-impl<I> Watched<'_, I> {
+impl<I: Recorder> Watched<'_, I> {
     fn count_step(&mut self, interp: &Interpreter) {
+        let recorded = self.inspector.recorded();
+        self.recording.add(recorded.saturating_sub(self.counted));
+        self.counted = recorded;
         if self.steps.most == 0 {
             return;
         }
@@ -154,14 +134,6 @@ impl<I> Watched<'_, I> {
         }
         if self.steps.has_memory {
             bytes += interp.memory.len();
-        }
-        if self.steps.has_storage
-            && matches!(interp.bytecode.opcode(), SLOAD | SSTORE)
-            && let Ok(slot) = interp.stack.peek(0)
-        {
-            let slots = self.slots.entry(interp.input.target_address()).or_default();
-            slots.insert(slot);
-            bytes += SLOT * slots.len();
         }
         self.recording.add(bytes);
     }
@@ -182,7 +154,10 @@ impl<I> Watched<'_, I> {
     }
 }
 
-impl<'a, I: Inspector<BlockContext<'a>>> Inspector<BlockContext<'a>> for Watched<'_, I> {
+impl<'a, I> Inspector<BlockContext<'a>> for Watched<'_, I>
+where
+    I: Recorder + Inspector<BlockContext<'a>>,
+{
     fn initialize_interp(&mut self, interp: &mut Interpreter, context: &mut BlockContext<'a>) {
         self.inspector.initialize_interp(interp, context);
     }

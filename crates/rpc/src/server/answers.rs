@@ -26,7 +26,11 @@ use serde::Deserialize;
 use serde_json::value::{RawValue, to_raw_value};
 use std::{
     sync::atomic::{AtomicUsize, Ordering},
-    time::Instant,
+    time::{Duration, Instant},
+};
+use tokio::{
+    sync::{mpsc, oneshot},
+    time::{Instant as Deadline, timeout_at},
 };
 
 /// Ids of connections; subscriptions are told apart by them, whatever server they are on.
@@ -68,8 +72,7 @@ impl Client {
         &self.answers.limits
     }
 
-    /// The answer to a message, if it gets one here: notifications get none, and subscriptions
-    /// answer by themselves.
+    /// The answer to a message, if it gets one: notifications get none.
     pub(super) async fn answer(&self, message: &[u8]) -> Option<Answer> {
         self.answers.metrics.received.inc_by(message.len() as u64);
         let Ok(text) = str::from_utf8(message.trim_ascii()) else {
@@ -82,10 +85,33 @@ impl Client {
         match Message::new(text) {
             Message::Call { id, method, params } => {
                 let start = Instant::now();
-                let answer = self.call(&id, &method, params).await;
-                self.answers.metrics.answered(&method, start.elapsed(), answer.is_success());
-                // Subscriptions send their own.
-                answer.is_method_call().then(|| Answer::new(answer, &id))
+                let (response, subscription) = self.call(&id, &method, params).await;
+                self.answers.metrics.answered(&method, start.elapsed(), response.is_success());
+                let answer = Answer::new(response, &id);
+                Some(Answer { subscriptions: subscription.into_iter().collect(), ..answer })
+            }
+            Message::Notification => None,
+            Message::Invalid { id, error } => {
+                Some(Answer::new(MethodResponse::error(id.known.clone(), error), &id))
+            }
+        }
+    }
+
+    /// The answer to an entry of a batch; an error if it is not there in time. What has begun on a thread
+    /// of its own ends there, as ever.
+    async fn before(&self, deadline: Deadline, text: &str) -> Option<Answer> {
+        if Deadline::now() < deadline
+            && let Ok(answer) = timeout_at(deadline, self.single(text)).await
+        {
+            return answer;
+        }
+        match Message::new(text) {
+            Message::Call { id, method, .. } => {
+                self.answers.metrics.answered(&method, Duration::ZERO, false);
+                let limit = self.answers.limits.batch_timeout.as_secs_f64();
+                let message = format!("request timed out: its batch has taken {limit} s");
+                let refused = refusal(id.known.clone(), RpcError::TIMED_OUT, message);
+                Some(Answer::new(refused, &id))
             }
             Message::Notification => None,
             Message::Invalid { id, error } => {
@@ -107,22 +133,25 @@ impl Client {
         }
         let size = self.answers.limits.max_response_size as usize;
         let mut answers: Vec<Box<RawValue>> = Vec::new();
+        let mut subscriptions = Vec::new();
         // With its brackets, and a comma after all but the last.
         let mut bytes = 1;
+        let deadline = Deadline::now() + self.answers.limits.batch_timeout;
         for entry in entries {
-            let Some(Answer { json, .. }) = self.single(entry.get()).await else { continue };
-            bytes += json.get().len() + 1;
+            let Some(answer) = self.before(deadline, entry.get()).await else { continue };
+            bytes += answer.json.get().len() + 1;
             if bytes > size {
                 return Some(Answer::error(reject_too_big_batch_response(size)));
             }
-            answers.push(json);
+            answers.push(answer.json);
+            subscriptions.extend(answer.subscriptions);
         }
         // A batch of notifications alone has no answer.
         if answers.is_empty() {
             return None;
         }
         let json = to_raw_value(&answers).ok()?;
-        Some(Answer { json, on_close: None })
+        Some(Answer { json, on_close: None, subscriptions })
     }
 
     async fn call(
@@ -130,13 +159,12 @@ impl Client {
         id: &RequestId<'_>,
         method: &str,
         params: Option<&RawValue>,
-    ) -> MethodResponse {
-        let is_odd = id.odd.is_some();
+    ) -> (MethodResponse, Option<PendingNotifications>) {
         let id = id.known.clone();
         let params = Params::new(params.map(RawValue::get));
         let size = self.answers.limits.max_response_size as usize;
         let extensions = Extensions::new();
-        match (self.answers.methods.method(method), &self.notifications) {
+        let response = match (self.answers.methods.method(method), &self.notifications) {
             (None, _) => {
                 let message = format!("the method {method} does not exist/is not available");
                 refusal(id, RpcError::METHOD_NOT_FOUND, message)
@@ -148,28 +176,31 @@ impl Client {
             (Some(MethodCallback::Subscription(_) | MethodCallback::Unsubscription(_)), None) => {
                 refusal(id, RpcError::METHOD_NOT_FOUND, "notifications not supported".into())
             }
-            (Some(MethodCallback::Subscription(_)), Some(_)) if is_odd => {
-                // They answer by themselves, with an id that the library knows.
-                let message = "the id of a subscription's request must be a string, null or a whole \
-                               number of 64 bits";
-                refusal(id, ErrorCode::InvalidRequest.code(), message.into())
-            }
             (Some(MethodCallback::Subscription(answer)), Some((sink, subscriptions))) => {
                 let Some(subscription_permit) = subscriptions.acquire() else {
                     let error = reject_too_many_subscriptions(subscriptions.max());
-                    return MethodResponse::error(id, error);
+                    return (MethodResponse::error(id, error), None);
                 };
                 let state = SubscriptionState {
                     conn_id: self.id,
                     id_provider: &HexIds,
                     subscription_permit,
                 };
-                answer(id, params, sink.clone(), state, extensions).await
+                // The library sends the response where it sends notifications. A subscription has a
+                // channel of its own, so that its response can stand in a batch.
+                let (own, mut messages) = mpsc::channel(1);
+                let response = answer(id, params, MethodSink::new(own), state, extensions).await;
+                let _response = messages.try_recv();
+                let notifications = response
+                    .is_success()
+                    .then(|| PendingNotifications::forward(messages, sink.clone()));
+                return (response, notifications);
             }
             (Some(MethodCallback::Unsubscription(answer)), Some(_)) => {
                 answer(id, params, self.id, size, extensions)
             }
-        }
+        };
+        (response, None)
     }
 }
 
@@ -179,12 +210,50 @@ pub(super) struct Answer {
     pub(super) json: Box<RawValue>,
     /// Who wants to know whether it was sent.
     pub(super) on_close: Option<MethodResponseNotifyTx>,
+    /// Subscriptions that it announces.
+    pub(super) subscriptions: Vec<PendingNotifications>,
+}
+
+/// Notifications of a new subscription, which may follow once the client has the response. Dropping it
+/// ends the subscription.
+#[derive(Debug)]
+pub(super) struct PendingNotifications(oneshot::Sender<()>);
+
+impl PendingNotifications {
+    /// Holds `messages` back from `to` until [`begin`](Self::begin).
+    fn forward(mut messages: mpsc::Receiver<Box<RawValue>>, to: MethodSink) -> Self {
+        let (begin, begun) = oneshot::channel();
+        tokio::spawn(async move {
+            if begun.await.is_err() {
+                return;
+            }
+            let forward = async {
+                while let Some(message) = messages.recv().await {
+                    if to.send(message).await.is_err() {
+                        return;
+                    }
+                }
+            };
+            tokio::select! {
+                () = forward => {}
+                // The subscription learns from its channel that the client is gone.
+                () = to.closed() => {}
+            }
+        });
+        Self(begin)
+    }
+
+    /// The client has the response.
+    pub(super) fn begin(self) {
+        // The task ends only with the client.
+        let _ = self.0.send(());
+    }
 }
 
 impl Answer {
     fn new(response: MethodResponse, id: &RequestId<'_>) -> Self {
         let (json, on_close, _) = response.into_parts();
-        Self { json: id.put_into(json), on_close }
+        Self { json: id.put_into(json), on_close, subscriptions: Vec::new() }
     }
 
     /// An error in place of this answer, for which there is no room.
@@ -231,6 +300,53 @@ impl IdProvider for HexIds {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use jsonrpsee::{RpcModule, types::ErrorObjectOwned};
+    use retrie_telemetry::rpc::RpcMetrics;
+
+    /// A batch of a thousand requests once took a thousand times what one may take.
+    #[tokio::test(start_paused = true)]
+    async fn a_batch_ends_in_time_and_every_request_of_it_is_answered() {
+        let mut module = RpcModule::new(());
+        module
+            .register_async_method("slow", async |_, _, _| {
+                tokio::time::sleep(Duration::from_secs(7)).await;
+                Ok::<_, ErrorObjectOwned>(1)
+            })
+            .unwrap();
+        module.register_method("quick", |_, _, _| Ok::<_, ErrorObjectOwned>(2)).unwrap();
+        let answers = Answers {
+            limits: ConnectionLimits {
+                batch_timeout: Duration::from_secs(20),
+                ..ConnectionLimits::default()
+            },
+            metrics: RpcMetrics::default().server("http", module.method_names()),
+            methods: module.into(),
+            buffered: Buffered::unlimited(),
+        };
+        let entry =
+            |id: usize, method| format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}"}}"#);
+        let mut entries: Vec<_> = (0..900).map(|id| entry(id, "slow")).collect();
+        entries.extend([
+            entry(900, "quick"),
+            r#"{"jsonrpc":"2.0","method":"quick"}"#.into(),
+            "7".into(),
+        ]);
+        let start = Deadline::now();
+        let batch = format!("[{}]", entries.join(","));
+        let answer = Client::new(answers).answer(batch.as_bytes()).await.unwrap();
+        assert_eq!(start.elapsed(), Duration::from_secs(20));
+        let answers: Vec<serde_json::Value> = serde_json::from_str(answer.json.get()).unwrap();
+        // Not the notification.
+        assert_eq!(answers.len(), 902);
+        for (id, answer) in answers[..901].iter().enumerate() {
+            assert_eq!(answer["id"], id);
+            match id {
+                0 | 1 => assert_eq!(answer["result"], 1),
+                _ => assert_eq!(answer["error"]["code"], -32002, "{answer}"),
+            }
+        }
+        assert_eq!(answers[901]["error"]["code"], -32600);
+    }
 
     #[test]
     fn an_answer_that_is_dropped_becomes_an_error_of_the_same_id() {
@@ -240,7 +356,7 @@ mod tests {
             (r#"[{"jsonrpc":"2.0","id":1,"result":null}]"#, "null"),
         ] {
             let json = RawValue::from_string(answer.into()).unwrap();
-            let dropped = Answer { json, on_close: None }.dropped();
+            let dropped = Answer { json, on_close: None, subscriptions: Vec::new() }.dropped();
             let text = dropped.json.get();
             assert!(text.contains(&format!(r#""id":{id}"#)), "{text}");
             assert!(text.contains(r#""code":-32005"#), "{text}");

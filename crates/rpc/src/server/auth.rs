@@ -7,13 +7,16 @@ use hmac::{Hmac, KeyInit, Mac};
 use http::{HeaderMap, header};
 use serde::Deserialize;
 use sha2::Sha256;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::{
+    fmt,
+    time::{SystemTime, UNIX_EPOCH},
+};
 
 /// Seconds that the clocks of the two sides may differ.
 const MAX_DRIFT: u64 = 60;
 
 /// Why a request is not authentic, as told to the client.
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, PartialEq, thiserror::Error)]
 pub(super) enum Unauthorized {
     #[error("missing token: send the header Authorization: Bearer TOKEN")]
     Missing,
@@ -24,7 +27,7 @@ pub(super) enum Unauthorized {
     #[error("the token's signature is wrong: check that both sides have the same secret")]
     Signature,
     #[error("stale token: it was issued at {iat}, it is {now}; check the clocks")]
-    Stale { iat: u64, now: u64 },
+    Stale { iat: NumericDate, now: u64 },
 }
 
 #[derive(Deserialize)]
@@ -34,8 +37,18 @@ struct TokenHeader {
 
 #[derive(Deserialize)]
 struct TokenClaims {
-    iat: u64,
-    exp: Option<u64>,
+    iat: NumericDate,
+    exp: Option<NumericDate>,
+}
+
+/// Seconds since 1970, which may have a fraction (RFC 7519, section 2).
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+pub(super) struct NumericDate(f64);
+
+impl fmt::Display for NumericDate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)
+    }
 }
 
 /// A token under `secret` that says it was issued at a time, in seconds since 1970: what a consensus
@@ -70,7 +83,9 @@ fn check_token(secret: &JwtSecret, token: &str, now: u64) -> Result<(), Unauthor
     let signature = BASE64.decode(signature).map_err(|_| Unauthorized::Malformed)?;
     mac(secret, message).verify_slice(&signature).map_err(|_| Unauthorized::Signature)?;
     let TokenClaims { iat, exp } = part(claims)?;
-    if iat.abs_diff(now) > MAX_DRIFT || exp.is_some_and(|exp| exp < now) {
+    let seconds = now as f64;
+    let is_stale = (iat.0 - seconds).abs() > MAX_DRIFT as f64;
+    if is_stale || exp.is_some_and(|exp| exp.0 < seconds) {
         return Err(Unauthorized::Stale { iat, now });
     }
     Ok(())
@@ -104,8 +119,36 @@ mod tests {
     fn tokens_are_those_of_other_implementations() {
         assert_eq!(sign_token(&secret(), ISSUED), TOKEN);
         assert_eq!(check_token(&secret(), TOKEN, ISSUED + 60), Ok(()));
-        let stale = Unauthorized::Stale { iat: ISSUED, now: ISSUED + 61 };
+        let stale = Unauthorized::Stale { iat: NumericDate(ISSUED as f64), now: ISSUED + 61 };
         assert_eq!(check_token(&secret(), TOKEN, ISSUED + 61), Err(stale));
+    }
+
+    /// Times were read as whole numbers alone; geth takes fractions and exponents too.
+    #[test]
+    fn times_may_have_fractions() {
+        let check = |claims: &str, now| {
+            let message =
+                format!("{}.{}", BASE64.encode(r#"{"alg":"HS256"}"#), BASE64.encode(claims));
+            let signature = mac(&secret(), &message).finalize().into_bytes();
+            check_token(&secret(), &format!("{message}.{}", BASE64.encode(signature)), now)
+        };
+        for good in [
+            r#"{"iat":1700000000.75}"#,
+            r#"{"iat":1.7e9}"#,
+            r#"{"iat":1700000000.25,"exp":1700000000.5}"#,
+            r#"{"iat":1700000000,"exp":null}"#,
+        ] {
+            assert_eq!(check(good, ISSUED), Ok(()), "{good}");
+        }
+        let is_stale = |claims, now| matches!(check(claims, now), Err(Unauthorized::Stale { .. }));
+        assert!(is_stale(r#"{"iat":1700000000.75}"#, ISSUED + 61));
+        assert!(!is_stale(r#"{"iat":1700000000.75}"#, ISSUED + 60));
+        assert!(is_stale(r#"{"iat":1700000000,"exp":1700000000.5}"#, ISSUED + 1));
+        assert!(is_stale(r#"{"iat":-1.5}"#, ISSUED));
+        assert!(is_stale(r#"{"iat":1e300}"#, ISSUED));
+        for bad in [r#"{"iat":"soon"}"#, r#"{"iat":null}"#, r#"{"iat":1e999}"#, "{}"] {
+            assert_eq!(check(bad, ISSUED), Err(Unauthorized::Malformed), "{bad}");
+        }
     }
 
     #[test]

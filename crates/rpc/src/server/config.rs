@@ -124,6 +124,9 @@ pub struct ConnectionLimits {
     /// connections together make the node hold, beyond 64 KiB of each. The port of consensus clients
     /// and IPC, whose clients are trusted, do not count.
     pub max_buffered_size: usize,
+    /// `--rpc.batch-timeout`: how long the requests of one batch may take together, 60 s. Each
+    /// that has no answer then gets an error.
+    pub batch_timeout: Duration,
     /// Messages that wait for a client that does not read.
     pub message_buffer: u32,
     /// How long a connection may be idle, and how long a request's header may take.
@@ -142,6 +145,7 @@ impl Default for ConnectionLimits {
             max_batch_size: 1000,
             max_subscriptions: 1024,
             max_buffered_size: 256 << 20,
+            batch_timeout: Duration::from_secs(60),
             message_buffer: 1024,
             idle_timeout: Duration::from_secs(120),
             stall_timeout: Duration::from_secs(30),
@@ -150,8 +154,13 @@ impl Default for ConnectionLimits {
 }
 
 impl ConnectionLimits {
-    /// The same with room for the largest payloads.
+    /// The same with room for the largest payloads, and without an end to what a consensus client has
+    /// begun.
     pub(super) fn for_engine(self) -> Self {
-        Self { max_request_size: self.max_request_size.max(128 << 20), ..self }
+        Self {
+            max_request_size: self.max_request_size.max(128 << 20),
+            batch_timeout: Duration::from_secs(3600),
+            ..self
+        }
     }
 }

@@ -165,6 +165,7 @@ async fn write(mut writer: OwnedWriteHalf, mut outbox: Outbox, stall_timeout: Du
         if !matches!(written.await, Ok(Ok(()))) {
             return;
         }
+        message.written();
     }
 }
 

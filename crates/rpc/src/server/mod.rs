@@ -20,6 +20,7 @@ mod auth;
 mod budget;
 mod config;
 mod connections;
+mod content_type;
 mod counted;
 mod frames;
 mod ipc;

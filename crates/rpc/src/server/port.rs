@@ -8,6 +8,7 @@ use super::{
     budget::{Buffered, Held, Tab, writing_time},
     config::ConnectionLimits,
     connections::{Answering, Connection, Connections},
+    content_type::is_json,
     ws,
 };
 use crate::{RpcContext, client_version};
@@ -22,9 +23,7 @@ use hyper::{
 use hyper_util::rt::{TokioIo, TokioTimer};
 use jsonrpsee::{
     Methods,
-    server::{
-        HttpBody, ServerHandle, StopHandle, http::is_json, stop_channel, ws::is_upgrade_request,
-    },
+    server::{HttpBody, ServerHandle, StopHandle, stop_channel, ws::is_upgrade_request},
     types::error::reject_too_big_request,
 };
 use serde_json::json;
@@ -390,6 +389,9 @@ fn health(context: &RpcContext) -> Response<HttpBody> {
     });
     if !failing.is_empty() {
         body["failing"] = json!(failing);
+    }
+    if let Some(wait) = context.node.waiting() {
+        body["waitingFor"] = json!(wait.reason);
     }
     response(status, "application/json", body.to_string().into())
 }

@@ -14,7 +14,7 @@
 //! room there becomes an error; a notification waits, and its subscription ends if that takes too long.
 
 use super::{
-    answers::{Answer, Answers, Client},
+    answers::{Answer, Answers, Client, PendingNotifications},
     budget::{Held, Tab},
 };
 use hyper::body::Bytes;
@@ -53,6 +53,7 @@ pub(super) struct Outbox {
 #[derive(Debug)]
 pub(super) struct Outgoing {
     json: Box<RawValue>,
+    subscriptions: Vec<PendingNotifications>,
     _places: Option<(OwnedSemaphorePermit, OwnedSemaphorePermit)>,
     _held: Option<Held>,
 }
@@ -61,6 +62,11 @@ impl Outgoing {
     /// What is to be written.
     pub(super) fn text(&self) -> &str {
         self.json.get()
+    }
+
+    /// It was written: notifications of subscriptions that it announces may follow.
+    pub(super) fn written(self) {
+        self.subscriptions.into_iter().for_each(PendingNotifications::begin);
     }
 }
 
@@ -120,7 +126,9 @@ async fn queue_notifications(
                 return;
             }
         };
-        if queue.send(Outgoing { json, _places: None, _held: Some(held) }).await.is_err() {
+        let notification =
+            Outgoing { json, subscriptions: Vec::new(), _places: None, _held: Some(held) };
+        if queue.send(notification).await.is_err() {
             return;
         }
     }
@@ -146,8 +154,9 @@ impl Session {
                     answer = answer.dropped();
                 }
                 let room = unwritten.take(answer.json.get().len()).await?;
-                let Answer { json, on_close } = answer;
-                Some((Outgoing { json, _places: Some((place, room)), _held: held }, on_close))
+                let Answer { json, on_close, subscriptions } = answer;
+                let _places = Some((place, room));
+                Some((Outgoing { json, subscriptions, _places, _held: held }, on_close))
             };
             let answer = tokio::select! {
                 // Nobody is left to hear it.
@@ -167,7 +176,8 @@ impl Session {
     pub(super) async fn refuse(&self, error: ErrorObject<'_>) {
         let Answer { json, .. } = Answer::error(error);
         // If nobody reads it, so be it.
-        let _ = self.outgoing.send(Outgoing { json, _places: None, _held: None }).await;
+        let refusal = Outgoing { json, subscriptions: Vec::new(), _places: None, _held: None };
+        let _ = self.outgoing.send(refusal).await;
     }
 
     /// Holds nothing of the connection's tab yet.

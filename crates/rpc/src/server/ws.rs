@@ -203,6 +203,7 @@ async fn write(
                 Some(next) => {
                     let time = writing_time(stall_timeout, next.text().len());
                     let sent = timeout(time, send(&mut sink, next.text())).await;
+                    next.written();
                     sent.unwrap_or_else(|_| Err(io::Error::from(io::ErrorKind::TimedOut).into()))
                 }
                 None => return Some(sink),

@@ -1,25 +1,78 @@
 //! `trace_filter`: traces of a range of blocks, by sender and receiver.
 
 use super::past::of_block;
-use crate::{RpcContext, RpcError, RpcResult, args::heavy, replay::Clock};
-use alloy_rpc_types_trace::{filter::TraceFilter, parity::LocalizedTransactionTrace};
+use crate::{
+    RpcContext, RpcError, RpcResult,
+    args::{BlockNumber, heavy},
+    context::ResolveBlock,
+    replay::Clock,
+};
+use alloy_eips::BlockNumberOrTag;
+use alloy_primitives::{Address, U64};
+use alloy_rpc_types_trace::{
+    filter::{TraceFilter, TraceFilterMode},
+    parity::LocalizedTransactionTrace,
+};
 use jsonrpsee::RpcModule;
 use retrie_engine::View;
+use serde::{Deserialize, Deserializer, de::Error as _};
+use serde_json::Value;
 
 /// A trace has at least so many bytes in an answer.
 const LEAST_BYTES: usize = 300;
 
+/// What to search for. Numbers may be of JSON, or strings in hexadecimal or decimal.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct FilterRequest {
+    /// First block, by number or tag; the genesis block if there is none.
+    #[serde(default, deserialize_with = "bound")]
+    from_block: Option<BlockNumberOrTag>,
+    /// Last block; the head if there is none.
+    #[serde(default, deserialize_with = "bound")]
+    to_block: Option<BlockNumberOrTag>,
+    from_address: Option<Vec<Address>>,
+    to_address: Option<Vec<Address>>,
+    /// Whether sender and receiver have both to be among the addresses, or one of them.
+    mode: Option<TraceFilterMode>,
+    /// Traces that are skipped.
+    after: Option<U64>,
+    /// Traces that are shown at most.
+    count: Option<U64>,
+}
+
+/// A block by number or tag, or none.
+fn bound<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<BlockNumberOrTag>, D::Error> {
+    let is_decimal = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
+    Ok(match Option::<Value>::deserialize(deserializer)? {
+        None | Some(Value::Null) => None,
+        Some(value) if value.is_number() || value.as_str().is_some_and(is_decimal) => {
+            let number: U64 = serde_json::from_value(value).map_err(D::Error::custom)?;
+            Some(BlockNumberOrTag::Number(number.to()))
+        }
+        Some(value) => {
+            let BlockNumber(block) = serde_json::from_value(value).map_err(D::Error::custom)?;
+            Some(block)
+        }
+    })
+}
+
 pub(super) fn register(module: &mut RpcModule<RpcContext>) {
-    heavy(module, "trace_filter", |rpc, view, args| filter(rpc, &view, &args.required()?));
+    heavy(module, "trace_filter", |rpc, view, args| filter(rpc, &view, args.required()?));
 }
 
 fn filter(
     rpc: &RpcContext,
     view: &View,
-    filter: &TraceFilter,
+    request: FilterRequest,
 ) -> RpcResult<Vec<LocalizedTransactionTrace>> {
     let head = view.head().number;
-    let (first, last) = (filter.from_block.unwrap_or(0), filter.to_block.unwrap_or(head));
+    let number = |block: BlockNumberOrTag| match block {
+        BlockNumberOrTag::Number(number) => Ok(number),
+        tag => Ok::<_, RpcError>(view.resolve(tag.into())?.number),
+    };
+    let first = request.from_block.map_or(Ok(0), number)?;
+    let last = request.to_block.map_or(Ok(head), number)?;
     if first > last {
         return Err(RpcError::InvalidParams(format!(
             "invalid parameters: fromBlock {first} is greater than toBlock {last}"
@@ -37,9 +90,15 @@ fn filter(
             last - first + 1
         )));
     }
+    let filter = TraceFilter {
+        from_address: request.from_address.unwrap_or_default(),
+        to_address: request.to_address.unwrap_or_default(),
+        mode: request.mode.unwrap_or_default(),
+        ..TraceFilter::default()
+    };
     let matcher = filter.matcher();
-    let skipped = usize::try_from(filter.after.unwrap_or(0)).unwrap_or(usize::MAX);
-    let count = filter.count.map_or(usize::MAX, |count| count.try_into().unwrap_or(usize::MAX));
+    let skipped: usize = request.after.unwrap_or_default().saturating_to();
+    let count: usize = request.count.map_or(usize::MAX, |count| count.saturating_to());
     let enough = skipped.saturating_add(count);
     let clock = Clock::new(rpc.limits.evm_timeout);
     let mut found = Vec::new();

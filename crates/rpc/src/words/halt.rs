@@ -8,6 +8,7 @@ use revm::{
     inspector::Inspector,
     interpreter::{Interpreter, interpreter_types::Jumps},
 };
+use std::borrow::Cow;
 
 /// Items that a stack holds.
 const STACK_LIMIT: usize = 1024;
@@ -21,11 +22,9 @@ pub(crate) fn words_of_halt(
 ) -> String {
     let mut last = LastStep::default();
     let words: fn(u8, usize) -> String = match reason {
-        HaltReason::OpcodeNotFound | HaltReason::NotActivated => |opcode, _| {
-            let name = OpCode::new(opcode).map(OpCode::as_str);
-            let name = name.map_or_else(|| format!("opcode {opcode:#x} not defined"), Into::into);
-            format!("invalid opcode: {name}")
-        },
+        HaltReason::OpcodeNotFound | HaltReason::NotActivated => {
+            |opcode, _| format!("invalid opcode: {}", opcode_name(opcode))
+        }
         HaltReason::StackUnderflow | HaltReason::StackOverflow => stack_words,
         reason => return halt_words(reason),
     };
@@ -33,6 +32,33 @@ pub(crate) fn words_of_halt(
         Ok(_) => words(last.opcode, last.stack),
         Err(_) => halt_words(reason),
     }
+}
+
+/// geth's name for an opcode. It has names for those of EOF too, which no fork has.
+pub(crate) fn opcode_name(opcode: u8) -> Cow<'static, str> {
+    let name = match opcode {
+        0xd0 => "DATALOAD",
+        0xd1 => "DATALOADN",
+        0xd2 => "DATASIZE",
+        0xd3 => "DATACOPY",
+        0xe0 => "RJUMP",
+        0xe1 => "RJUMPI",
+        0xe2 => "RJUMPV",
+        0xe3 => "CALLF",
+        0xe4 => "RETF",
+        0xe5 => "JUMPF",
+        0xec => "EOFCREATE",
+        0xee => "RETURNCONTRACT",
+        0xf7 => "RETURNDATALOAD",
+        0xf8 => "EXTCALL",
+        0xf9 => "EXTDELEGATECALL",
+        0xfb => "EXTSTATICCALL",
+        _ => match OpCode::new(opcode) {
+            Some(opcode) => opcode.as_str(),
+            None => return format!("opcode {opcode:#x} not defined").into(),
+        },
+    };
+    name.into()
 }
 
 /// That a stack of `len` items is too low or too high for an opcode. Which of both follows from these:

@@ -2,7 +2,7 @@
 
 mod halt;
 
-pub(crate) use halt::{stack_words, words_of_halt};
+pub(crate) use halt::{opcode_name, stack_words, words_of_halt};
 
 use crate::{RpcError, RpcResult};
 use alloy_primitives::{Bytes, U256};
@@ -251,13 +251,18 @@ pub(crate) fn halt_words(reason: &HaltReason) -> String {
 /// `Panic(uint256)`.
 pub(crate) fn revert_words(output: &[u8]) -> String {
     const REVERTED: &str = "execution reverted";
+    match revert_reason(output) {
+        Some(reason) => format!("{REVERTED}: {reason}"),
+        None => REVERTED.into(),
+    }
+}
+
+/// The reason in what was returned.
+pub(crate) fn revert_reason(output: &[u8]) -> Option<String> {
     if let Ok(error) = Revert::abi_decode(output) {
-        return format!("{REVERTED}: {}", error.reason);
+        return Some(error.reason);
     }
-    if let Ok(panic) = Panic::abi_decode(output) {
-        return format!("{REVERTED}: {}", panic_words(&panic));
-    }
-    REVERTED.into()
+    Panic::abi_decode(output).ok().map(|panic| panic_words(&panic))
 }
 
 fn panic_words(panic: &Panic) -> String {

@@ -66,3 +66,22 @@ async fn every_block_comes_to_its_root_on_its_witness_alone() {
     }
     assert!(lvmt().account_proofs().is_none());
 }
+
+/// Of a block that touches nothing no node was there, not even the root that it starts from.
+#[tokio::test]
+async fn the_witness_of_an_empty_block_has_the_root_of_its_parent() {
+    // Before Cancun no system call touches the state, and proof of stake pays nobody.
+    let mut chain = test_chain(Rules::Merge(1));
+    let (mut tip, plan) = (chain.genesis(), || Plan::new(Vec::new()));
+    for _ in 0..3 {
+        tip = chain.extend(tip, plan());
+    }
+    let node = node_on(&chain, tip, std::sync::Arc::new(Mpt::default()));
+    let block = node.live().view().unwrap().block(&tip).unwrap().unwrap();
+    assert!(block.difficulty.is_zero() && block.body().transactions.is_empty());
+    let witness = node.call("debug_executionWitness", json!(["latest"])).await;
+    let witness: ExecutionWitness = serde_json::from_value(witness).unwrap();
+    let hashes: Vec<B256> = witness.state.iter().map(keccak256).collect();
+    assert_eq!(hashes, [block.state_root], "the block leaves the root of its parent");
+    execute(&chain, &block, &witness);
+}

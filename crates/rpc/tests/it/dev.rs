@@ -3,9 +3,13 @@
 use crate::common::*;
 use alloy_consensus::{SignableTransaction, TxEip1559, TxLegacy, crypto::secp256k1::sign_message};
 use alloy_eips::eip2718::Encodable2718;
-use alloy_primitives::{Address, Bytes, TxKind};
+use alloy_primitives::{Address, Bytes, TxKind, U256};
 use retrie_chainspec::{ChainSpec, DEV_ACCOUNTS, DEV_KEYS};
+use retrie_db::{Db, OpenOptions};
+use retrie_light_client::StateProofResponse;
+use retrie_pipeline::StatePatch;
 use retrie_rpc::server::HttpConfig;
+use retrie_state::{Account, decode_slot};
 use serde_json::{Value, json};
 
 const SOMEONE: Address = Address::repeat_byte(0x77);
@@ -325,4 +329,208 @@ async fn strangers_get_neither_tools_nor_accounts() {
     assert_eq!(other.call("eth_accounts", json!([])).await, json!([]));
     let request = json!([{"from": DEV_ACCOUNTS[0], "to": SOMEONE}]);
     assert_eq!(other.fail("eth_sendTransaction", request).await.0, -32000);
+}
+
+/// Whether an answer of `state_getProof` shows under its root what it says.
+fn proves_itself(backend: &dyn retrie_state::AnyBackend, answer: &Value) {
+    let answer: StateProofResponse = serde_json::from_value(answer.clone()).unwrap();
+    let proof = answer.to_proof();
+    let shown = backend.verify(answer.root, &answer.keys(), &proof.bytes).unwrap();
+    let account = shown[0].as_ref().map(|value| Account::decode(value).unwrap());
+    assert_eq!(answer.account.map(Account::from), account);
+    for (slot, shown) in answer.storage.iter().zip(&shown[1..]) {
+        let shown = shown.as_ref().map_or(U256::ZERO, |value| decode_slot(value).unwrap());
+        assert_eq!(slot.value, shown, "slot {}", slot.key);
+    }
+}
+
+/// The values came from the state with what was changed by hand, and the proof from the one below, so
+/// that no verifier took it.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_changed_by_hand_is_proven_by_the_next_block_and_refused_before() {
+    for backend in backends().into_iter().filter(|one| one.capabilities().proofs) {
+        let node = Node::dev(backend.clone());
+        let methods = match backend.account_proofs() {
+            Some(_) => vec!["state_getProof", "eth_getProof"],
+            None => vec!["state_getProof"],
+        };
+        node.call("hardhat_setBalance", json!([SOMEONE, "0x1234"])).await;
+        let word = format!("0x{:064x}", 42);
+        let owner = Address::repeat_byte(0x55);
+        node.call("anvil_setStorageAt", json!([owner, "0x1", word])).await;
+        let other = Address::repeat_byte(0x66);
+        for block in ["latest", "0x0"] {
+            for method in &methods {
+                for changed in [SOMEONE, owner] {
+                    let params = json!([changed, ["0x1"], block]);
+                    let (code, message) = node.fail(method, params).await;
+                    assert_eq!(code, -32000);
+                    let name = changed.to_string();
+                    for part in [&*name, "changed by hand", "after block 0", "evm_mine"] {
+                        assert!(message.contains(part), "{method}: {message}");
+                    }
+                }
+                // Others are as the root has them.
+                node.call(method, json!([other, ["0x1"], block])).await;
+            }
+            let proof = json!([DEV_ACCOUNTS[0], [], block]);
+            proves_itself(&*backend, &node.call("state_getProof", proof).await);
+            // Then block 0 is below the head.
+            node.call("evm_mine", json!([])).await;
+        }
+        for (address, balance) in [(SOMEONE, json!("0x1234")), (owner, json!("0x0"))] {
+            let proof = node.call("state_getProof", json!([address, ["0x1"], "latest"])).await;
+            assert_eq!(proof["root"], json!(node.live().head().state_root));
+            assert_eq!(proof["account"]["balance"], balance);
+            proves_itself(&*backend, &proof);
+        }
+        let read = node.call("eth_getStorageAt", json!([owner, "0x1", "latest"])).await;
+        assert_eq!(read, json!(word));
+    }
+}
+
+/// Both listed the state below what was changed by hand.
+#[tokio::test(flavor = "multi_thread")]
+async fn dumps_show_what_was_changed_by_hand_under_a_root_of_that() {
+    for backend in backends() {
+        let has_root = backend.capabilities().proofs;
+        let node = Node::dev(backend);
+        let word = format!("0x{:064x}", 42);
+        let before = node.call("debug_dumpBlock", json!(["latest"])).await;
+        node.call("hardhat_setBalance", json!([SOMEONE, "0x1234"])).await;
+        node.call("hardhat_setCode", json!([SOMEONE, REVERTS])).await;
+        node.call("hardhat_setStorageAt", json!([SOMEONE, "0x1", word])).await;
+        let key = SOMEONE.to_checksum(None);
+        let mut roots = vec![before["root"].clone()];
+        for moment in ["before a block", "in a block"] {
+            let dump = node.call("debug_dumpBlock", json!(["latest"])).await;
+            let account = &dump["accounts"][&key];
+            assert_eq!(account["balance"], "4660", "{moment}: {dump}");
+            assert_eq!(account["code"], REVERTS);
+            assert_eq!(account["storage"][format!("0x{:064x}", 1)], "2a");
+            let params = json!(["latest", "0x", 256, false, false, false]);
+            assert_eq!(node.call("debug_accountRange", params).await, dump, "{moment}");
+            roots.push(dump["root"].clone());
+            node.call("evm_mine", json!([])).await;
+        }
+        if has_root {
+            let view = node.live().view().unwrap();
+            let header = |number| view.header_by_number(number).unwrap().unwrap();
+            let root = |number| json!(alloy_primitives::hex::encode(header(number).state_root));
+            assert_eq!((&roots[0], &roots[2]), (&root(0), &root(1)));
+            assert_ne!(roots[1], roots[0], "no header has the root of what is pending");
+            // It is what a simulated block stands on, too.
+            let simulated = json!([{"blockStateCalls": [{}]}, "latest"]);
+            let blocks = node.call("eth_simulateV1", simulated.clone()).await;
+            node.call("hardhat_setBalance", json!([SOMEONE, "0x1235"])).await;
+            let others = node.call("eth_simulateV1", simulated).await;
+            assert_ne!(blocks[0]["stateRoot"], others[0]["stateRoot"]);
+        }
+    }
+}
+
+/// Returns what it stores: its first slot, and counts that up.
+const COUNTS: &str = "0x5f545f525f546001015f5560205ff3";
+
+/// A block that begins with changes by hand, and two transactions that need them; the hash of the second.
+async fn changed_block(node: &Node) -> Value {
+    let word = format!("0x{:064x}", 7);
+    node.call("hardhat_setCode", json!([SOMEONE, COUNTS])).await;
+    node.call("hardhat_setStorageAt", json!([SOMEONE, "0x0", word])).await;
+    node.call("evm_setAutomine", json!([false])).await;
+    let request = json!([{"from": DEV_ACCOUNTS[1], "to": SOMEONE, "gas": "0x30000"}]);
+    node.call("eth_sendTransaction", request.clone()).await;
+    let hash = node.call("eth_sendTransaction", request).await;
+    node.call("evm_mine", json!([])).await;
+    hash
+}
+
+/// All that executes a block again.
+fn executed_again(hash: &Value) -> Vec<(&'static str, Value)> {
+    vec![
+        ("debug_traceTransaction", json!([hash, {"tracer": "callTracer"}])),
+        ("debug_traceBlockByNumber", json!(["0x1", {"tracer": "prestateTracer"}])),
+        ("trace_transaction", json!([hash])),
+        ("trace_block", json!(["0x1"])),
+        ("trace_replayTransaction", json!([hash, ["trace", "stateDiff"]])),
+        ("trace_replayBlockTransactions", json!(["0x1", ["trace"]])),
+        ("trace_filter", json!([{"fromBlock": "0x1", "toBlock": "0x1"}])),
+        (
+            "debug_traceCallMany",
+            json!([
+                [{"transactions": [{"to": SOMEONE}]}],
+                {"blockNumber": "0x1", "transactionIndex": 1},
+                {"tracer": "callTracer"}
+            ]),
+        ),
+    ]
+}
+
+/// Patches were remembered by the process alone: a balance that was set was lost by a clean stop, and
+/// blocks were traced on a state that was never theirs.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restart_changes_no_answer() {
+    for backend in [mpt(), lvmt(), cole(), raw()] {
+        let node = Node::dev(backend.clone());
+        let hash = changed_block(&node).await;
+        node.call("hardhat_setBalance", json!([SOMEONE, "0x1234"])).await;
+        node.call("hardhat_setCode", json!([Address::repeat_byte(3), REVERTS])).await;
+        let mut asked = executed_again(&hash);
+        for block in ["0x0", "0x1"] {
+            asked.push(("eth_getBalance", json!([SOMEONE, block])));
+            asked.push(("eth_getCode", json!([SOMEONE, block])));
+            asked.push(("eth_getCode", json!([Address::repeat_byte(3), block])));
+            asked.push(("eth_getStorageAt", json!([SOMEONE, "0x0", block])));
+            asked.push(("debug_dumpBlock", json!([block])));
+        }
+        let mut answers = Vec::new();
+        for (method, params) in &asked {
+            answers.push(node.call(method, params.clone()).await);
+        }
+        assert_eq!(answers[0]["output"], json!(format!("0x{:064x}", 8)));
+        let node = Node::dev_in(node.stop().await, backend.clone());
+        for ((method, params), before) in asked.iter().zip(&answers) {
+            assert_eq!(node.call(method, params.clone()).await, *before, "{method} {params}");
+        }
+        // The next block begins with what was pending, and nothing is pending after it.
+        node.call("evm_mine", json!([])).await;
+        let node = Node::dev_in(node.stop().await, backend);
+        let params = json!([SOMEONE, "latest"]);
+        assert_eq!(node.call("eth_getBalance", params).await, "0x1234");
+        assert_eq!(node.call("eth_getBalance", json!([SOMEONE, "0x0"])).await, "0x0");
+        node.call("debug_traceBlockByNumber", json!(["0x2"])).await;
+        if node.live().backend().account_proofs().is_some() {
+            node.call("eth_getProof", json!([SOMEONE, [], "latest"])).await;
+            let (code, message) = node.fail("debug_executionWitness", json!(["0x2"])).await;
+            assert_eq!((code, message.contains("changed by hand")), (-32000, true), "{message}");
+        }
+    }
+}
+
+/// Answers made by executing again were given though the stored receipts contradicted them.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_execution_that_contradicts_the_receipts_is_refused() {
+    let node = Node::dev(mpt());
+    let hash = changed_block(&node).await;
+    let block = node.live().head().hash();
+    let dir = node.stop().await;
+    {
+        // What a datadir of an earlier version lacks.
+        let db = Db::open(dir.path().join("data"), &OpenOptions::default()).unwrap();
+        let mut txn = db.begin_write().unwrap();
+        txn.insert_patch(&block, &StatePatch::default().encode()).unwrap();
+        txn.commit().unwrap();
+    }
+    let node = Node::dev_in(dir, mpt());
+    let receipt = node.call("eth_getTransactionReceipt", json!([hash])).await;
+    assert_eq!(receipt["status"], "0x1");
+    let mut asked = executed_again(&hash);
+    asked.push(("debug_executionWitness", json!(["0x1"])));
+    for (method, params) in asked {
+        let (code, message) = node.fail(method, params).await;
+        assert_eq!(code, -32000, "{method}: {message}");
+        for part in [&*block.to_string(), "executed again", "gas used of transaction 0"] {
+            assert!(message.contains(part), "{method}: {message}");
+        }
+    }
 }

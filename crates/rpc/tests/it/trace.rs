@@ -98,6 +98,40 @@ async fn a_filter_takes_senders_receivers_and_pages_of_a_bounded_range() {
     assert!(code == -32602 && message.contains("block range too large"), "{message}");
 }
 
+/// `earliest` and `latest` were refused, and so were strings for `after` and `count`.
+#[tokio::test]
+async fn a_filter_takes_tags_and_numbers_of_every_form() {
+    let (_, _, node) = node_with(Rules::Cancun, mpt());
+    let all = node.call("trace_filter", json!([{ "fromBlock": "0x0", "toBlock": "0x6" }])).await;
+    let all = all.as_array().unwrap();
+    for (from, to) in [("earliest", "latest"), ("0x0", "pending"), ("0", "6")] {
+        let filter = json!([{ "fromBlock": from, "toBlock": to }]);
+        assert_eq!(node.call("trace_filter", filter).await, json!(all), "{from} {to}");
+    }
+    assert_eq!(
+        node.call("trace_filter", json!([{ "fromBlock": 0, "toBlock": null }])).await,
+        json!(all)
+    );
+    for (after, count) in [(json!("0x2"), json!("0x3")), (json!("2"), json!(3))] {
+        let page = json!([{ "after": after, "count": count }]);
+        assert_eq!(node.call("trace_filter", page).await, json!(all[2..5]));
+    }
+    for wrong in [
+        json!({ "fromBlock": "soon" }),
+        json!({ "count": "many" }),
+        json!({ "fromBlock": "finalized" }),
+    ] {
+        node.fail("trace_filter", json!([wrong])).await;
+    }
+    // Sender and receiver have to match both, unless the request says otherwise.
+    let (from, to) = (json!([Wallet::new(0).address]), json!([GENESIS_CONTRACT]));
+    let both = json!({ "fromAddress": from, "toAddress": to });
+    assert_eq!(node.call("trace_filter", json!([both])).await, json!([]));
+    let mut one = both;
+    one["mode"] = json!("union");
+    assert_eq!(node.call("trace_filter", json!([one])).await.as_array().unwrap().len(), 8);
+}
+
 #[tokio::test]
 async fn replays_show_steps_and_what_changed_on_every_backend() {
     let mut shown = Vec::new();

@@ -75,6 +75,13 @@ impl Location {
         }
     }
 
+    /// Whether it gives its bytes once, and cannot be opened again: a pipe, a terminal, a socket.
+    pub fn is_stream(&self) -> bool {
+        let Self::Path(path) = self else { return false };
+        // What cannot be looked at cannot be opened either: that says why.
+        path.metadata().is_ok_and(|found| !found.is_file() && !found.is_dir())
+    }
+
     /// Its size in bytes, as it is stored.
     pub(crate) fn bytes(&self) -> Result<u64, SourceError> {
         match self {

@@ -25,10 +25,10 @@ use sha2::{Digest, Sha256};
 use tempfile::TempDir;
 
 /// Far beyond the merge, so that nobody mistakes it for a real one. Its first block is 81,920,000.
-const EPOCH: u64 = 10_000;
+pub(crate) const EPOCH: u64 = 10_000;
 
 /// A short file: sound as the last one of a mirror.
-fn short_file(epoch: u64) -> (String, Vec<u8>) {
+pub(crate) fn short_file(epoch: u64) -> (String, Vec<u8>) {
     named(epoch, 40)
 }
 

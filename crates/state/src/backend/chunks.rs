@@ -4,7 +4,7 @@
 use super::{BulkSink, NodeRead};
 use crate::{ProofError, StateError, StateKey, Value};
 use alloy_primitives::{B256, Bytes, hex};
-use std::{fmt, sync::Arc};
+use std::{fmt, path::Path, sync::Arc};
 
 /// What to ask for: the place of a node in the structure under the root, and that node's hash. In
 /// the bytes of its backend; ids of chunks of one state sort by place.
@@ -77,12 +77,15 @@ pub trait Chunks<C: ?Sized>: Send + Sync {
     /// other.
     fn format(&self) -> &'static str;
 
-    /// Begins to serve the state that `view` and `cache` show. It may have to sort all keys first, and
-    /// holds the view until it is dropped.
+    /// Begins to serve the state that `view` and `cache` show, and holds the view until it is dropped.
+    /// What answers need beyond the rows of the state, such as keys in another order, is made once it is
+    /// needed, in nameless files of the folder `scratch` (the system's one for temporary files if that is
+    /// `None`), and never as a whole in memory.
     fn serve(
         &self,
         view: Arc<dyn NodeRead>,
         cache: Arc<C>,
+        scratch: Option<&Path>,
     ) -> Result<Box<dyn ChunkServer>, StateError>;
 
     /// What to ask for first; `None` if the state under `root` is the empty one.
@@ -115,9 +118,22 @@ pub trait Chunks<C: ?Sized>: Send + Sync {
 
 /// Serves one state.
 pub trait ChunkServer: Send + Sync {
-    /// The answer to `id`; `None` if this state has no such node.
+    /// The answer to `id`. Anybody may ask, for anything: work and memory are bounded by the length of
+    /// the answer, and what has to be done once for many of them is left to another thread if it takes
+    /// long.
     ///
     /// # Errors
-    /// If rows cannot be read, or are damaged.
-    fn chunk(&self, id: &ChunkId) -> Result<Option<Bytes>, StateError>;
+    /// If rows cannot be read, or are damaged, or files cannot be written.
+    fn chunk(&self, id: &ChunkId) -> Result<ChunkAnswer, StateError>;
+}
+
+/// What a server has for an id.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ChunkAnswer {
+    /// The chunk.
+    Chunk(Bytes),
+    /// The state has no such node.
+    NoNode,
+    /// The state has this node; what its answer needs is being made ready.
+    NotReady,
 }

@@ -421,8 +421,9 @@ impl<C: 'static + Send + Sync> Chunks<Erased> for Faculty<'_, dyn Chunks<C> + '_
         &self,
         view: Arc<dyn NodeRead>,
         cache: AnyCache,
+        scratch: Option<&Path>,
     ) -> Result<Box<dyn ChunkServer>, StateError> {
-        self.0.serve(view, cache.downcast().map_err(|_| foreign::<C>())?)
+        self.0.serve(view, cache.downcast().map_err(|_| foreign::<C>())?, scratch)
     }
 
     fn whole(&self, root: B256) -> Option<ChunkId> {

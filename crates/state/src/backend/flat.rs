@@ -30,6 +30,22 @@ pub fn put(sink: &mut dyn BulkSink, key: &StateKey, value: &Value) -> Result<(),
     sink.put(TABLE, &key.encode(), value)
 }
 
+/// The slots of `address` that are set, in order.
+pub fn slots<'a>(
+    view: &'a dyn NodeRead,
+    address: &Address,
+) -> Result<impl Iterator<Item = Result<B256, StateError>> + use<'a>, StateError> {
+    let mut start = vec![1u8];
+    start.extend_from_slice(address.as_slice());
+    let end = prefix_end(&start);
+    let range = KeyRange { start: &start, end: end.as_deref() };
+    let rows = view.scan(TABLE, range, Direction::Forward)?;
+    Ok(rows.map(|row| match decode(row?)?.0 {
+        StateKey::Slot(_, slot) => Ok(slot),
+        key => Err(StateError::corrupt(TABLE.name, format!("{key} among slots"))),
+    }))
+}
+
 /// Up to `limit` slots of `address` that are set, in slot order.
 pub fn slots_of(
     view: &dyn NodeRead,

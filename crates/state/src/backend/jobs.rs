@@ -13,7 +13,7 @@
 //! [under way](crate::Backend::files_under_way): a job that finds its own output whole need not make
 //! it again.
 
-use super::check_file_name;
+use super::{check_file_name, open_patiently};
 use crate::{StateError, durable::Counters};
 
 use alloy_primitives::B256;
@@ -367,7 +367,7 @@ impl Jobs {
             let _ = fs::remove_file(&path);
             return Err(fail(error).into());
         }
-        fs::File::open(dir).and_then(|dir| dir.sync_all()).map_err(fail)?;
+        open_patiently(|| fs::File::open(dir)).and_then(|dir| dir.sync_all()).map_err(fail)?;
         Ok(())
     }
 
@@ -420,16 +420,29 @@ fn work_off(jobs: &crossbeam_channel::Receiver<Queued>, outstanding: &Outstandin
             && !context.closing.load(Ordering::Relaxed)
             && let Err(reason) = slot.run(&context, false)
         {
-            tracing::debug!(job = slot.name, reason, "job failed or cancelled");
+            tell_failure(slot.name, &reason, &context);
         }
         outstanding.done();
+    }
+}
+
+/// A failure is told when it happens: the block that needs the job may be thousands of blocks away.
+fn tell_failure(job: &str, reason: &str, context: &JobContext) {
+    if context.cancelled.load(Ordering::Relaxed) || context.closing.load(Ordering::Relaxed) {
+        tracing::debug!(job, "job cancelled");
+    } else {
+        tracing::warn!(
+            job,
+            "background job {job} failed: {reason}; blocks go on until one needs it, which runs it again; \
+             check the disk, and run `db verify` on the datadir"
+        );
     }
 }
 
 fn tempfile_in(dir: &Path, name: &str) -> std::io::Result<(PathBuf, fs::File)> {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let path = dir.join(format!("{name}.{}.tmp", NEXT.fetch_add(1, Ordering::Relaxed)));
-    let file = fs::File::create(&path)?;
+    let file = open_patiently(|| fs::File::create(&path))?;
     Ok((path, file))
 }
 

@@ -12,17 +12,19 @@ mod chunks;
 mod compare;
 mod erased;
 mod faculties;
+mod files;
 pub mod flat;
 mod jobs;
 mod view;
 
-pub use chunks::{ChunkId, ChunkServer, Chunks, Opened};
+pub use chunks::{ChunkAnswer, ChunkId, ChunkServer, Chunks, Opened};
 pub use compare::compare_rows;
 pub use erased::{AnyBackend, AnyCache};
 pub use faculties::{
     AccountNodes, AccountProofs, History, PartialState, PartialTree, ProofHole, ProofShards,
     Provenance,
 };
+pub use files::{is_out_of_descriptors, open_patiently};
 pub use jobs::{Job, JobContext, JobHandle, JobOutput, Jobs};
 pub(crate) use view::check_file_name;
 pub use view::{BulkSink, Direction, KeyRange, NodeRead, NodeWrite, Row, Rows, Table, prefix_end};
@@ -243,7 +245,9 @@ pub trait Backend: Send + Sync + 'static {
     /// durable tip, with `cache`. What is written here joins the commit's journal but has no undo, so
     /// it must not change what any retained state reads, proves, or grows into. It publishes and
     /// retires no files. About `budget` rows
-    /// are to be written at most; the rest waits for the next commit. Every commit calls it once.
+    /// are to be written at most; the rest waits for the next commit. Every commit calls it once. If it
+    /// fails, nothing of it is written; the commit comes about all the same, unless the error is of the
+    /// store underneath ([`StateError::Store`]).
     fn settle(
         &self,
         view: &mut dyn NodeWrite,

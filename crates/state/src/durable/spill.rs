@@ -1,6 +1,6 @@
 //! Rows and entries in any order: sorted in pieces, spilled to temporary files, merged at last.
 
-use crate::{KvWrite, StateError, StateKey, StoreError, Table, Value};
+use crate::{KvWrite, StateError, StateKey, StoreError, Table, Value, open_patiently};
 use alloy_primitives::hex;
 use std::{
     cmp::Reverse,
@@ -146,10 +146,10 @@ impl Sorter {
     fn spill(&mut self) -> Result<(), StateError> {
         self.sort();
         let write = || {
-            let file = match &self.dir {
+            let file = open_patiently(|| match &self.dir {
                 Some(dir) => tempfile::tempfile_in(dir),
                 None => tempfile::tempfile(),
-            }?;
+            })?;
             let mut out = BufWriter::with_capacity(1 << 20, file);
             for start in &self.starts {
                 out.write_all(first_row(&self.rows[*start..]))?;

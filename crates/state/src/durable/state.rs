@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     AnyBackend, AnyCache, BlockRef, Direction, KeyRange, NodeRead, Row, StateError, StoreError,
-    Table, Thinned,
+    Table, Thinned, open_patiently,
 };
 use alloy_primitives::B256;
 use parking_lot::{Condvar, Mutex, MutexGuard};
@@ -443,7 +443,7 @@ pub(crate) fn unnamed_files(
     named: &BTreeSet<String>,
 ) -> std::io::Result<Vec<(String, u64)>> {
     let mut files = Vec::new();
-    for entry in fs::read_dir(dir)? {
+    for entry in open_patiently(|| fs::read_dir(dir))? {
         let entry = entry?;
         let name = entry.file_name().to_string_lossy().into_owned();
         if !named.contains(&name)

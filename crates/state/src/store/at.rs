@@ -7,7 +7,7 @@ use crate::{
     durable::{flat_history, overlay::RowView, state::DurableState},
 };
 use alloy_primitives::{Address, B256, Bytes};
-use std::{fmt, ops::RangeInclusive, sync::Arc};
+use std::{fmt, ops::RangeInclusive, path::Path, sync::Arc};
 
 /// The state after one block. It stays as it is, whatever is committed, reverted or folded
 /// meanwhile, and reads and proves in the same way wherever it comes from:
@@ -191,19 +191,20 @@ impl StateAt {
         proofs.merge_nodes(&self.view, &*self.cache, removed)
     }
 
-    /// Begins to serve this state in [chunks](crate::Chunks). The server holds a snapshot of the store,
-    /// and a snapshot held for long keeps MDBX from reusing pages.
+    /// Begins to serve this state in [chunks](crate::Chunks); what is made for that goes to files of the
+    /// folder `scratch`. The server holds a snapshot of the store, and a snapshot held for long keeps MDBX
+    /// from reusing pages.
     ///
     /// # Errors
     /// [`StateError::Unsupported`] if the backend has no chunks, and by histories.
-    pub fn serve_chunks(&self) -> Result<Box<dyn ChunkServer>, StateError> {
+    pub fn serve_chunks(&self, scratch: Option<&Path>) -> Result<Box<dyn ChunkServer>, StateError> {
         let unsupported = || self.durable.unsupported("state in chunks");
         match self.kind {
             Kind::Own => {}
             Kind::History { .. } | Kind::FlatHistory => return Err(unsupported()),
         }
         let chunks = self.durable.backend.chunks().ok_or_else(unsupported)?;
-        chunks.serve(Arc::new(self.view.clone()), self.cache.clone())
+        chunks.serve(Arc::new(self.view.clone()), self.cache.clone(), scratch)
     }
 
     /// Refuses what the backend cannot do for states that flat history reads.

@@ -382,12 +382,34 @@ impl StateStore {
         view.stack = view.stack.pushed(layer.clone());
         let mut writer = RowWriter::new(view, false);
         let budget = layer.len().saturating_add(SETTLED_BEYOND);
-        self.durable.backend.settle(&mut writer, cache, first_retained, budget)?;
+        let settled = self.durable.backend.settle(&mut writer, cache, first_retained, budget);
+        match settled {
+            Ok(()) => self.settling_fails.store(false, Ordering::Relaxed),
+            // The store underneath has failed, so what the blocks wrote is in danger.
+            Err(error @ StateError::Store(_)) => return Err(error),
+            Err(error) => {
+                self.tell_unsettled(&error);
+                return Ok(layer);
+            }
+        }
         let (rows, _) = writer.finish();
         if rows.len() == 0 {
             return Ok(layer);
         }
         Ok(Arc::new(Layer::merged(&[layer, Arc::new(rows)])))
+    }
+
+    /// What a backend does beside its blocks can wait, and no block shall. Commits that follow try again.
+    fn tell_unsettled(&self, error: &StateError) {
+        let backend = self.identity().name;
+        if self.settling_fails.swap(true, Ordering::Relaxed) {
+            tracing::debug!(%error, "{backend} still cannot clean up");
+        } else {
+            tracing::error!(
+                "{backend} cannot write ahead or clean up beside its blocks: {error}; blocks are committed \
+                 without, so the datadir grows: run `db verify` on it"
+            );
+        }
     }
 
     /// What a commit of `layers`, those of the blocks from `parent` to `tip`, deletes of the flat

@@ -189,6 +189,8 @@ pub struct StateStore {
     /// No block below this one has flat history; a search that starts here need not pass by what
     /// was deleted.
     pub(crate) pruned: AtomicU64,
+    /// Whether the last commit left out what the backend does beside its blocks.
+    pub(crate) settling_fails: AtomicBool,
     pub(crate) jobs: Arc<Jobs>,
     readers: Readers,
     pub(crate) commit: Mutex<()>,
@@ -299,6 +301,7 @@ impl StateStore {
         Ok(Self {
             durable,
             pruned: AtomicU64::new(first_kept.unwrap_or(0)),
+            settling_fails: AtomicBool::new(false),
             prunes: first_kept.is_some() || options.flat_history != FlatHistory::Off,
             readers: Readers::new(options.read_threads),
             options,

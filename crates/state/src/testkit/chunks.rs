@@ -8,11 +8,12 @@ use super::{
     roots::bulk_load,
 };
 use crate::{
-    Account, At, BlockRef, ChunkId, ChunkServer, Opened, StateError, StateKey, Value, encode_slot,
+    Account, At, BlockRef, ChunkAnswer, ChunkId, ChunkServer, Opened, StateError, StateKey, Value,
+    encode_slot,
 };
 use alloy_primitives::{Address, B256, Bytes, KECCAK256_EMPTY, U256};
 use rand::{Rng, rngs::StdRng};
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 /// How many blocks a state goes on for after it was handed over.
 const FURTHER: usize = 1000;
@@ -36,6 +37,17 @@ struct Fetched {
     entries: Entries,
 }
 
+/// What a server has for an id, once that is ready.
+fn chunk(server: &dyn ChunkServer, id: &ChunkId) -> Option<Bytes> {
+    loop {
+        match server.chunk(id).expect("rows") {
+            ChunkAnswer::Chunk(chunk) => return Some(chunk),
+            ChunkAnswer::NoNode => return None,
+            ChunkAnswer::NotReady => std::thread::sleep(Duration::from_millis(1)),
+        }
+    }
+}
+
 /// Fetches the state of `block`, chunk by chunk in random order.
 fn fetch(node: &Node<'_>, server: &dyn ChunkServer, block: &Block, rng: &mut StdRng) -> Fetched {
     let backend = node.store().backend();
@@ -45,7 +57,7 @@ fn fetch(node: &Node<'_>, server: &dyn ChunkServer, block: &Block, rng: &mut Std
     let mut fetched = Fetched::default();
     while !wanted.is_empty() {
         let id = wanted.swap_remove(rng.random_range(0..wanted.len()));
-        let answer = server.chunk(&id).expect("an answer").expect("the state has its own chunks");
+        let answer = chunk(server, &id).expect("the state has its own chunks");
         match chunks.open(&id, &answer).expect("the answer is the chunk") {
             Opened::Entries { entries, further } => {
                 fetched.parts.push((id.clone(), entries.len() as u64));
@@ -137,7 +149,7 @@ pub fn a_state_in_chunks_goes_on_as_its_origin(kit: &Kit<'_>) {
 
 /// Hands the state of `origin`'s tip over, and takes both through the blocks behind it.
 fn hand_over(kit: &Kit<'_>, origin: &Node<'_>, tip: &Block, rest: &[BlockPtr], rng: &mut StdRng) {
-    let server = origin.store().at(At::Tip).and_then(|state| state.serve_chunks());
+    let server = origin.store().at(At::Tip).and_then(|state| state.serve_chunks(None));
     let server = server.expect("a server");
     // The origin goes on.
     origin.extend_each(rest);
@@ -202,7 +214,7 @@ pub fn mutated_chunks_are_refused(kit: &Kit<'_>) {
 
         let server = |block: &Block| {
             let state = node.store().at(At::Block(block.hash));
-            state.and_then(|state| state.serve_chunks()).expect("a server")
+            state.and_then(|state| state.serve_chunks(None)).expect("a server")
         };
         let servers: Vec<_> = chain.iter().map(|block| server(block)).collect();
         let fetched: Vec<_> = chain
@@ -223,8 +235,7 @@ pub fn mutated_chunks_are_refused(kit: &Kit<'_>) {
                         assert!(!open(foreign), "{id} is answered by that of {other}");
                     }
                     // One that many states have may be served by each of them, and is the same.
-                    if let Some(own) = servers[(at + 1) % servers.len()].chunk(other).expect("rows")
-                    {
+                    if let Some(own) = chunk(&*servers[(at + 1) % servers.len()], other) {
                         assert!(chunks.open(other, &own).is_ok(), "{other} is served wrongly");
                     }
                 }
@@ -236,7 +247,7 @@ pub fn mutated_chunks_are_refused(kit: &Kit<'_>) {
                     let mut unknown = id.bytes().to_vec();
                     unknown[bit / 8] ^= 1 << (bit % 8);
                     let unknown = ChunkId::new(unknown).expect("it is as long");
-                    assert_eq!(servers[at].chunk(&unknown).expect("rows"), None, "{unknown}");
+                    assert_eq!(chunk(&*servers[at], &unknown), None, "{unknown}");
                     let opened = chunks.open(&unknown, answer);
                     assert!(bit < bits - 64 || opened.is_err(), "{unknown} is answered");
                 }
@@ -244,7 +255,7 @@ pub fn mutated_chunks_are_refused(kit: &Kit<'_>) {
         }
         for garbage in [vec![], vec![0], vec![1; 33], vec![0xff; ChunkId::MAX_LEN]] {
             let id = ChunkId::new(garbage).expect("it is short enough");
-            assert_eq!(servers[0].chunk(&id).expect("rows"), None);
+            assert_eq!(chunk(&*servers[0], &id), None);
             assert!(chunks.open(&id, &[]).is_err());
         }
         let empty: Value = Bytes::new();

@@ -138,7 +138,10 @@ pub enum StateError {
         limit: u64,
     },
     /// A background job failed.
-    #[error("background job {job} failed: {reason}")]
+    #[error(
+        "background job {job} failed: {reason}; no block that needs it can be added until it succeeds, \
+         all that is stored can still be read, and it runs again when the block comes again"
+    )]
     Job {
         /// Job name.
         job: String,

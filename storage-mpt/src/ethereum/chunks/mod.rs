@@ -3,12 +3,14 @@
 //!
 //! `docs/state-sync.md` has the bytes one by one.
 
+mod keys;
 mod open;
+mod order;
 mod serve;
-mod sorted;
 
+pub use keys::PlainKeys;
 pub use open::open;
-pub use serve::{SortedKeys, answer, server};
+pub use serve::{answer, server};
 
 use crate::TrieHash;
 use alloy_primitives::{Address, B256};

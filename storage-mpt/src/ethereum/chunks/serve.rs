@@ -1,140 +1,109 @@
 //! Answering from the tries of one state.
 
-use super::{super::Tries, ENTRIES, MAX_BRANCHES, MAX_ENTRIES, SPLIT, Slot, sorted::Sorted};
+use super::{
+    super::Tries,
+    ENTRIES, MAX_BRANCHES, MAX_ENTRIES, SPLIT, Slot,
+    keys::{OrderedKeys, PlainKeys},
+};
 use crate::{
     TrieHash, leaf,
     trie::{Encoder, Leaf, Link, NodeSource, Trie, child_slot, loaded, resolved},
 };
-use alloy_primitives::{Address, B256, Bytes};
+use alloy_primitives::{Address, B256};
 use alloy_trie::Nibbles;
-use parking_lot::Mutex;
-use retrie_state::{ChunkId, ChunkServer, NodeRead, StateError, StateKey, flat, wire::put_varint};
-use std::{collections::VecDeque, sync::Arc};
-
-/// Slots of accounts that stay sorted between answers, at most; 40 bytes each.
-const KEPT_SLOTS: usize = 1 << 20;
-
-/// The plain keys of one state: its accounts, sorted by hash (32 bytes each), and the slots of those
-/// accounts that were asked for last.
-#[derive(Debug)]
-pub struct SortedKeys {
-    with: TrieHash,
-    accounts: Sorted<Address>,
-    /// The latest one first.
-    slots: Mutex<VecDeque<(Address, Arc<Sorted<B256>>)>>,
-}
-
-impl SortedKeys {
-    fn of(with: TrieHash, view: &dyn NodeRead) -> Result<Self, StateError> {
-        let accounts = flat::accounts(view)?.collect::<Result<_, _>>()?;
-        Ok(Self { with, accounts: Sorted::new(with, accounts), slots: Mutex::default() })
-    }
-
-    fn slots(
-        &self,
-        view: &dyn NodeRead,
-        address: &Address,
-    ) -> Result<Arc<Sorted<B256>>, StateError> {
-        if let Some((_, slots)) = self.slots.lock().iter().find(|(own, _)| own == address) {
-            return Ok(slots.clone());
-        }
-        let slots = flat::slots_of(view, address, usize::MAX)?;
-        let sorted = Sorted::new(self.with, slots.into_iter().map(|(slot, _)| slot).collect());
-        let sorted = Arc::new(sorted);
-        // Small ones are sorted anew as fast as they are found.
-        if sorted.len() > MAX_ENTRIES {
-            let mut kept = self.slots.lock();
-            kept.push_front((*address, sorted.clone()));
-            let mut sum = 0;
-            kept.retain(|(_, slots)| {
-                sum += slots.len();
-                sum <= KEPT_SLOTS || sum == slots.len()
-            });
-        }
-        Ok(sorted)
-    }
-}
+use retrie_state::{
+    ChunkAnswer, ChunkId, ChunkServer, NodeRead, StateError, StateKey, flat, wire::put_varint,
+};
+use std::{path::Path, sync::Arc};
 
 /// Serves the flat state that `view` shows, whose tries are hashed `with` this function, by `answer`
-/// (see [`answer()`]).
-///
-/// # Errors
-/// If the state cannot be read.
+/// (see [`answer()`]). Keys are sorted in files of the folder `scratch`, once an answer needs them.
 pub fn server<A>(
     with: TrieHash,
     view: Arc<dyn NodeRead>,
+    scratch: Option<&Path>,
     answer: A,
-) -> Result<Box<dyn ChunkServer>, StateError>
+) -> Box<dyn ChunkServer>
 where
-    A: Fn(&dyn NodeRead, &SortedKeys, &ChunkId) -> Result<Option<Bytes>, StateError>,
-    A: Send + Sync + 'static,
+    A: Fn(&PlainKeys, &ChunkId) -> Result<ChunkAnswer, StateError> + Send + Sync + 'static,
 {
-    let keys = SortedKeys::of(with, &*view)?;
-    Ok(Box::new(Server { view, keys, answer }))
+    Box::new(Server { keys: PlainKeys::new(with, view, scratch), answer })
 }
 
 struct Server<A> {
-    view: Arc<dyn NodeRead>,
-    keys: SortedKeys,
+    keys: PlainKeys,
     answer: A,
 }
 
 impl<A> ChunkServer for Server<A>
 where
-    A: Fn(&dyn NodeRead, &SortedKeys, &ChunkId) -> Result<Option<Bytes>, StateError> + Send + Sync,
+    A: Fn(&PlainKeys, &ChunkId) -> Result<ChunkAnswer, StateError> + Send + Sync,
 {
-    fn chunk(&self, id: &ChunkId) -> Result<Option<Bytes>, StateError> {
-        (self.answer)(&*self.view, &self.keys, id)
+    fn chunk(&self, id: &ChunkId) -> Result<ChunkAnswer, StateError> {
+        (self.answer)(&self.keys, id)
     }
 }
 
-/// The answer to `id` in the state of these tries, keys and flat state; `None` if no such node hangs
-/// there.
+/// The answer to `id` in the state of these tries and keys. An id of no node is told from the tries
+/// alone, before any key is looked at.
 ///
 /// # Errors
 /// Those of the tries' source, and [`StateError::Corrupt`] if tries and flat state differ.
 pub fn answer(
     tries: &impl Tries,
-    keys: &SortedKeys,
-    view: &dyn NodeRead,
+    keys: &PlainKeys,
     id: &ChunkId,
-) -> Result<Option<Bytes>, StateError> {
-    Serving { tries, keys, view }.answer(id)
+) -> Result<ChunkAnswer, StateError> {
+    Serving { tries, keys }.answer(id)
 }
 
 struct Serving<'a, T> {
     tries: &'a T,
-    keys: &'a SortedKeys,
-    view: &'a dyn NodeRead,
+    keys: &'a PlainKeys,
 }
 
 impl<T: Tries> Serving<'_, T> {
-    fn answer(&self, id: &ChunkId) -> Result<Option<Bytes>, StateError> {
-        let Some(slot) = Slot::of(id) else { return Ok(None) };
-        match slot.trie {
-            None => {
-                let (trie, source) = self.tries.accounts();
-                self.below(&trie, &source, &slot, &self.keys.accounts, |out, address, leaf| {
-                    self.account(out, address, leaf)
-                })
-            }
-            Some(address) => {
-                let (trie, source) = self.tries.accounts();
-                let Some(leaf) = trie.leaf(&source, &self.tries.hash().hash(address))? else {
-                    return Ok(None);
-                };
-                let (_, root) = leaf::decode_account(leaf.value())
-                    .ok_or_else(|| malformed(&StateKey::Account(address)))?;
-                let (trie, source) = self.tries.storage(&address, root, leaf.stamp())?;
-                let keys = self.keys.slots(self.view, &address)?;
-                self.below(&trie, &source, &slot, &keys, |out, slot, leaf| {
-                    let value = leaf::decode_slot_value(leaf.value())
-                        .ok_or_else(|| malformed(&StateKey::Slot(address, *slot)))?;
-                    put_value(out, &value);
-                    Ok(())
-                })
-            }
-        }
+    fn answer(&self, id: &ChunkId) -> Result<ChunkAnswer, StateError> {
+        let Some(slot) = Slot::of(id) else { return Ok(ChunkAnswer::NoNode) };
+        let Some(address) = slot.trie else {
+            let (trie, source) = self.tries.accounts();
+            let Some(link) = self.named(&trie, &source, &slot)? else {
+                return Ok(ChunkAnswer::NoNode);
+            };
+            let Some(keys) = self.keys.accounts()? else { return Ok(ChunkAnswer::NotReady) };
+            return self.below(&source, &slot, link, &keys, |out, address, leaf| {
+                self.account(out, &Address::from(*address), leaf)
+            });
+        };
+        let (trie, source) = self.tries.accounts();
+        let Some(leaf) = trie.leaf(&source, &self.tries.hash().hash(address))? else {
+            return Ok(ChunkAnswer::NoNode);
+        };
+        let (_, root) = leaf::decode_account(leaf.value())
+            .ok_or_else(|| malformed(&StateKey::Account(address)))?;
+        let (trie, source) = self.tries.storage(&address, root, leaf.stamp())?;
+        let Some(link) = self.named(&trie, &source, &slot)? else {
+            return Ok(ChunkAnswer::NoNode);
+        };
+        let Some(keys) = self.keys.slots(&address)? else { return Ok(ChunkAnswer::NotReady) };
+        self.below(&source, &slot, link, &keys, |out, slot, leaf| {
+            let value = leaf::decode_slot_value(leaf.value())
+                .ok_or_else(|| malformed(&StateKey::Slot(address, B256::from(*slot))))?;
+            put_value(out, &value);
+            Ok(())
+        })
+    }
+
+    /// What hangs at the slot, if it is what the slot names.
+    fn named(
+        &self,
+        trie: &Trie<T::Stamp>,
+        source: &T::Source,
+        slot: &Slot,
+    ) -> Result<Option<Link<T::Stamp>>, StateError> {
+        let link = hanging(trie, source, &slot.path)?;
+        let mut encoder = Encoder::new(self.tries.hash());
+        Ok(link.filter(|link| link.reference(slot.path.len(), &mut encoder) == slot.reference))
     }
 
     /// Appends the value of an account, and the root of its storage if it has any.
@@ -153,41 +122,36 @@ impl<T: Tries> Serving<'_, T> {
         Ok(())
     }
 
-    fn below<K: AsRef<[u8]> + Copy + Send + Sync>(
+    fn below<const N: usize>(
         &self,
-        trie: &Trie<T::Stamp>,
         source: &T::Source,
         slot: &Slot,
-        keys: &Sorted<K>,
-        value: impl Fn(&mut Vec<u8>, &K, &Leaf<T::Stamp>) -> Result<(), StateError>,
-    ) -> Result<Option<Bytes>, StateError> {
+        link: Link<T::Stamp>,
+        keys: &OrderedKeys<N>,
+        value: impl Fn(&mut Vec<u8>, &[u8; N], &Leaf<T::Stamp>) -> Result<(), StateError>,
+    ) -> Result<ChunkAnswer, StateError> {
         let with = self.tries.hash();
-        let Some(link) = hanging(trie, source, &slot.path)? else { return Ok(None) };
-        let mut encoder = Encoder::new(with);
-        if link.reference(slot.path.len(), &mut encoder) != slot.reference {
-            return Ok(None);
-        }
-        let own = keys.below(&slot.path);
-        if own.len() > MAX_ENTRIES {
+        if keys.has_more(&slot.path, MAX_ENTRIES)? {
+            let encoder = Encoder::new(with);
             let mut split = Split { source, keys, encoder, out: vec![SPLIT], left: MAX_BRANCHES };
             split.node(&slot.path, link)?;
-            return Ok(Some(split.out.into()));
+            return Ok(ChunkAnswer::Chunk(split.out.into()));
         }
+        let mut own = keys.below(&slot.path)?.into_iter();
         let mut leaves = Vec::with_capacity(own.len());
         collect(source, &slot.path, link, &mut leaves)?;
         let mut out = vec![ENTRIES];
         put_varint(&mut out, leaves.len() as u64);
-        let mut own = own;
         for leaf in &leaves {
             let differ = || {
                 let what = format!("no key has the hash {} of a leaf", leaf.key());
                 StateError::corrupt(flat::TABLE.name, what)
             };
             let key = own.next().filter(|key| with.hash(key) == *leaf.key()).ok_or_else(differ)?;
-            out.extend_from_slice(key.as_ref());
-            value(&mut out, key, leaf)?;
+            out.extend_from_slice(&key);
+            value(&mut out, &key, leaf)?;
         }
-        Ok(Some(out.into()))
+        Ok(ChunkAnswer::Chunk(out.into()))
     }
 }
 
@@ -250,19 +214,19 @@ fn collect<N: NodeSource>(
 }
 
 /// An answer of branches.
-struct Split<'a, N, K> {
-    source: &'a N,
-    keys: &'a Sorted<K>,
+struct Split<'a, S, const N: usize> {
+    source: &'a S,
+    keys: &'a OrderedKeys<N>,
     encoder: Encoder,
     out: Vec<u8>,
     /// Branches that it may still have.
     left: usize,
 }
 
-impl<N: NodeSource, K: AsRef<[u8]> + Copy + Send + Sync> Split<'_, N, K> {
+impl<S: NodeSource, const N: usize> Split<'_, S, N> {
     /// A slot with too much below it: the RLP of the extension, if there is one, and of the branch,
     /// which of its children follow (2), and those.
-    fn node(&mut self, slot: &Nibbles, link: Link<N::Stamp>) -> Result<(), StateError> {
+    fn node(&mut self, slot: &Nibbles, link: Link<S::Stamp>) -> Result<(), StateError> {
         let link = resolved(self.source, slot, link)?;
         if link.encode_short(slot.len(), &mut self.encoder) {
             put_value(&mut self.out, &self.encoder.rlp);
@@ -284,7 +248,7 @@ impl<N: NodeSource, K: AsRef<[u8]> + Copy + Send + Sync> Split<'_, N, K> {
             let slot = child_slot(&path, nibble);
             if let Some(child) = child
                 && follow.len() < self.left
-                && self.keys.below(&slot).len() > MAX_ENTRIES
+                && self.keys.has_more(&slot, MAX_ENTRIES)?
             {
                 mask |= 1 << nibble;
                 follow.push((slot, child.clone()));

@@ -10,7 +10,7 @@ use eyre::bail;
 use retrie_bench::{
     chain::{
         CHAIN_FILE, ChainMaker, ContractSet, Fill, GENESIS_FILE, KeyChoice, MadeChain, Mix,
-        Preload, Recipe, write_chain,
+        Preload, Recipe, write_chain, write_chain_with_branches,
     },
     clients,
 };
@@ -62,6 +62,10 @@ pub(crate) struct Args {
     fresh: bool,
     #[command(flatten)]
     contracts: ContractArgs,
+    /// Write `branches.rlp`, too: the same blocks, and after about every N of them a side branch of up to
+    /// 16, which an import goes along and leaves again.
+    #[arg(long, value_name = "N")]
+    side_branches: Option<u64>,
     /// Folder for `genesis.json` and `chain.rlp`; nothing in it is overwritten.
     #[arg(value_name = "DIR")]
     dir: PathBuf,
@@ -108,9 +112,18 @@ impl Args {
         loading.finish();
         let mut maker = maker?;
         let mut progress = Progress::new(Some(self.blocks));
-        let made = write_chain(&mut maker, self.blocks, &self.dir, stop, &mut |made| {
-            progress.update(&as_report(made));
-        });
+        let mut show = |made: &MadeChain| progress.update(&as_report(made));
+        let made = match self.side_branches {
+            None => write_chain(&mut maker, self.blocks, &self.dir, stop, &mut show),
+            Some(every) => write_chain_with_branches(
+                &mut maker,
+                self.blocks,
+                every,
+                &self.dir,
+                stop,
+                &mut show,
+            ),
+        };
         progress.finish();
         let made = made?;
         let out = Output::default();

@@ -1,7 +1,7 @@
 //! `retrie db migrate`: the chain of a datadir into a new one, on another backend.
 
 use crate::{
-    args::{self, BackendArgs, ChainArgs, DbArgs, Hash, PruneArgs, StateArgs},
+    args::{self, BackendArgs, ChainArgs, DEFAULT_RETENTION, DbArgs, Hash, PruneArgs, StateArgs},
     commands::existing::Existing,
     output::{Output, grouped, say},
     progress::{LINE_EVERY, Progress},
@@ -34,6 +34,10 @@ pub(crate) struct Args {
     /// Without it the latest state alone is moved, and the new chain cannot go back below it.
     #[arg(long)]
     history: bool,
+    /// The block that the new chain ends with; the head if absent. With --history a node that its
+    /// consensus client leads to a branch further down than --retention gets there so.
+    #[arg(long, value_name = "NUMBER")]
+    until: Option<u64>,
     /// Hash function of the new state store, for comparison only; `mpt-archive` has the choice.
     #[arg(long, value_name = "HASH")]
     hash: Option<Hash>,
@@ -46,9 +50,9 @@ pub(crate) struct Args {
     /// already, theirs]
     #[arg(long, value_name = "BACKEND")]
     referee: Option<String>,
-    /// How many blocks can be reverted.
-    #[arg(long, value_name = "BLOCKS", default_value_t = 128)]
-    retention: u64,
+    /// How many blocks can be reverted in the new datadir [default: 128].
+    #[arg(long, value_name = "BLOCKS")]
+    retention: Option<u64>,
     #[command(flatten)]
     prune: PruneArgs,
     #[command(flatten)]
@@ -81,7 +85,8 @@ impl Args {
         let begun = if self.history { Begun::look(&self.new, &from)? } else { None };
         let to = self.options(&old, metadata.state_root, had, begun)?;
         let (checks, name) = (to.referee.is_some(), to.backend.identity().name);
-        let migration = Migration { from: &from, backend, to, history: self.history };
+        let (history, until) = (self.history, self.until);
+        let migration = Migration { from: &from, backend, to, history, until };
         let mut shown = Shown::default();
         let migrated = migration.run(&metrics, stop, &mut |step| shown.update(step));
         shown.finish();
@@ -113,11 +118,12 @@ impl Args {
         let is_given = self.referee.is_some();
         let native = (old_mode == StateRootMode::Native).then_some(StateRootMode::Native);
         let args = StateArgs {
-            state_backend: self.to.clone(),
+            state_backend: Some(self.to.clone()),
             hash: self.hash,
             state_root: self.state_root.or(native),
             referee: self.referee.clone().or(had).filter(|name| name != NO_REFEREE),
             retention: self.retention,
+            default_retention: DEFAULT_RETENTION,
             prune: self.prune.clone(),
             backends: self.backends.clone(),
         };

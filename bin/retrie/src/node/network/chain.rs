@@ -8,10 +8,10 @@ use retrie_chainspec::{
     primitives::{BlockBody, Header, Receipt},
 };
 use retrie_db::{ChainRead, DbError};
-use retrie_engine::{LiveChain, StateServer, StatesError, View, pool::Pool};
+use retrie_engine::{LiveChain, StateClient, StateServer, StatesError, View, pool::Pool};
 use retrie_network::{
     eth::{BlockRange, BlockReceipt, PooledTransaction},
-    handle::ServeStates,
+    handle::{PeerInfo, ServeStates, StateAudience},
     rchk::{self, Refusal},
     serve::{Chain, ChainError, ChainView},
 };
@@ -53,10 +53,16 @@ impl NodeStates {
         Self { live, server }
     }
 
-    fn parts(&self, request: &rchk::Request) -> Result<Vec<Option<Bytes>>, Refusal> {
+    fn parts(
+        &self,
+        client: StateClient,
+        request: &rchk::Request,
+    ) -> Result<Vec<Option<Bytes>>, Refusal> {
         let view = self.live.view().map_err(StatesError::from);
         let parts = view.and_then(|view| match request {
-            rchk::Request::Chunks { block, ids, .. } => self.server.chunks(&view, *block, ids),
+            rchk::Request::Chunks { block, ids, .. } => {
+                self.server.chunks(&view, client, *block, ids)
+            }
             rchk::Request::Codes(hashes) => self.server.codes(&view, hashes),
         });
         parts.map_err(|error| match error {
@@ -71,14 +77,18 @@ impl NodeStates {
 }
 
 impl ServeStates for NodeStates {
-    fn answer(&self, request: rchk::Request) -> rchk::Response {
+    fn answer(&self, peer: &PeerInfo, request: rchk::Request) -> rchk::Response {
+        let client = match StateAudience::Named.includes(peer.trusted, peer.is_static) {
+            true => StateClient::Trusted,
+            false => StateClient::Stranger,
+        };
         let parts = match &request {
             rchk::Request::Chunks { format, .. }
                 if self.live.backend().chunks().is_none_or(|ours| ours.format() != format) =>
             {
                 Err(Refusal::Format)
             }
-            request => self.parts(request),
+            request => self.parts(client, request),
         };
         request.answer(parts)
     }

@@ -13,7 +13,7 @@ use alloy_primitives::B256;
 use retrie_engine::{EngineHandle, FollowConfig, Follower, Leader, pool::Pool};
 use retrie_network::{
     gossip::{GossipFigures, GossipOptions, Gossiper},
-    peers::{Heard, Peers},
+    peers::{GossipReceiver, Peers},
     sync::{PeerBlocks, SyncFigures, SyncOptions},
 };
 use retrie_telemetry::Metrics;
@@ -24,7 +24,7 @@ use std::{
     },
     time::Duration,
 };
-use tokio::{runtime::Handle, sync::mpsc};
+use tokio::runtime::Handle;
 
 /// How often it is looked whether a head is wanted that is not here.
 const LOOK: Duration = Duration::from_millis(250);
@@ -89,7 +89,7 @@ pub(super) fn gossip(
     engine: &EngineHandle,
     pool: &Pool,
     peers: Peers,
-    heard: mpsc::Receiver<Heard>,
+    heard: GossipReceiver,
     runtime: &Handle,
     traffic: &mut Traffic,
 ) -> TaskService<std::io::Error> {

@@ -1,7 +1,7 @@
 //! The node among other nodes: the manager of peers, discovery, and what is told of both.
 
 use super::{NodeChain, NodeStates, Traffic};
-use crate::node::{args::NetworkArgs, services::Service};
+use crate::node::{args::NetworkArgs, secret::warn_if_shared, services::Service};
 use eyre::{Context, eyre};
 use parking_lot::Mutex;
 use retrie_chainspec::ChainSpec;
@@ -11,7 +11,7 @@ use retrie_engine::{
 use retrie_network::{
     discovery::{self, Discovery, DiscoveryError, Enode, Forks, KEY_FILE, NODES_FILE, NodeKey},
     eth::{BlockRange, Version},
-    handle::{Heard, Peers, Serve, ServeStates},
+    handle::{GossipReceiver, Peers, Serve, ServeStates, StateAudience},
     networks,
     peers::{Config, Manager, Started, start},
     rchk,
@@ -25,10 +25,7 @@ use std::{
     sync::{Arc, atomic::Ordering},
     time::Duration,
 };
-use tokio::{
-    runtime::Handle,
-    sync::{broadcast::error::RecvError, mpsc},
-};
+use tokio::{runtime::Handle, sync::broadcast::error::RecvError};
 
 /// Where nodes listen, if nothing else is said.
 const DEFAULT_PORT: u16 = 30303;
@@ -55,7 +52,7 @@ impl NodePeers {
         engine: &EngineHandle,
         pool: &Pool,
         states: &StateServer,
-    ) -> eyre::Result<Option<(Self, mpsc::Receiver<Heard>)>> {
+    ) -> eyre::Result<Option<(Self, GossipReceiver)>> {
         if is_dev && args.port.is_none() {
             return Ok(None);
         }
@@ -63,8 +60,10 @@ impl NodePeers {
         let chain = Arc::new(NodeChain::new(live.clone(), pool.clone()));
         let (range, timestamp) = served(&chain, live).map_err(|error| eyre!(error))?;
         let answers = Arc::new(Answers::new(chain.clone()));
-        let states = live.backend().chunks().is_some().then(|| {
-            Arc::new(NodeStates::new(live.clone(), states.clone())) as Arc<dyn ServeStates>
+        let audience = args.states_for().filter(|_| live.backend().chunks().is_some());
+        let states = audience.map(|audience| {
+            let states = NodeStates::new(live.clone(), states.clone());
+            (Arc::new(states) as Arc<dyn ServeStates>, audience)
         });
         let shown = Shown { spec: live.spec(), range, timestamp };
         let (peers, heard) = Self::open(args, is_dev, datadir, shown, answers, states)?;
@@ -79,12 +78,14 @@ impl NodePeers {
         datadir: &Path,
         shown: Shown<'_>,
         answers: Arc<dyn Serve>,
-        states: Option<Arc<dyn ServeStates>>,
-    ) -> eyre::Result<(Self, mpsc::Receiver<Heard>)> {
+        states: Option<(Arc<dyn ServeStates>, StateAudience)>,
+    ) -> eyre::Result<(Self, GossipReceiver)> {
         let Shown { spec, range, timestamp } = shown;
         let key_file = args.secret_key.clone().unwrap_or_else(|| datadir.join(KEY_FILE));
         let key = NodeKey::load_or_create(&key_file)?;
+        warn_if_shared(&key_file, "the node key");
         let forks = Arc::new(Forks::new(spec, range.latest, timestamp));
+        let (states, states_for) = states.unzip();
         let config = Config {
             key: *key.secret(),
             client: client_name(),
@@ -95,7 +96,10 @@ impl NodePeers {
             trusted: args.trusted_peers.clone(),
             fixed: Vec::new(),
             chain: Chain::new(spec.chain_id(), spec.genesis_hash(), forks.clone(), range),
+            half_open: args.half_open,
+            inbound_of: args.inbound_of(),
             states,
+            states_for: states_for.unwrap_or_default(),
             timing: Timing::default(),
         };
         let Started { manager, heard } =
@@ -143,6 +147,7 @@ impl NodePeers {
             ("bytes_out", stats.bytes_out.load(Ordering::Relaxed)),
             ("timeouts", stats.timeouts.load(Ordering::Relaxed)),
             ("served", stats.served.load(Ordering::Relaxed)),
+            ("unserved", stats.unserved.load(Ordering::Relaxed)),
             ("dialled", stats.dialled.load(Ordering::Relaxed)),
             ("accepted", stats.accepted.load(Ordering::Relaxed)),
             ("throttled", stats.throttled.load(Ordering::Relaxed)),
@@ -174,9 +179,10 @@ impl Visitor {
         let timestamp = spec.genesis_header().timestamp;
         let shown = Shown { spec, range, timestamp };
         let nothing = Arc::new(Nothing);
+        // It asks every peer that speaks it.
+        let states = Some((nothing.clone() as Arc<dyn ServeStates>, StateAudience::All));
         // Transactions that are told are of no use yet.
-        let (peers, _) =
-            NodePeers::open(args, false, datadir, shown, nothing.clone(), Some(nothing))?;
+        let (peers, _) = NodePeers::open(args, false, datadir, shown, nothing, states)?;
         Ok(Self(peers))
     }
 

@@ -45,6 +45,7 @@ impl Setup {
     pub(crate) const RAW: Self = Self::of("raw", StateRootMode::Shadow);
     pub(crate) const REFEREED: Self = Self { has_referee: true, ..Self::RAW };
     pub(crate) const LVMT: Self = Self::of("lvmt", StateRootMode::Shadow);
+    pub(crate) const LMPT: Self = Self::of("lmpt", StateRootMode::Shadow);
     pub(crate) const LVMT_NATIVE: Self = Self::of("lvmt", StateRootMode::Native);
 
     const fn of(backend: &'static str, root_mode: StateRootMode) -> Self {
@@ -209,12 +210,21 @@ impl Running {
         self.send_as(hash(block), block)
     }
 
+    /// The same of a block that may not be verified.
+    pub(crate) fn try_to_send(&self, block: &Block) -> Result<PayloadStatus, EngineApiError> {
+        self.send_payload_of(hash(block), block)
+    }
+
     /// The same with any hash.
     pub(crate) fn send_as(&self, hash: B256, block: &Block) -> PayloadStatus {
+        self.send_payload_of(hash, block).unwrap()
+    }
+
+    fn send_payload_of(&self, hash: B256, block: &Block) -> Result<PayloadStatus, EngineApiError> {
         let (payload, _) = ExecutionPayload::from_block_unchecked(hash, block);
         let root = block.header.parent_beacon_block_root.unwrap_or_default();
         let requests = block.header.requests_hash.map(|_| Vec::new());
-        self.send_payload(payload, Vec::new(), root, requests).unwrap()
+        self.send_payload(payload, Vec::new(), root, requests)
     }
 
     /// A payload with what goes beside it.

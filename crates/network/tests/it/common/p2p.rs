@@ -5,8 +5,8 @@ use retrie_chainspec::{ChainSpec, MAINNET_GENESIS_HASH, primitives::Header};
 use retrie_network::{
     discovery::{Enode, Forks},
     eth::{self, BlockRange, Message, PeerId, Request, Response, Status, Version},
-    handle::{PeerInfo, Serve},
-    peers::{Config, Manager, Started, start},
+    handle::{PeerInfo, Serve, StateAudience},
+    peers::{Config, Manager, NetworkShare, Started, start},
     rlpx::{
         self, BASE_MESSAGES, Capability, DisconnectReason, Hello, Raw, Reader, RlpxError, Writer,
         id,
@@ -73,7 +73,10 @@ pub(crate) fn config() -> Config {
         trusted: Vec::new(),
         fixed: Vec::new(),
         chain: Chain::new(NETWORK, GENESIS, Arc::new(forks()), range(10)),
+        half_open: 64,
+        inbound_of: NetworkShare::default(),
         states: None,
+        states_for: StateAudience::All,
         timing: timing(),
     }
 }
@@ -132,8 +135,8 @@ impl Mouth {
         self.hello_as(&all).await;
     }
 
-    /// The same with these capabilities.
-    pub(crate) async fn hello_as(&mut self, capabilities: &[(&str, u64)]) {
+    /// The same with these capabilities; what the node says.
+    pub(crate) async fn hello_as(&mut self, capabilities: &[(&str, u64)]) -> Hello {
         let capability =
             |&(name, version): &(&str, u64)| Capability { name: name.to_owned(), version };
         let hello = Hello {
@@ -148,6 +151,7 @@ impl Mouth {
         assert_eq!(raw.id, id::HELLO, "{raw:?}");
         self.reader.set_snappy();
         self.writer.set_snappy();
+        Hello::decode(&raw.payload).unwrap()
     }
 
     /// Exchanges statuses; ours is changed by `change`.

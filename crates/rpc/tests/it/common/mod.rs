@@ -35,7 +35,7 @@ use std::{
     sync::{Arc, atomic::AtomicBool},
 };
 use tempfile::TempDir;
-use tokio::net::TcpStream;
+use tokio::{net::TcpStream, task::JoinHandle};
 use tokio_util::compat::{Compat, TokioAsyncReadCompatExt};
 
 /// A test chain whose headers carry Ethereum's roots.
@@ -73,6 +73,30 @@ pub fn backends() -> Vec<Arc<dyn AnyBackend>> {
     retrie_backends::all().map(|backend| (backend.small)()).collect()
 }
 
+fn open(
+    dir: &TempDir,
+    spec: &Arc<ChainSpec>,
+    backend: Arc<dyn AnyBackend>,
+    store: StoreOptions,
+    root_mode: StateRootMode,
+) -> Chain {
+    Chain::open(ChainOptions {
+        spec: spec.clone(),
+        backend,
+        referee: None,
+        root_mode,
+        datadir: dir.path().join("data"),
+        db: OpenOptions {
+            map_limit: 1 << 30,
+            growth_step: 1 << 20,
+            sync: SyncMode::NoSync,
+            ..OpenOptions::default()
+        },
+        store,
+    })
+    .unwrap()
+}
+
 /// A running node without servers.
 pub struct Node {
     pub engine: Engine,
@@ -80,6 +104,8 @@ pub struct Node {
     pub maintainer: PoolMaintainer,
     pub rpc: RpcContext,
     pub dir: TempDir,
+    /// Seals the blocks of a dev chain.
+    sealing: Option<JoinHandle<()>>,
     methods: OnceCell<Methods>,
 }
 
@@ -115,9 +141,15 @@ impl Node {
     /// A dev chain that seals at once, with its tools; the backend's own roots stand in its headers.
     /// To be called within a runtime.
     pub fn dev(backend: Arc<dyn AnyBackend>) -> Self {
-        let store = StoreOptions::default();
-        let mode = StateRootMode::Native;
-        let mut node = Self::with_root_mode(&ChainSpec::dev(), backend, None, store, mode);
+        Self::dev_in(TempDir::new().unwrap(), backend)
+    }
+
+    /// The same in a folder where there may be one already.
+    pub fn dev_in(dir: TempDir, backend: Arc<dyn AnyBackend>) -> Self {
+        let chain =
+            open(&dir, &ChainSpec::dev(), backend, StoreOptions::default(), StateRootMode::Native);
+        let config = EngineConfig { is_dev: true, ..EngineConfig::default() };
+        let mut node = Self::on(dir, chain, config);
         let config = BuilderConfig::default();
         let payloads = PayloadBuilder::new(node.live().clone(), node.pool.clone(), config);
         let chain = DevChain::new(
@@ -128,7 +160,8 @@ impl Node {
             Sealing::Instant,
             DEV_ACCOUNTS[0],
         );
-        tokio::spawn(chain.clone().run());
+        let sealing = chain.clone().run();
+        node.sealing = Some(tokio::spawn(async { sealing.await.unwrap() }));
         let dev = DevNode { chain, client_version: "HardhatNetwork/test".into(), waits: true };
         node.rpc = node.rpc.clone().with_dev(dev);
         node
@@ -142,21 +175,7 @@ impl Node {
         root_mode: StateRootMode,
     ) -> Self {
         let dir = TempDir::new().unwrap();
-        let chain = Chain::open(ChainOptions {
-            spec: spec.clone(),
-            backend,
-            referee: None,
-            root_mode,
-            datadir: dir.path().join("data"),
-            db: OpenOptions {
-                map_limit: 1 << 30,
-                growth_step: 1 << 20,
-                sync: SyncMode::NoSync,
-                ..OpenOptions::default()
-            },
-            store,
-        })
-        .unwrap();
+        let chain = open(&dir, spec, backend, store, root_mode);
         let metrics = Metrics::new().unwrap();
         if let Some(file) = blocks {
             let sources = vec![BlockSource::open(file).unwrap()];
@@ -167,12 +186,33 @@ impl Node {
                 .end
                 .unwrap();
         }
-        let engine = Engine::start(Arc::new(chain), EngineConfig::default(), metrics).unwrap();
+        Self::on(dir, chain, EngineConfig::default())
+    }
+
+    fn on(dir: TempDir, chain: Chain, config: EngineConfig) -> Self {
+        let spec = chain.spec().clone();
+        let engine = Engine::start(Arc::new(chain), config, Metrics::new().unwrap()).unwrap();
         let live = engine.handle().live().clone();
-        let pool = Pool::new(PoolConfig::default(), spec.clone());
+        let pool = Pool::new(PoolConfig::default(), spec);
         let maintainer = PoolMaintainer::start(&live, pool.clone()).unwrap();
         let rpc = RpcContext::new(live, 4).with_pool(pool.clone());
-        Self { engine, pool, maintainer, rpc, dir, methods: OnceCell::new() }
+        Self { engine, pool, maintainer, rpc, dir, sealing: None, methods: OnceCell::new() }
+    }
+
+    /// Stops it as a user does; its folder, which nobody holds any more.
+    pub async fn stop(self) -> TempDir {
+        let Self { engine, dir, sealing, rpc, methods, pool, maintainer } = self;
+        let held = Arc::downgrade(rpc.live.chain());
+        if let Some(sealing) = sealing {
+            sealing.abort();
+            sealing.await.unwrap_err();
+        }
+        engine.stop().unwrap();
+        drop((rpc, methods, pool, maintainer));
+        while held.strong_count() > 0 {
+            tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+        }
+        dir
     }
 
     pub fn live(&self) -> &LiveChain {

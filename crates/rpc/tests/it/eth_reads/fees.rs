@@ -4,6 +4,7 @@ use crate::common::{Node, mpt, raw, test_chain};
 use alloy_primitives::{B256, U64};
 use retrie_pipeline::testkit::Rules;
 use serde_json::{Value, json};
+use std::{sync::mpsc, time::Duration};
 
 async fn node(rules: Rules) -> (Node, Vec<B256>) {
     let mut chain = test_chain(rules);
@@ -56,6 +57,46 @@ async fn the_fee_history_agrees_with_the_blocks() {
     ] {
         assert_eq!(node.fail("eth_feeHistory", params.clone()).await.0, code, "{params}");
     }
+}
+
+/// A history of 1,024 blocks and 100 percentiles reads the receipts of them all. It once had the permits of
+/// short reads, 64 at once, and parts of states had the permits of executions.
+#[tokio::test]
+async fn histories_wait_for_permits_of_heavy_requests_and_parts_of_states_do_not() {
+    let (node, blocks) = node(Rules::Cancun).await;
+    let heavy: Vec<_> = (0..4)
+        .map(|_| {
+            let (release, gate) = mpsc::channel::<()>();
+            let rpc = node.rpc.clone();
+            let work = move |_| {
+                // Until the other end is dropped.
+                let _ = gate.recv();
+                Ok(())
+            };
+            (release, tokio::spawn(async move { rpc.run(work).await.unwrap() }))
+        })
+        .collect();
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    let history = node.call("eth_feeHistory", json!(["0x3", "latest", [50]]));
+    tokio::pin!(history);
+    let others = async {
+        for _ in 0..5 {
+            node.call("eth_gasPrice", json!([])).await;
+        }
+        let none = node.call("sync_getChunks", json!([blocks[5], ["0x07"]])).await;
+        assert_eq!(none, json!([null]));
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    };
+    tokio::select! {
+        biased;
+        history = &mut history => panic!("it has not waited: {history}"),
+        () = others => {}
+    }
+    for (release, working) in heavy {
+        drop(release);
+        working.await.unwrap();
+    }
+    assert_eq!(history.await["reward"].as_array().unwrap().len(), 3);
 }
 
 #[tokio::test]

@@ -1,9 +1,9 @@
 //! The port of consensus clients: who is let in, and what is served there.
 
 use crate::common::{Node, Ws, http, mpt, request, test_chain};
-use alloy_rpc_types_engine::JwtSecret;
+use alloy_rpc_types_engine::{ExecutionPayload, JwtSecret};
 use retrie_engine::{BuilderConfig, EngineApi, PayloadBuilder};
-use retrie_pipeline::testkit::Rules;
+use retrie_pipeline::testkit::{Plan, Rules};
 use retrie_rpc::{
     engine_methods,
     server::{AuthConfig, ServerConfig, Servers, sign_token},
@@ -118,4 +118,52 @@ async fn consensus_clients_find_engine_and_eth_and_nothing_else() {
     assert_eq!(ask("admin_nodeInfo", json!([])).await["error"]["code"], -32601);
     let unknown = ask("engine_getPayloadV3", json!(["0x0000000000000001"])).await;
     assert_eq!(unknown["error"]["code"], -38001, "{unknown}");
+}
+
+/// Consensus clients in Go write null where a payload has no such field; that was refused.
+#[tokio::test]
+async fn a_payload_may_have_null_where_it_has_nothing() {
+    let mut chain = test_chain(Rules::Merge(1));
+    let node = Node::new(&chain.spec, mpt());
+    let secret = JwtSecret::random();
+    let (_servers, addr) = serve(&node, secret).await;
+    let ask = async |method: &str, params: Value| -> Value {
+        let body = request(method, params).to_string();
+        let headers =
+            [("content-type", "application/json"), ("authorization", &*token(&secret, 0))];
+        http(addr, "POST", "/", &headers, &body).await.json()
+    };
+    let (genesis, mut tip) = (chain.genesis(), chain.genesis());
+    while tip == genesis || !chain.block(tip).header.difficulty.is_zero() {
+        tip = chain.extend(tip, Plan::new(Vec::new()));
+    }
+    let below = chain.path(genesis, chain.block(tip).header.parent_hash);
+    node.add(&below).await;
+    let (payload, _) = ExecutionPayload::from_block_unchecked(tip, chain.block(tip));
+    let mut payload = serde_json::to_value(payload).unwrap();
+    for field in ["withdrawals", "blobGasUsed", "excessBlobGas", "blockAccessList", "slotNumber"] {
+        payload[field] = Value::Null;
+    }
+    for method in ["engine_newPayloadV1", "engine_newPayloadV2"] {
+        let status = ask(method, json!([payload])).await;
+        assert_eq!(status["result"]["status"], "VALID", "{method}: {status}");
+    }
+    // What has to be there is missing all the same, and what may not be there is no null.
+    let beside = json!([payload, [], tip]);
+    assert_eq!(ask("engine_newPayloadV3", beside).await["error"]["code"], -32602);
+    payload["blobGasUsed"] = json!("0x0");
+    assert_eq!(ask("engine_newPayloadV2", json!([payload])).await["error"]["code"], -32602);
+    payload["blockNumber"] = Value::Null;
+    assert_eq!(ask("engine_newPayloadV1", json!([payload])).await["error"]["code"], -32602);
+    let mut attributes = json!({
+        "timestamp": format!("{:#x}", chain.block(tip).header.timestamp + 12),
+        "prevRandao": tip,
+        "suggestedFeeRecipient": format!("0x{:040x}", 1),
+    });
+    for field in ["withdrawals", "parentBeaconBlockRoot", "slotNumber", "targetGasLimit"] {
+        attributes[field] = Value::Null;
+    }
+    let state = json!({ "headBlockHash": tip, "safeBlockHash": tip, "finalizedBlockHash": tip });
+    let updated = ask("engine_forkchoiceUpdatedV1", json!([state, attributes])).await;
+    assert!(updated["result"]["payloadId"].is_string(), "{updated}");
 }

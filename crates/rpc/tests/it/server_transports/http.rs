@@ -1,7 +1,7 @@
 //! HTTP: what is answered, what is refused, and in which words.
 
 use crate::common::{Answer, Node, Ws, http, lvmt, mpt, post, request, test_chain};
-use retrie_engine::{NodeStatus, SyncProgress};
+use retrie_engine::{NodeStatus, NodeWait, SyncProgress};
 use retrie_pipeline::testkit::Rules;
 use retrie_rpc::{
     Namespace,
@@ -9,7 +9,11 @@ use retrie_rpc::{
 };
 use retrie_telemetry::Metrics;
 use serde_json::{Value, json};
-use std::{net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    net::SocketAddr,
+    sync::Arc,
+    time::{Duration, UNIX_EPOCH},
+};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
@@ -66,13 +70,26 @@ async fn a_node_that_is_behind_is_not_healthy() {
         fn syncing(&self) -> Option<SyncProgress> {
             Some(SyncProgress { starting: 1, current: 2, highest: 16 })
         }
+
+        fn waiting(&self) -> Option<NodeWait> {
+            let since = UNIX_EPOCH + Duration::from_secs(255);
+            Some(NodeWait { reason: "peers".into(), since, remedy: "--bootnodes".into() })
+        }
     }
     let mut node = node();
     node.rpc = node.rpc.clone().with_node(Arc::new(Behind));
     let (_servers, addr) = served(&node, &only_http(&node)).await;
-    assert_eq!(http(addr, "GET", "/health", &[], "").await.status, 503);
+    let health = http(addr, "GET", "/health", &[], "").await;
+    assert_eq!((health.status, &health.json()["waitingFor"]), (503, &json!("peers")));
     let answer = post(addr, &request("eth_syncing", json!([])).to_string()).await.json();
-    assert_eq!(answer["result"]["highestBlock"], "0x10");
+    let answer = &answer["result"];
+    assert_eq!(answer["highestBlock"], "0x10");
+    // It did not say what it waits for.
+    assert_eq!(answer["waitingFor"], "peers");
+    assert_eq!(
+        (&answer["waitingSince"], &answer["remedy"]),
+        (&json!("0xff"), &json!("--bootnodes"))
+    );
 }
 
 #[tokio::test]
@@ -127,6 +144,15 @@ async fn what_is_wrong_with_a_request_is_told_by_its_code() {
     }
     assert_eq!(http(addr, "PUT", "/", &[JSON], "{}").await.status, 405);
     assert_eq!(http(addr, "POST", "/", &[("content-type", "text/plain")], "{}").await.status, 415);
+    // Parameters are no reason to refuse a request; all but two of them were.
+    for parameter in
+        [";charset=utf-8", "; charset=\"utf-8\"", ";", "; charset=utf-8; q=1", " ; a=b"]
+    {
+        let kind = format!("application/json{parameter}");
+        let body = request("eth_chainId", json!([])).to_string();
+        let answer = http(addr, "POST", "/", &[("content-type", &kind)], &body).await;
+        assert_eq!(answer.status, 200, "{kind}");
+    }
 }
 
 #[tokio::test]

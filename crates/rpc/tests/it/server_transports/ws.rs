@@ -78,6 +78,47 @@ async fn subscribers_hear_of_heads_and_logs_and_of_what_a_reorg_takes_back() {
     }
 }
 
+/// Subscriptions of a batch once answered beside its array, in messages of their own
+/// (jsonrpsee#806).
+#[tokio::test]
+async fn a_batch_with_subscriptions_has_one_answer() {
+    let mut chain = test_chain(Rules::Cancun);
+    let mut node = Node::new(&chain.spec, mpt());
+    let (_servers, addr) = served(&node, &node.config()).await;
+    let mut ws = Ws::connect(addr, &[]).await.unwrap();
+    let request = |id: Value, method: &str, params: Value| json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params });
+    let batch = json!([
+        request(json!(1), "eth_chainId", json!([])),
+        request(json!(2), "eth_subscribe", json!(["newHeads"])),
+        request(json!(3), "eth_subscribe", json!(["newHats"])),
+        // An id that the library has no place for.
+        request(json!(4.5), "eth_subscribe", json!(["newHeads"])),
+        request(json!("five"), "eth_blockNumber", json!([])),
+    ]);
+    ws.send(&batch.to_string()).await;
+    let answers = ws.next().await;
+    let answers = answers.as_array().unwrap_or_else(|| panic!("no array: {answers}"));
+    let ids: Vec<&Value> = answers.iter().map(|answer| &answer["id"]).collect();
+    assert_eq!(ids, [&json!(1), &json!(2), &json!(3), &json!(4.5), &json!("five")]);
+    assert_eq!(answers[2]["error"]["code"], -32601, "{}", answers[2]);
+    let subscriptions = [&answers[1]["result"], &answers[3]["result"]];
+    assert!(subscriptions.iter().all(|id| id.is_string()), "{answers:?}");
+
+    let genesis = chain.genesis();
+    let block = chain.extend(genesis, Plan::new([]));
+    node.add(&chain.path(genesis, block)).await;
+    node.set_head(block, B256::ZERO, B256::ZERO).await;
+    let mut told = Vec::new();
+    for _ in subscriptions {
+        let event = ws.next().await;
+        assert_eq!(event["params"]["result"]["hash"], json!(block), "{event}");
+        told.push(event["params"]["subscription"].clone());
+    }
+    assert!(subscriptions.iter().all(|id| told.contains(id)), "{told:?}");
+    let gone = ws.call("eth_unsubscribe", json!([subscriptions[0]])).await;
+    assert_eq!(gone["result"], true, "{gone}");
+}
+
 #[tokio::test]
 async fn subscribers_hear_of_transactions_that_wait() {
     let chain = test_chain(Rules::Cancun);

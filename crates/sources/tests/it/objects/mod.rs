@@ -326,13 +326,13 @@ fn bundles_are_written_with_their_checksums_though_others_write_too() {
 
 #[test]
 fn era1_files_are_downloaded_from_a_store() {
-    let (name, bytes) = crate::short_file(crate::EPOCH);
+    let (name, bytes) = crate::download::short_file(crate::download::EPOCH);
     let key = format!("era1/{name}");
     let server = Server::start([(key.clone(), bytes.clone())]);
     let Location::Object(folder) = server.s3("era1") else { panic!() };
     let mirror = || Era1Mirror::open_store(parse_chain("mainnet").unwrap(), &folder).unwrap();
     let target = tempfile::tempdir().unwrap();
-    let download = || mirror().download(crate::EPOCH, target.path(), None, &mut |_| ());
+    let download = || mirror().download(crate::download::EPOCH, target.path(), None, &mut |_| ());
     server.fail(&key, Fault::CutAt(bytes.len() / 2), 1);
     let file = download().unwrap();
     assert_eq!(std::fs::read(&file.path).unwrap(), bytes);

@@ -1,0 +1,134 @@
+//! Peers that answer after a while, in a time of their own: what a scheduler makes of slow ones is seen
+//! without waiting for them.
+
+use crate::{
+    eth::{BlockRange, PeerId},
+    handle::Offence,
+};
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
+
+/// How often somebody who waits looks whether others should be asked.
+const LOOK: Duration = Duration::from_millis(50);
+/// When a request without an answer fails.
+const TIMEOUT: Duration = Duration::from_secs(15);
+/// Short answers that are reported before a peer is disconnected.
+const SHORT_ANSWERS: usize = 4;
+
+/// How a peer answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct SimulatedPeer {
+    /// Time until an answer begins to come.
+    delay: Duration,
+    /// Time for each item.
+    each: Duration,
+    /// Items of an answer.
+    most: usize,
+    /// Whether it gives headers of another branch to those who ask by number.
+    pub(super) is_on_branch: bool,
+}
+
+impl SimulatedPeer {
+    /// 50 ms away, with ten thousand items a second.
+    pub(super) const HONEST: Self = Self {
+        delay: Duration::from_millis(50),
+        each: Duration::from_micros(100),
+        most: 1024,
+        is_on_branch: false,
+    };
+    /// 300 ms away, with a thousand items a second.
+    pub(super) const DISTANT: Self =
+        Self { delay: Duration::from_millis(300), each: Duration::from_millis(1), ..Self::HONEST };
+    /// One item at a time, just within the patience.
+    pub(super) const DRIPPING: Self =
+        Self { delay: Duration::from_millis(1800), most: 1, ..Self::HONEST };
+    /// All of them, as late as it may.
+    pub(super) const SLOW: Self = Self { delay: Duration::from_millis(1900), ..Self::HONEST };
+    /// Nothing.
+    pub(super) const SILENT: Self = Self { delay: TIMEOUT, most: 0, ..Self::HONEST };
+    /// Another branch.
+    pub(super) const ON_BRANCH: Self = Self { is_on_branch: true, ..Self::HONEST };
+    /// The lowest limit of a client.
+    pub(super) const MODEST: Self = Self { most: 192, ..Self::HONEST };
+}
+
+pub(super) fn id(name: u8) -> PeerId {
+    PeerId::repeat_byte(name)
+}
+
+/// Peers by name, and the lowest block that each has; none has said how high its head is.
+pub(super) fn have(peers: &[(u8, u64)]) -> Vec<(PeerId, BlockRange)> {
+    let range = |earliest| BlockRange { earliest, ..BlockRange::default() };
+    peers.iter().map(|(name, earliest)| (id(*name), range(*earliest))).collect()
+}
+
+/// Peers named 1, 2, and so on, and requests `R` to them that are under way.
+pub(super) struct Simulation<R> {
+    begun: Instant,
+    pub(super) now: Instant,
+    peers: Vec<(PeerId, SimulatedPeer)>,
+    head: u64,
+    /// By the time of their answers.
+    flights: BTreeMap<(Instant, u64), (R, usize)>,
+    sent: u64,
+    offences: Vec<(PeerId, Offence)>,
+}
+
+impl<R> Simulation<R> {
+    /// All of them have blocks 0 to `head`.
+    pub(super) fn new(peers: &[SimulatedPeer], head: u64) -> Self {
+        let begun = Instant::now();
+        let peers = (1..).zip(peers).map(|(name, peer)| (id(name), *peer)).collect();
+        let (flights, offences) = (BTreeMap::new(), Vec::new());
+        Self { begun, now: begun, peers, head, flights, sent: 0, offences }
+    }
+
+    pub(super) fn connected(&self) -> Vec<(PeerId, BlockRange)> {
+        let range = BlockRange { latest: self.head, ..BlockRange::default() };
+        self.peers.iter().map(|(peer, _)| (*peer, range)).collect()
+    }
+
+    pub(super) fn peer(&self, id: PeerId) -> SimulatedPeer {
+        let found = self.peers.iter().find(|(peer, _)| *peer == id);
+        // Who is disconnected answers no more.
+        found.map_or(SimulatedPeer::SILENT, |(_, peer)| *peer)
+    }
+
+    pub(super) fn send(&mut self, to: PeerId, items: usize, request: R) {
+        let peer = self.peer(to);
+        let items = items.min(peer.most);
+        let answered = self.now + peer.delay + peer.each * items as u32;
+        self.flights.insert((answered, self.sent), (request, items));
+        self.sent += 1;
+    }
+
+    /// The next answer, if it comes before it is time to look; the time is that then.
+    pub(super) fn next(&mut self) -> Option<(R, usize)> {
+        let look = self.now + LOOK;
+        let next = self.flights.first_key_value().map(|(key, _)| *key);
+        let Some(key) = next.filter(|(time, _)| *time <= look) else {
+            self.now = look;
+            return None;
+        };
+        self.now = key.0;
+        self.flights.remove(&key)
+    }
+
+    /// Writes offences down, and disconnects who has too many.
+    pub(super) fn punish(&mut self, offences: impl IntoIterator<Item = (PeerId, Offence)>) {
+        for offence in offences {
+            self.offences.push(offence);
+            let of_peer = self.offences.iter().filter(|one| **one == offence).count();
+            if of_peer >= SHORT_ANSWERS {
+                self.peers.retain(|(peer, _)| *peer != offence.0);
+            }
+        }
+    }
+
+    /// How long it took, and what peers did wrong.
+    pub(super) fn end(self) -> (Duration, Vec<(PeerId, Offence)>) {
+        (self.now - self.begun, self.offences)
+    }
+}

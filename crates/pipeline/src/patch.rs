@@ -1,0 +1,156 @@
+//! [`StatePatch`]: what the user of a dev chain changes of a state, and its bytes.
+
+use alloy_primitives::{Address, B256, Bytes, keccak256};
+use retrie_db::{ChainRead, DbError, tables::ChainTable};
+use retrie_state::{
+    Change, DeltaBuilder, StateDelta, StateKey, Value,
+    wire::{WireError, WireReader, put_varint},
+};
+use std::sync::Arc;
+
+/// Changes of the state that no transaction makes: those of a dev chain's user.
+///
+/// The block that follows begins with them, and cannot be executed again without them: so they are kept
+/// with it ([`encode`](Self::encode)), and those that no block follows yet in a note.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StatePatch {
+    /// What changes.
+    pub delta: Arc<StateDelta>,
+    /// New codes of contracts.
+    pub codes: Vec<(B256, Bytes)>,
+}
+
+/// Length in bytes of the shortest change: a key of an account, and that it was and is absent.
+const SHORTEST_CHANGE: usize = 21 + 2;
+
+impl StatePatch {
+    /// Those before a stored block; `None` if there were none.
+    ///
+    /// # Errors
+    /// [`DbError::Corrupt`] if the row is damaged; if the database fails.
+    pub fn stored(read: &impl ChainRead, block: &B256) -> Result<Option<Self>, DbError> {
+        if !read.has_patches()? {
+            return Ok(None);
+        }
+        let Some(row) = read.patch(block)? else { return Ok(None) };
+        let damaged = |error: WireError| {
+            let (table, key) = (ChainTable::DevPatches.name().to_owned(), block.to_string());
+            DbError::Corrupt { table, key, what: format!("it does not decode: {error}") }
+        };
+        Self::decode(&row).map(Some).map_err(damaged)
+    }
+
+    /// These changes and then `later`, which were made on top of them, as one.
+    #[must_use]
+    pub fn then(&self, later: &Self) -> Self {
+        let mut codes = self.codes.clone();
+        let is_new = |(hash, _): &&(B256, Bytes)| self.codes.iter().all(|(known, _)| known != hash);
+        codes.extend(later.codes.iter().filter(is_new).cloned());
+        Self { delta: Arc::new(self.delta.then(&later.delta)), codes }
+    }
+
+    /// Whether the account at `address`, or one of its slots, is changed.
+    pub fn touches(&self, address: &Address) -> bool {
+        self.delta.change(&StateKey::Account(*address)).is_some()
+            || !self.delta.slots_of(address).is_empty()
+    }
+
+    /// Its bytes (`docs/formats/chain.md`): wiped accounts, changes, codes, each after its number.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        put_varint(&mut out, self.delta.wiped().len() as u64);
+        for address in self.delta.wiped() {
+            out.extend_from_slice(address.as_slice());
+        }
+        put_varint(&mut out, self.delta.len() as u64);
+        for Change { key, previous, next } in self.delta.changes() {
+            out.extend_from_slice(&key.encode());
+            put_value(&mut out, previous.as_ref());
+            put_value(&mut out, next.as_ref());
+        }
+        put_varint(&mut out, self.codes.len() as u64);
+        for (_, code) in &self.codes {
+            put_varint(&mut out, code.len() as u64);
+            out.extend_from_slice(code);
+        }
+        out
+    }
+
+    /// Reads [`encode`](Self::encode)'s bytes back.
+    ///
+    /// # Errors
+    /// [`WireError`] if they are others.
+    pub fn decode(bytes: &[u8]) -> Result<Self, WireError> {
+        let mut reader = WireReader::new(bytes);
+        let mut delta = DeltaBuilder::new();
+        for _ in 0..reader.count(Address::len_bytes())? {
+            delta.wipe(Address::from(*reader.array::<20>()?));
+        }
+        for _ in 0..reader.count(SHORTEST_CHANGE)? {
+            let key = StateKey::read(&mut reader).ok_or(WireError::Short)?;
+            delta.change(key, value(&mut reader)?, value(&mut reader)?);
+        }
+        let mut codes = Vec::new();
+        for _ in 0..reader.count(1)? {
+            let len = reader.count(1)?;
+            let code = Bytes::copy_from_slice(reader.take(len)?);
+            codes.push((keccak256(&code), code));
+        }
+        reader.finish()?;
+        Ok(Self { delta: Arc::new(delta.build()), codes })
+    }
+}
+
+/// A value after its length and one; absence is nought.
+fn put_value(out: &mut Vec<u8>, value: Option<&Value>) {
+    put_varint(out, value.map_or(0, |value| value.len() as u64 + 1));
+    out.extend_from_slice(value.map_or(&[], |value| value));
+}
+
+fn value(reader: &mut WireReader<'_>) -> Result<Option<Value>, WireError> {
+    let Some(len) = reader.varint()?.checked_sub(1) else { return Ok(None) };
+    let len = usize::try_from(len).map_err(|_| WireError::Short)?;
+    Ok(Some(Bytes::copy_from_slice(reader.take(len)?)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloy_primitives::{bytes, hex};
+
+    fn patch() -> StatePatch {
+        let account = Address::repeat_byte(0xbb);
+        let mut delta = DeltaBuilder::new();
+        delta.wipe(account);
+        delta.change(StateKey::Account(account), None, Some(bytes!("0100aa")));
+        let slot = StateKey::Slot(account, B256::with_last_byte(3));
+        delta.change(slot, Some(bytes!("07")), None);
+        let code = bytes!("5f5ffd");
+        StatePatch { delta: Arc::new(delta.build()), codes: vec![(keccak256(&code), code)] }
+    }
+
+    #[test]
+    fn its_bytes_are_these_and_no_others() {
+        let address = "bb".repeat(20);
+        let slot = format!("{}03", "00".repeat(31));
+        let expected =
+            format!("01{address}0200{address}00040100aa01{address}{slot}02070001035f5ffd");
+        let encoded = patch().encode();
+        assert_eq!(hex::encode(&encoded), expected);
+        assert_eq!(StatePatch::decode(&encoded).unwrap(), patch());
+        for end in 0..encoded.len() {
+            assert!(StatePatch::decode(&encoded[..end]).is_err(), "{end} bytes of it");
+        }
+        assert!(StatePatch::decode(&[&encoded[..], &[0]].concat()).is_err());
+        assert_eq!(StatePatch::decode(&[0, 0, 0]).unwrap(), StatePatch::default());
+    }
+
+    #[test]
+    fn it_touches_the_accounts_whose_slots_it_changes() {
+        let owner = Address::repeat_byte(1);
+        let mut delta = DeltaBuilder::new();
+        delta.change(StateKey::Slot(owner, B256::ZERO), None, Some(bytes!("01")));
+        let patch = StatePatch { delta: Arc::new(delta.build()), codes: Vec::new() };
+        assert!(patch.touches(&owner) && !patch.touches(&Address::ZERO));
+    }
+}

@@ -1,0 +1,370 @@
+//! From what revm tells an inspector to what geth tells a tracer.
+
+use super::{
+    Entry, Exit, Hooks, Needs, Step, Trace, TransactionEnd,
+    authorizations::authorization_refund,
+    quote::{StepQuote, is_defined, quote},
+    state::CurrentState,
+    words,
+};
+use crate::{RpcError, RpcResult, replay::Recorder};
+use alloy_primitives::{Address, Bytes, Log, TxKind, U256};
+use retrie_execution::BlockContext;
+use revm::{
+    bytecode::opcode,
+    context_interface::{ContextTr, CreateScheme},
+    inspector::Inspector,
+    interpreter::{
+        CallInputs, CallOutcome, CallScheme, CreateInputs, CreateOutcome, FrameInput,
+        InstructionResult, Interpreter, InterpreterAction, InterpreterResult,
+        interpreter_types::{Jumps, LegacyBytecode, LoopControl, ReturnData, RuntimeFlag},
+    },
+    primitives::hardfork::SpecId,
+};
+use std::collections::BTreeMap;
+
+/// Items of a stack that any opcode but those with an operand takes.
+const MOST_ITEMS: usize = 7;
+
+/// Tells tracers of one transaction.
+pub(in crate::debug) struct EventInspector {
+    tracers: Vec<Box<dyn Hooks>>,
+    /// The names of the tracers of a mux.
+    names: Option<Vec<String>>,
+    needs: Needs,
+    frames: Vec<OpenFrame>,
+    /// Whether a frame was ever entered.
+    has_begun: bool,
+    step: StepBefore,
+    /// Refunds of authorizations (EIP-7702), which come before the first step.
+    first_refund: Option<u64>,
+    /// Logs that are not reverted.
+    logs: usize,
+    recorded: usize,
+}
+
+/// A frame that has not ended.
+struct OpenFrame {
+    gas_limit: u64,
+    /// Refunds of its own and of frames within it that have succeeded.
+    refunded: i64,
+    /// How it failed, if a step has made it fail.
+    error: Option<String>,
+    logs_before: usize,
+}
+
+/// What is kept of a step until it is known what became of it.
+#[derive(Default)]
+struct StepBefore {
+    is_set: bool,
+    pc: usize,
+    op: u8,
+    gas: u64,
+    height: usize,
+    stack: Vec<U256>,
+    memory: Vec<u8>,
+    memory_size: usize,
+    return_data: Vec<u8>,
+    quote: StepQuote,
+    /// Of SELFDESTRUCT: who inherits how much.
+    inheritance: Option<(Address, U256)>,
+}
+
+impl EventInspector {
+    pub(super) fn new(tracers: Vec<Box<dyn Hooks>>, names: Option<Vec<String>>) -> Self {
+        let needs = tracers.iter().fold(Needs::default(), |all, one| all.and(one.needs()));
+        Self {
+            tracers,
+            names,
+            needs,
+            frames: Vec::new(),
+            has_begun: false,
+            step: StepBefore::default(),
+            first_refund: None,
+            logs: 0,
+            recorded: 0,
+        }
+    }
+
+    /// The trace of the transaction that was executed; of a mux, one of each tracer by its name.
+    ///
+    /// # Errors
+    /// If the state before the transaction cannot be read.
+    pub(in crate::debug) fn trace(&mut self, end: &TransactionEnd<'_, '_>) -> RpcResult<Trace> {
+        if !self.has_begun {
+            self.start(end.simulation.env().cfg_env.spec);
+            self.halt_at_once(end);
+        }
+        let mut traces = Vec::with_capacity(self.tracers.len());
+        for tracer in &mut self.tracers {
+            traces.push(tracer.result(end)?);
+        }
+        match &self.names {
+            Some(names) => json(&names.iter().zip(traces).collect::<BTreeMap<_, _>>()),
+            None => traces.pop().ok_or_else(|| RpcError::Internal("there is no tracer".into())),
+        }
+    }
+
+    /// From Amsterdam on a transaction may run out of gas before its first frame (EIP-2780).
+    fn halt_at_once(&mut self, end: &TransactionEnd<'_, '_>) {
+        let tx = end.tx;
+        let (kind, to) = match tx.kind {
+            TxKind::Call(to) => (opcode::CALL, to),
+            TxKind::Create => (opcode::CREATE, tx.caller.create(tx.nonce)),
+        };
+        let (input, value) = (tx.data.clone(), Some(tx.value));
+        let entry = Entry { kind, from: tx.caller, to, input, gas: tx.gas_limit, value, depth: 0 };
+        let error = Some("out of gas".into());
+        let exit = Exit { output: Bytes::new(), gas_used: tx.gas_limit, error, depth: 0 };
+        self.tell(|tracer| tracer.on_enter(&entry));
+        self.tell(|tracer| tracer.on_exit(&exit));
+    }
+
+    fn tell(&mut self, mut event: impl FnMut(&mut dyn Hooks)) {
+        self.tracers.iter_mut().for_each(|tracer| event(tracer.as_mut()));
+        self.recorded = self.tracers.iter().map(|tracer| tracer.recorded()).sum();
+    }
+
+    fn start(&mut self, spec: SpecId) {
+        if !std::mem::replace(&mut self.has_begun, true) {
+            self.tell(|tracer| tracer.on_start(spec));
+        }
+    }
+
+    fn enter(&mut self, entry: &Entry) {
+        self.tell(|tracer| tracer.on_enter(entry));
+        let (gas_limit, logs_before) = (entry.gas, self.logs);
+        self.frames.push(OpenFrame { gas_limit, refunded: 0, error: None, logs_before });
+    }
+
+    fn exit(&mut self, result: &InterpreterResult, own_error: impl FnOnce() -> Option<String>) {
+        let Some(frame) = self.frames.pop() else { return };
+        let error = match result.result {
+            InstructionResult::Revert => Some("execution reverted".into()),
+            reason if reason.is_ok() => own_error(),
+            _ => frame.error.or_else(own_error),
+        };
+        if error.is_some() {
+            self.logs = frame.logs_before;
+        }
+        let left = if result.is_halt() { 0 } else { result.gas.remaining() };
+        let exit = Exit {
+            output: result.output.clone(),
+            gas_used: frame.gas_limit.saturating_sub(left),
+            error,
+            depth: self.frames.len(),
+        };
+        self.tell(|tracer| tracer.on_exit(&exit));
+    }
+
+    /// What the step that was just executed cost, beyond the gas of a frame that a creation begins.
+    fn cost(&self, interp: &mut Interpreter) -> u64 {
+        // State gas (EIP-8037) is not part of the cost, but may be paid from the same gas.
+        if interp.runtime_flag.spec_id().is_enabled_in(SpecId::AMSTERDAM) {
+            return self.step.quote.cost;
+        }
+        let child = match interp.bytecode.action() {
+            Some(InterpreterAction::NewFrame(FrameInput::Create(inputs))) => inputs.gas_limit(),
+            _ => 0,
+        };
+        self.step.gas.saturating_sub(interp.gas.remaining()).saturating_sub(child)
+    }
+
+    /// The transaction's refund counter, with what the last step has added.
+    fn refund(&mut self, interp: &Interpreter, context: &mut BlockContext<'_>, own: i64) -> u64 {
+        let first = *self.first_refund.get_or_insert_with(|| authorization_refund(context));
+        if let Some(frame) = self.frames.last_mut() {
+            frame.refunded = interp.gas.refunded();
+        }
+        let counted: i64 = self.frames.iter().map(|frame| frame.refunded).sum();
+        first.wrapping_add_signed(counted + own)
+    }
+}
+
+impl<'a> Inspector<BlockContext<'a>> for EventInspector {
+    fn step(&mut self, interp: &mut Interpreter, context: &mut BlockContext<'a>) {
+        let op = interp.bytecode.opcode();
+        let needs = self.needs;
+        let is_wanted = needs.steps || needs.failures || op == opcode::SELFDESTRUCT;
+        // revm lets code of no bytes stop, which geth does not begin with.
+        if !is_wanted || interp.bytecode.bytecode_len() == 0 {
+            return;
+        }
+        let inheritance = (op == opcode::SELFDESTRUCT).then(|| {
+            let heir = interp.stack.peek(0).unwrap_or_default();
+            let balance = context.balance(interp.input.target_address);
+            (Address::from_word(heir.into()), balance)
+        });
+        let quote = match needs.steps || needs.failures {
+            true => quote(interp, context),
+            false => StepQuote::default(),
+        };
+        let (pc, gas, height) = (interp.bytecode.pc(), interp.gas.remaining(), interp.stack.len());
+        let step = &mut self.step;
+        let StepBefore { mut stack, mut memory, mut return_data, .. } = std::mem::take(step);
+        let items = interp.stack.data();
+        let least = if needs.stack { 0 } else { height.saturating_sub(MOST_ITEMS) };
+        stack.clear();
+        stack.extend_from_slice(&items[least..]);
+        memory.clear();
+        if needs.memory {
+            memory.extend_from_slice(&interp.memory.context_memory());
+        }
+        return_data.clear();
+        if needs.return_data {
+            return_data.extend_from_slice(interp.return_data.buffer());
+        }
+        let is_set = true;
+        *step = StepBefore {
+            is_set,
+            pc,
+            op,
+            gas,
+            height,
+            stack,
+            memory,
+            memory_size: interp.memory.len(),
+            return_data,
+            quote,
+            inheritance,
+        };
+    }
+
+    fn step_end(&mut self, interp: &mut Interpreter, context: &mut BlockContext<'a>) {
+        if !std::mem::take(&mut self.step.is_set) {
+            return;
+        }
+        let result = interp.bytecode.instruction_result();
+        let has_failed =
+            result.is_some_and(|result| !result.is_ok() && result != InstructionResult::Revert);
+        let mut error = None;
+        if let Some(result) = result.filter(|_| has_failed) {
+            error = self.step.quote.error.take();
+            // Of opcodes that the fork does not have revm may take gas first.
+            let is_defined = is_defined(self.step.op, interp.runtime_flag.spec_id());
+            if error.is_none() && is_defined && words::is_lack_of_gas(result) {
+                error = Some("out of gas".into());
+            }
+            let words = match &error {
+                Some(words) => words.clone(),
+                None => words::of_step(result, self.step.op, self.step.height, interp),
+            };
+            if let Some(frame) = self.frames.last_mut() {
+                frame.error = Some(words);
+            }
+        }
+        if self.needs.steps {
+            let own = if has_failed { self.step.quote.refund } else { 0 };
+            let refund = self.refund(interp, context, own);
+            let cost = if has_failed { self.step.quote.cost } else { self.cost(interp) };
+            let StepBefore { pc, op, gas, .. } = self.step;
+            let step = Step {
+                pc,
+                op,
+                gas,
+                cost,
+                depth: self.frames.len(),
+                refund,
+                error: error.as_deref(),
+                address: interp.input.target_address,
+                stack: &self.step.stack,
+                memory: &self.step.memory,
+                memory_size: self.step.memory_size,
+                return_data: &self.step.return_data,
+                after: interp,
+            };
+            for tracer in &mut self.tracers {
+                tracer.on_step(&step, context);
+            }
+            self.recorded = self.tracers.iter().map(|tracer| tracer.recorded()).sum();
+        }
+        if let Some((to, balance)) = self.step.inheritance.take()
+            && result == Some(InstructionResult::SelfDestruct)
+        {
+            let (kind, from, depth) =
+                (opcode::SELFDESTRUCT, interp.input.target_address, self.frames.len());
+            let (input, value) = (Bytes::new(), Some(balance));
+            let entry = Entry { kind, from, to, input, gas: 0, value, depth };
+            let exit = Exit { output: Bytes::new(), gas_used: 0, error: None, depth };
+            self.tell(|tracer| tracer.on_enter(&entry));
+            self.tell(|tracer| tracer.on_exit(&exit));
+        }
+    }
+
+    fn log(&mut self, _: &mut BlockContext<'a>, log: Log) {
+        let index = self.logs;
+        self.logs += 1;
+        self.tell(|tracer| tracer.on_log(&log, index));
+    }
+
+    fn call(
+        &mut self,
+        context: &mut BlockContext<'a>,
+        inputs: &mut CallInputs,
+    ) -> Option<CallOutcome> {
+        self.start(context.cfg().spec);
+        let value = Some(inputs.call_value());
+        let CallInputs { caller, target_address, bytecode_address, .. } = *inputs;
+        let (kind, from, to, value) = match inputs.scheme {
+            CallScheme::Call => (opcode::CALL, caller, target_address, value),
+            CallScheme::CallCode => (opcode::CALLCODE, caller, bytecode_address, value),
+            CallScheme::DelegateCall => {
+                (opcode::DELEGATECALL, target_address, bytecode_address, value)
+            }
+            CallScheme::StaticCall => (opcode::STATICCALL, caller, target_address, None),
+        };
+        let input = inputs.input.bytes(context);
+        let (gas, depth) = (inputs.gas_limit, self.frames.len());
+        self.enter(&Entry { kind, from, to, input, gas, value, depth });
+        None
+    }
+
+    fn call_end(
+        &mut self,
+        context: &mut BlockContext<'a>,
+        inputs: &CallInputs,
+        outcome: &mut CallOutcome,
+    ) {
+        let result = &outcome.result;
+        self.exit(result, || words::of_call(context, inputs, result.result));
+    }
+
+    fn create(
+        &mut self,
+        context: &mut BlockContext<'a>,
+        inputs: &mut CreateInputs,
+    ) -> Option<CreateOutcome> {
+        self.start(context.cfg().spec);
+        let from = inputs.caller();
+        let kind = match inputs.scheme() {
+            CreateScheme::Create2 { .. } => opcode::CREATE2,
+            _ => opcode::CREATE,
+        };
+        let to = inputs.created_address(context.nonce(from));
+        let (input, value) = (inputs.init_code().clone(), Some(inputs.value()));
+        let (gas, depth) = (inputs.gas_limit(), self.frames.len());
+        self.enter(&Entry { kind, from, to, input, gas, value, depth });
+        None
+    }
+
+    fn create_end(
+        &mut self,
+        context: &mut BlockContext<'a>,
+        _: &CreateInputs,
+        outcome: &mut CreateOutcome,
+    ) {
+        let (result, has_address) = (&outcome.result, outcome.address.is_some());
+        self.exit(result, || words::of_creation(context, result, has_address));
+    }
+}
+
+impl Recorder for EventInspector {
+    fn recorded(&self) -> usize {
+        self.recorded
+    }
+}
+
+/// Any value as a trace.
+pub(super) fn json(value: &impl serde::Serialize) -> RpcResult<Trace> {
+    serde_json::value::to_raw_value(value).map_err(|error| RpcError::Internal(error.to_string()))
+}

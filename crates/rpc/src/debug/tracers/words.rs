@@ -1,0 +1,189 @@
+//! Why steps and frames fail, in geth's words.
+
+use super::quote::is_defined;
+use crate::words::{opcode_name, stack_words};
+use alloy_primitives::U256;
+use retrie_execution::BlockContext;
+use revm::{
+    bytecode::opcode,
+    context_interface::{Cfg, ContextTr},
+    interpreter::{
+        CallInputs, InstructionResult, Interpreter, InterpreterResult,
+        interpreter_types::{Immediates, RuntimeFlag},
+    },
+    precompile::{PrecompileHalt, PrecompileSpecId, Precompiles},
+    primitives::hardfork::SpecId,
+};
+
+/// That a creation ran out of gas when its code was to be stored.
+pub(super) const NO_GAS_FOR_CODE: &str = "contract creation code storage out of gas";
+
+/// Whether revm means by it that there was too little gas.
+pub(super) const fn is_lack_of_gas(result: InstructionResult) -> bool {
+    use InstructionResult::*;
+    matches!(
+        result,
+        OutOfGas | MemoryOOG | MemoryLimitOOG | InvalidOperandOOG | ReentrancySentryOOG
+    )
+}
+
+/// Why a step failed after its gas was taken.
+pub(super) fn of_step(
+    result: InstructionResult,
+    op: u8,
+    height: usize,
+    interp: &Interpreter,
+) -> String {
+    use InstructionResult::*;
+    match result {
+        InvalidJump => "invalid jump destination".into(),
+        OutOfOffset => "return data out of bounds".into(),
+        CallNotAllowedInsideStatic | StateChangeDuringStaticCall => "write protection".into(),
+        StackUnderflow | StackOverflow => match op {
+            // How many items these need, their operand says.
+            opcode::DUPN | opcode::SWAPN | opcode::EXCHANGE => {
+                let needed = items_of_operand(op, operand(interp));
+                format!("stack underflow ({height} <=> {needed})")
+            }
+            _ => stack_words(op, height),
+        },
+        InvalidImmediateEncoding => {
+            format!("invalid opcode: {} (operand: {:#04x})", opcode_name(op), operand(interp))
+        }
+        _ if is_defined(op, interp.runtime_flag.spec_id()) => format!("{result:?}"),
+        _ => format!("invalid opcode: {}", opcode_name(op)),
+    }
+}
+
+/// The byte after an opcode that was read; zero behind the end of the code.
+fn operand(interp: &Interpreter) -> u8 {
+    interp.bytecode.read_slice(1).first().copied().unwrap_or_default()
+}
+
+/// Items that must be on the stack (EIP-8024).
+fn items_of_operand(op: u8, operand: u8) -> usize {
+    let single = (usize::from(operand) + 145) % 256;
+    match op {
+        opcode::DUPN => single,
+        opcode::SWAPN => single + 1,
+        _ => {
+            let (q, r) = (usize::from((operand ^ 143) / 16), usize::from((operand ^ 143) % 16));
+            let (n, m) = if q < r { (q + 1, r + 1) } else { (r + 1, 29 - q) };
+            n.max(m) + 1
+        }
+    }
+}
+
+/// Why a call failed in which no step did.
+pub(super) fn of_call(
+    context: &BlockContext<'_>,
+    inputs: &CallInputs,
+    result: InstructionResult,
+) -> Option<String> {
+    use InstructionResult::*;
+    Some(match result {
+        result if result.is_ok() => return None,
+        CallTooDeep => "max call depth exceeded".into(),
+        OutOfFunds | OverflowPayment => "insufficient balance for transfer".into(),
+        PrecompileError => of_precompile(context, inputs),
+        PrecompileOOG => "out of gas".into(),
+        result if is_lack_of_gas(result) => "out of gas".into(),
+        other => format!("{other:?}"),
+    })
+}
+
+/// Why a creation failed in which no step did.
+pub(super) fn of_creation(
+    context: &BlockContext<'_>,
+    result: &InterpreterResult,
+    has_address: bool,
+) -> Option<String> {
+    use InstructionResult::*;
+    Some(match result.result {
+        // revm calls it a success that an account has used up its last nonce.
+        result if result.is_ok() && has_address => return None,
+        result if result.is_ok() => "nonce uint64 overflow".into(),
+        CallTooDeep => "max call depth exceeded".into(),
+        OutOfFunds | OverflowPayment => "insufficient balance for transfer".into(),
+        NonceOverflow => "nonce uint64 overflow".into(),
+        CreateCollision => "contract address collision".into(),
+        CreateContractStartingWithEF => "invalid code: must not begin with 0xef".into(),
+        CreateContractSizeLimit => {
+            let (size, limit) = (result.output.len(), context.cfg().max_code_size());
+            // Before Amsterdam geth takes the gas first, which is not there for much too large a code.
+            let is_paid_first = !context.cfg().spec.is_enabled_in(SpecId::AMSTERDAM);
+            let price = context.cfg().gas_params().code_deposit_cost(size);
+            if is_paid_first && result.gas.remaining() < price {
+                return Some(NO_GAS_FOR_CODE.into());
+            }
+            format!("max code size exceeded: code size {size} limit {limit}")
+        }
+        result if is_lack_of_gas(result) => NO_GAS_FOR_CODE.into(),
+        other => format!("{other:?}"),
+    })
+}
+
+/// Why a precompile refused its input: executed again, as revm tells of the outermost frame alone.
+fn of_precompile(context: &BlockContext<'_>, inputs: &CallInputs) -> String {
+    let spec = PrecompileSpecId::from_spec_id(context.cfg().spec);
+    let precompile = Precompiles::new(spec).get(&inputs.bytecode_address);
+    let input = inputs.input.as_bytes(context);
+    let outcome = precompile.map(|one| one.execute(&input, inputs.gas_limit, inputs.reservoir));
+    let output = outcome.and_then(Result::ok);
+    let reason = output.as_ref().and_then(|output| output.halt_reason());
+    match reason {
+        // The lengths are also what its gas is made of, which geth looks at first.
+        Some(PrecompileHalt::ModexpEip7823LimitSize)
+            if least_gas_of_modexp(&input) > inputs.gas_limit =>
+        {
+            "out of gas".into()
+        }
+        Some(reason) => of_halted_precompile(reason),
+        None => "precompile failed".into(),
+    }
+}
+
+/// Gas that MODEXP takes at least for numbers of these lengths, of which one has more than 1,024 bytes
+/// (EIP-7883; before Osaka it takes no more than a fraction of it, and any length).
+fn least_gas_of_modexp(input: &[u8]) -> u64 {
+    let length = |at: usize| {
+        let mut word = [0; 32];
+        let there = input.get(32 * at..).unwrap_or_default();
+        let known = there.len().min(32);
+        word[..known].copy_from_slice(&there[..known]);
+        U256::from_be_bytes(word).saturating_to::<u64>()
+    };
+    let words = length(0).max(length(2)).div_ceil(8);
+    let iterations = length(1).saturating_sub(32).saturating_mul(16).max(1);
+    words.saturating_mul(words).saturating_mul(2).saturating_mul(iterations).max(500)
+}
+
+/// geth's words, as far as it has the same reasons.
+fn of_halted_precompile(reason: &PrecompileHalt) -> String {
+    use PrecompileHalt::*;
+    let words = match reason {
+        Blake2WrongLength
+        | BlobInvalidInputLength
+        | KzgInvalidInputLength
+        | Bls12381ScalarInputLength
+        | Bls12381G1AddInputLength
+        | Bls12381G1MsmInputLength
+        | Bls12381G2AddInputLength
+        | Bls12381G2MsmInputLength
+        | Bls12381PairingInputLength
+        | Bls12381MapFpToG1InputLength
+        | Bls12381MapFp2ToG2InputLength => "invalid input length",
+        Blake2WrongFinalIndicatorFlag => "invalid final flag",
+        ModexpEip7823LimitSize => "one or more of base/exponent/modulus length exceeded 1024 bytes",
+        Bn254FieldPointNotAMember => "invalid fp.Element encoding",
+        Bn254AffineGFailedToCreate => "point is not on curve",
+        Bn254PairLength => "bad elliptic curve pairing size",
+        BlobMismatchedVersion => "mismatched versioned hash",
+        Bls12381FpPaddingInvalid => "invalid field element top bytes",
+        Bls12381G1NotOnCurve | Bls12381G2NotOnCurve => "invalid point: not on curve",
+        Bls12381G1NotInSubgroup => "g1 point is not on correct subgroup",
+        Bls12381G2NotInSubgroup => "g2 point is not on correct subgroup",
+        other => return other.to_string(),
+    };
+    words.into()
+}

@@ -1,0 +1,111 @@
+//! The content type of a request over HTTP (RFC 9110, section 8.3.1): of which only the media type counts.
+//! Parameters must be well-formed, whatever they say: a name and a token or a quoted string.
+
+use http::HeaderValue;
+
+/// Media types of JSON-RPC, as geth takes them.
+const ACCEPTED: [&str; 3] = ["application/json", "application/json-rpc", "application/jsonrequest"];
+
+/// Whether a request with this content type is taken for JSON.
+pub(super) fn is_json(value: Option<&HeaderValue>) -> bool {
+    let Some(text) = value.and_then(|value| value.to_str().ok()) else { return false };
+    let (kind, parameters) = match text.find(';') {
+        Some(at) => text.split_at(at),
+        None => (text, ""),
+    };
+    let kind = kind.trim_matches(BLANK);
+    ACCEPTED.iter().any(|accepted| kind.eq_ignore_ascii_case(accepted))
+        && are_parameters(parameters)
+}
+
+const BLANK: [char; 2] = [' ', '\t'];
+
+/// Whether this is a list of parameters, each after its semicolon; a last semicolon may end it.
+fn are_parameters(mut rest: &str) -> bool {
+    loop {
+        rest = rest.trim_start_matches(BLANK);
+        if rest.is_empty() {
+            return true;
+        }
+        let Some(next) = rest.strip_prefix(';') else { return false };
+        let next = next.trim_start_matches(BLANK);
+        if next.is_empty() {
+            return true;
+        }
+        match parameter(next) {
+            Some(after) => rest = after,
+            None => return false,
+        }
+    }
+}
+
+/// What comes after the parameter with which `text` begins.
+fn parameter(text: &str) -> Option<&str> {
+    let value = token(text)?.strip_prefix('=')?;
+    match value.strip_prefix('"') {
+        Some(quoted) => quoted_string(quoted),
+        None => token(value),
+    }
+}
+
+/// What comes after the token with which `text` begins.
+fn token(text: &str) -> Option<&str> {
+    let is_part = |c: char| c.is_ascii_alphanumeric() || "!#$%&'*+-.^_`|~".contains(c);
+    let rest = text.trim_start_matches(is_part);
+    (rest.len() < text.len()).then_some(rest)
+}
+
+/// What comes after a quoted string whose first quote has been read.
+fn quoted_string(text: &str) -> Option<&str> {
+    let mut chars = text.char_indices();
+    while let Some((at, c)) = chars.next() {
+        match c {
+            '"' => return text.get(at + 1..),
+            '\\' => drop(chars.next()?),
+            _ => {}
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What geth 1.17.8 takes and refuses, by Go's `mime.ParseMediaType`.
+    #[test]
+    fn content_types_are_those_that_geth_takes() {
+        let taken = |text: &str| is_json(Some(&HeaderValue::from_str(text).unwrap()));
+        for good in [
+            "application/json",
+            "Application/JSON",
+            "application/json-rpc",
+            "application/jsonrequest",
+            "application/json;charset=utf-8",
+            "application/json; charset=utf-8",
+            "application/json; charset=\"utf-8\"",
+            "application/json ; charset=\"ut\\\"f;8\" ; q=1",
+            "application/json;",
+            "application/json; ",
+            "application/json; charset=latin1;",
+        ] {
+            assert!(taken(good), "{good}");
+        }
+        for bad in [
+            "",
+            "text/plain",
+            "application/jsonp",
+            "application/json charset=utf-8",
+            "application/json; charset",
+            "application/json; charset=",
+            "application/json; =utf-8",
+            "application/json; charset=\"utf-8",
+            "application/json;; charset=utf-8",
+            "application/json, text/plain",
+            "text/plain; application/json",
+        ] {
+            assert!(!taken(bad), "{bad}");
+        }
+        assert!(!is_json(None));
+    }
+}
