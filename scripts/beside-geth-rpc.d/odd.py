@@ -526,7 +526,7 @@ KNOWN = [
      "the same value a thousand times is one"),
     ("eth_getLogs|eth_newFilter", r"error of geth alone \(invalid argument N: invalid address: hex string without.*", "hexadecimal may lack its 0x"),
     # Blocks.
-    (PENDING, r"of pending: .*", "there is no pending block: the tag stands for the head (docs/rpc.md)"),
+    (PENDING, r"of pending: .*", "the pending block has no transactions, and elsewhere the tag stands for the head (docs/rpc.md)"),
     ("debug_getRaw.*", r"error of retrie alone \(header not found\)", "an unknown block is an error"),
     ("eth_getRawTransaction.*", "result", "what is unknown is null, not no bytes"),
     ("eth_feeHistory", "(gasUsedRatio|oldestBlock|baseFee.*)", "no blocks: an empty list, not null"),

@@ -19,7 +19,10 @@ use std::{
     sync::Arc,
     time::{SystemTime, UNIX_EPOCH},
 };
-use tokio::sync::{broadcast::error::RecvError, watch};
+use tokio::sync::{
+    broadcast::{Receiver, error::RecvError},
+    watch,
+};
 
 impl HeadState for StateAfter {
     fn sequence(&self) -> u64 {
@@ -74,13 +77,25 @@ impl PoolMaintainer {
         let advancing = Arc::new(Mutex::new(()));
         let maintainer = Self { pool: pool.clone(), seen, advancing: advancing.clone() };
         let run = move || {
+            let runtime = match tokio::runtime::Builder::new_current_thread().build() {
+                Ok(runtime) => runtime,
+                Err(error) => {
+                    tracing::error!(%error, "the pool cannot wait for heads, and follows none");
+                    return;
+                }
+            };
             loop {
                 let mut batch = Vec::new();
-                match changes.blocking_recv() {
-                    Ok(change) => batch.push(change),
+                match runtime.block_on(next_event(&mut changes, &pool)) {
+                    PoolEvent::Head(change) => batch.push(change),
                     // What was missed is made up for by reading all accounts anew.
-                    Err(RecvError::Lagged(_)) => {}
-                    Err(RecvError::Closed) => return,
+                    PoolEvent::MissedHeads => {}
+                    PoolEvent::JournalGrown => {
+                        let Some(live) = live.upgrade() else { return };
+                        pool.tidy_journal(false, || undurable(&live));
+                        continue;
+                    }
+                    PoolEvent::End => return,
                 }
                 while let Ok(change) = changes.try_recv() {
                     batch.push(change);
@@ -121,6 +136,28 @@ impl PoolMaintainer {
     pub async fn wait_for(&mut self, head: B256) {
         // An error means that the live chain is gone: then nobody waits for it.
         let _ = self.seen.wait_for(|seen| *seen == head).await;
+    }
+}
+
+/// What the thread `pool` waits for.
+enum PoolEvent {
+    Head(Arc<HeadChange>),
+    MissedHeads,
+    /// The journal has grown so long that it should be written anew before the next head.
+    JournalGrown,
+    /// The live chain is gone.
+    End,
+}
+
+async fn next_event(changes: &mut Receiver<Arc<HeadChange>>, pool: &Pool) -> PoolEvent {
+    tokio::select! {
+        biased;
+        change = changes.recv() => match change {
+            Ok(change) => PoolEvent::Head(change),
+            Err(RecvError::Lagged(_)) => PoolEvent::MissedHeads,
+            Err(RecvError::Closed) => PoolEvent::End,
+        },
+        () = pool.journal_grown() => PoolEvent::JournalGrown,
     }
 }
 

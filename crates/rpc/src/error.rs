@@ -1,12 +1,13 @@
 //! Errors as they go over the wire: codes of the specification, words of geth.
 
 use crate::replay::ReplayMismatch;
-use alloy_primitives::Bytes;
+use alloy_primitives::{B256, Bytes};
 use jsonrpsee::types::{ErrorObjectOwned, error::INTERNAL_ERROR_CODE};
 use retrie_db::DbError;
 use retrie_engine::{StatesError, pool::PoolError};
 use retrie_pipeline::PipelineError;
 use retrie_state::StateError;
+use std::time::Duration;
 
 /// What a method returns.
 pub type RpcResult<T> = Result<T, RpcError>;
@@ -44,6 +45,17 @@ pub enum RpcError {
     /// An execution that halted: out of gas, an invalid instruction.
     #[error("{0}")]
     Halted(String),
+    /// A transaction that is in the pool, and was not mined while its sender waited (EIP-7966).
+    #[error(
+        "The transaction was added to the transaction pool but wasn't processed in {:?}",
+        .waited
+    )]
+    NotMinedInTime {
+        /// Its hash.
+        hash: B256,
+        /// How long the sender waited.
+        waited: Duration,
+    },
     /// An error with a code of its own.
     #[error("{message}")]
     Coded {
@@ -115,11 +127,14 @@ impl RpcError {
     pub const CLIENT_LIMIT: i32 = -38026;
     /// Code of an execution that was reverted.
     pub const REVERTED: i32 = 3;
+    /// Code of a transaction that is in the pool, and was not mined in time (EIP-7966).
+    pub const NOT_MINED_IN_TIME: i32 = 4;
 
     fn code(&self) -> i32 {
         match self {
             Self::InvalidParams(_) => Self::INVALID_PARAMS,
             Self::Reverted { .. } => Self::REVERTED,
+            Self::NotMinedInTime { .. } => Self::NOT_MINED_IN_TIME,
             Self::Coded { code, .. } => *code,
             Self::Internal(_) => INTERNAL_ERROR_CODE,
             Self::Chain(error) if error.is_pruned() => Self::PRUNED,
@@ -139,6 +154,7 @@ impl From<RpcError> for ErrorObjectOwned {
     fn from(error: RpcError) -> Self {
         let data = match &error {
             RpcError::Reverted { output, .. } => Some(output.clone()),
+            RpcError::NotMinedInTime { hash, .. } => Some(Bytes::copy_from_slice(hash.as_slice())),
             _ => None,
         };
         let message = match error.code() {

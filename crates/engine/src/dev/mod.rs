@@ -362,6 +362,10 @@ impl DevChain {
             return Err(EngineError::Build { reason });
         }
         maintainer.clone().wait_for(hash).await;
+        // The user may have set it while the block was made.
+        if seen.read().base_fee.is_some() {
+            self.tell_pool_base_fee();
+        }
         Ok(Some(hash))
     }
 
@@ -393,6 +397,14 @@ impl DevChain {
     /// Base fee per gas of the next block, in wei.
     pub fn set_next_base_fee(&self, base_fee: u64) {
         self.0.seen.write().base_fee = Some(base_fee);
+        self.tell_pool_base_fee();
+        self.0.changed.notify_one();
+    }
+
+    /// Lets the pool judge by the base fee that the user has set for the next block. It forgets that
+    /// with each new head.
+    fn tell_pool_base_fee(&self) {
+        self.0.pool.set_next_base_fee(self.0.seen.read().base_fee);
     }
 
     /// Randomness of the next block (EIP-4399).
@@ -484,6 +496,7 @@ impl DevChain {
                 ..snapshot.seen
             };
         }
+        self.tell_pool_base_fee();
         self.0.pool.restore(&snapshot.pool, self.0.engine.live());
         self.tidy_journal();
         drop(sealer);
@@ -522,6 +535,7 @@ impl DevChain {
                 impersonates_all: false,
             };
         }
+        self.tell_pool_base_fee();
         self.0.pool.restore(&[], self.0.engine.live());
         self.tidy_journal();
         Ok(())
@@ -537,6 +551,7 @@ impl DevChain {
         let Shared { engine, maintainer, .. } = &*self.0;
         engine.set_head(head).await?;
         maintainer.clone().wait_for(head).await;
+        self.tell_pool_base_fee();
         self.set_patch(sealer, patch).await
     }
 

@@ -53,15 +53,17 @@ pub struct PoolConfig {
     pub disable_blobs: bool,
     /// `--txpool.max-account-slots`: transactions of one sender, unless they are local. Default 16.
     pub max_account_slots: usize,
-    /// `--txpool.max-inflight-delegated-slots`: transactions of a sender with a delegation or a
-    /// pending authorization (EIP-7702). Default 1.
+    /// Transactions of a sender, unless they are local, that a delegation can overtake: one that it
+    /// has, or one that an authorization in the pool can make (EIP-7702). Default 1. No flag sets it;
+    /// reth's is `--txpool.max-inflight-delegated-slots`.
     pub max_inflight_delegated_slots: usize,
     /// `--txpool.pricebump`: percent by which a replacement must pay more. Default 10.
     pub price_bump: u128,
     /// `--blobpool.pricebump`: the same for blob transactions, blob fee included. Default 100.
     pub blob_price_bump: u128,
     /// `--txpool.minimal-protocol-fee`: smallest maximum fee per gas in wei, from London on. Default
-    /// 7, below which no base fee ever falls.
+    /// 7, below which no base fee ever falls by itself. Where that of the next block is lower all the
+    /// same, as on a dev chain, it stands in place of this.
     pub minimal_protocol_base_fee: u64,
     /// `--txpool.minimum-priority-fee`: smallest tip per gas in wei, unless local. Default none.
     pub minimum_priority_fee: Option<u128>,
@@ -111,8 +113,8 @@ impl Default for PoolConfig {
 }
 
 impl PoolConfig {
-    /// Whether a transaction has the privileges of a local one: no minimum tip, no limit per sender,
-    /// never evicted, never too old.
+    /// Whether a transaction has the privileges of a local one: no minimum tip, no limit per sender or
+    /// for delegations, never evicted, never too old.
     pub fn is_local(&self, origin: Origin, sender: &Address) -> bool {
         !self.no_locals && (origin == Origin::Local || self.local_senders.contains(sender))
     }

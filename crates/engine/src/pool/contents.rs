@@ -1,15 +1,17 @@
 //! What is in the pool, behind its lock.
 
 use crate::pool::{
-    BestTransactions, Origin, PoolConfig, PoolError, PoolTransaction,
+    BestTransactions, Origin, PendingAuthorization, PoolConfig, PoolError, PoolTransaction,
     best::Candidate,
     blobs::BlobStore,
     rules::{self, Rules},
     sender::{Readiness, Sender, SenderAccount, Slot, check_replacement},
     subpool::{Kind, SubPools},
 };
+use alloy_consensus::transaction::{Recovered, TxHashRef};
 use alloy_primitives::{Address, B256, map::HashMap};
-use std::{sync::Arc, time::Instant};
+use retrie_chainspec::primitives::Transaction;
+use std::{collections::BTreeMap, sync::Arc, time::Instant};
 
 /// How many transactions came and went, since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -30,18 +32,50 @@ pub struct PoolCounters {
     pub invalidated: u64,
     /// Taken back from blocks that were reorganised out.
     pub reinserted: u64,
+    /// Authorizations (EIP-7702) of transactions that asked to come in whose signers were recovered.
+    pub authorizations_recovered: u64,
+    /// Blobs of such transactions whose proofs were checked.
+    pub blobs_proven: u64,
+}
+
+/// Where the base fee of the next block comes from.
+#[derive(Debug)]
+pub(super) struct NextBaseFee {
+    /// The head that it comes after.
+    head: B256,
+    /// What follows from the head, in wei; `None` before London.
+    by_head: Option<u64>,
+    /// What the user of a dev chain has set, in wei.
+    by_user: Option<u64>,
+}
+
+impl NextBaseFee {
+    /// The rules after this head, which are `rules` but for what was set at the same head before.
+    pub(super) fn at_head(&mut self, head: B256, rules: Rules) -> Rules {
+        let by_user = self.by_user.filter(|_| head == self.head);
+        *self = Self { head, by_head: rules.next.base_fee, by_user };
+        if by_user.is_some() { rules.with_base_fee(by_user) } else { rules }
+    }
+
+    /// The rules with the base fee that the user has set, or takes back.
+    pub(super) fn set(&mut self, by_user: Option<u64>, rules: &Rules) -> Rules {
+        self.by_user = by_user;
+        rules.with_base_fee(by_user.or(self.by_head))
+    }
 }
 
 /// What is in the pool.
 #[derive(Debug)]
 pub(super) struct Contents {
     pub(super) rules: Arc<Rules>,
+    pub(super) fees: NextBaseFee,
     /// Place of the head that this is at; see [`HeadState::sequence`](super::HeadState::sequence).
     pub(super) sequence: u64,
     pub(super) senders: HashMap<Address, Sender>,
     pub(super) by_hash: HashMap<B256, (Address, u64)>,
-    /// How many transactions here carry an authorization of an account (EIP-7702).
-    authorities: HashMap<Address, usize>,
+    /// How many transactions here carry an authorization of an account for one of its nonces
+    /// (EIP-7702). Those for nonces that are used by now are among them until their transactions go.
+    authorities: BTreeMap<(Address, u64), usize>,
     /// How many transactions here nobody has signed.
     pub(super) unsigned: usize,
     pub(super) subpools: SubPools,
@@ -55,14 +89,15 @@ pub(super) struct Contents {
 }
 
 impl Contents {
-    pub(super) fn new(config: &PoolConfig, rules: Rules) -> Self {
+    pub(super) fn new(config: &PoolConfig, head: B256, rules: Rules) -> Self {
         Self {
-            subpools: SubPools::new(config, rules.next.base_fee.unwrap_or_default()),
+            subpools: SubPools::new(config, &rules.next),
+            fees: NextBaseFee { head, by_head: rules.next.base_fee, by_user: None },
             rules: Arc::new(rules),
             sequence: 0,
             senders: HashMap::default(),
             by_hash: HashMap::default(),
-            authorities: HashMap::default(),
+            authorities: BTreeMap::new(),
             unsigned: 0,
             blobs: BlobStore::new(config.mined_blobs_max_size),
             mined: HashMap::default(),
@@ -89,9 +124,24 @@ impl Contents {
         known.or_else(|| read.filter(|account| account.sequence >= self.sequence))
     }
 
-    /// Whether a transaction may come in, with regard to its sender's account and the others. One
-    /// that `may_wait` was accepted before: it need not have the funds yet, and the limit for one
-    /// account was kept then.
+    /// A transaction that was mined, as it was here before.
+    pub(super) fn recalled(
+        &self,
+        transaction: Recovered<Transaction>,
+        config: &PoolConfig,
+    ) -> PoolTransaction {
+        let (origin, sidecar) = {
+            let hash = transaction.tx_hash();
+            (self.mined.get(hash).copied(), self.blobs.sidecar(hash))
+        };
+        let origin = origin.unwrap_or(Origin::External);
+        let is_local = config.is_local(origin, &transaction.signer());
+        PoolTransaction::new(transaction, sidecar, origin, is_local)
+    }
+
+    /// Whether a transaction may come in, with regard to its sender's account and the others, but for
+    /// what is [costly](PoolTransaction::is_costly) about it. One that `may_wait` was accepted before:
+    /// it need not have the funds yet, and the limit for one account was kept then.
     pub(super) fn check(
         &self,
         config: &PoolConfig,
@@ -108,7 +158,7 @@ impl Contents {
         if sender.is_some_and(|sender| sender.has_blobs() != tx.is_blob()) {
             return Err(PoolError::AddressReserved);
         }
-        self.check_delegation(config, tx, account)?;
+        self.check_delegated(config, tx, account)?;
 
         if tx.is_blob() {
             let next = sender.map_or(account.nonce, Sender::next_nonce);
@@ -132,38 +182,92 @@ impl Contents {
         Ok(())
     }
 
-    /// A delegation can empty an account, or use up its nonces, at any time: one with a delegation, or
-    /// one that waits for one, has few transactions in the pool (EIP-7702).
-    fn check_delegation(
+    /// A delegation can empty its account, or use up its nonces, at any time: an account with one has
+    /// few transactions in the pool that the next block can reach (EIP-7702). So it is with those
+    /// that an authorization in the pool can overtake.
+    fn check_delegated(
         &self,
         config: &PoolConfig,
         tx: &PoolTransaction,
         account: SenderAccount,
     ) -> Result<(), PoolError> {
-        let slots = config.max_inflight_delegated_slots;
-        if account.is_delegated || self.authorities.contains_key(&tx.sender()) {
-            let sender = self.senders.get(&tx.sender());
-            let replaces = sender.is_some_and(|sender| sender.slots.contains_key(&tx.nonce()));
-            if !replaces {
-                if sender.map_or(0, |sender| sender.slots.len()) >= slots {
-                    return Err(PoolError::InFlightLimitReached);
-                }
-                if tx.nonce() != sender.map_or(account.nonce, Sender::next_nonce) {
-                    return Err(PoolError::OutOfOrderDelegated);
-                }
-            }
+        // Users of this node are taken at their word. geth keeps such a transaction of theirs aside, and
+        // tries again later.
+        if tx.is_local {
+            return Ok(());
         }
-        let is_reserved = |authority: &Address| {
-            let sender = self.senders.get(authority);
-            sender.is_some_and(|sender| sender.slots.len() > slots || sender.has_blobs())
+        let Some(from) = self.delegated_from(tx, account) else { return Ok(()) };
+        let sender = self.senders.get(&tx.sender());
+        let in_flight = sender.map_or(0, |sender| {
+            let slots = sender.slots.range(from..).map(|(_, slot)| slot);
+            slots.filter(|slot| slot.readiness < Some(Readiness::Gapped)).count()
+        });
+        if sender.is_some_and(|sender| sender.slots.contains_key(&tx.nonce())) {
+            return Ok(());
+        }
+        if in_flight >= config.max_inflight_delegated_slots {
+            return Err(PoolError::InFlightLimitReached);
+        }
+        if tx.nonce() != sender.map_or(account.nonce, Sender::next_nonce) {
+            return Err(PoolError::OutOfOrderDelegated);
+        }
+        Ok(())
+    }
+
+    /// From which nonce on the transactions of the sender are at the mercy of a delegation, if this one
+    /// is among them. An authorization is applied at its own nonce and at no other: it cannot overtake
+    /// transactions below, and none at all once the account is past it.
+    fn delegated_from(&self, tx: &PoolTransaction, account: SenderAccount) -> Option<u64> {
+        if account.is_delegated {
+            return Some(account.nonce);
+        }
+        // No authorization is applied to a contract; one that sends is impersonated (dev chains).
+        if account.contract.is_some() || account.nonce > tx.nonce() {
+            return None;
+        }
+        let reachable = (tx.sender(), account.nonce)..=(tx.sender(), tx.nonce());
+        self.authorities.range(reachable).next().map(|((_, nonce), _)| *nonce)
+    }
+
+    /// Whether the accounts whose code a transaction sets have few enough transactions here that this
+    /// could overtake. Recovers the signers of its authorizations unless that was done before.
+    pub(super) fn check_authorities(
+        &self,
+        config: &PoolConfig,
+        tx: &PoolTransaction,
+    ) -> Result<(), PoolError> {
+        let is_reserved = |one: &PendingAuthorization| {
+            let Some(sender) = self.senders.get(&one.authority) else { return false };
+            if sender.account.contract.is_some() || sender.account.nonce > one.nonce {
+                return false;
+            }
+            let overtaken = sender.slots.range(one.nonce..).count();
+            overtaken > config.max_inflight_delegated_slots || sender.has_blobs() && overtaken > 0
         };
-        if tx.authorities().iter().any(is_reserved) {
+        if !tx.is_local && tx.authorizations().iter().any(is_reserved) {
             return Err(PoolError::AuthorityReserved);
         }
         Ok(())
     }
 
-    /// Puts in a transaction that [`Self::check`] has passed, and drops what there is no room for any
+    /// Whether a transaction that [`Self::check`] has passed would stay: a sub-pool that is full drops
+    /// the worst, which may be the one that has just come. To be asked before what is costly about it
+    /// is checked.
+    pub(super) fn check_room(
+        &self,
+        tx: &PoolTransaction,
+        account: SenderAccount,
+    ) -> Result<(), PoolError> {
+        let new = Sender::new(account);
+        let sender = self.senders.get(&tx.sender()).unwrap_or(&new);
+        let (readiness, _) = sender.walk(tx.nonce()).step(tx, &self.rules);
+        if self.subpools.keeps(tx, readiness, self.arrivals, &self.senders) {
+            return Ok(());
+        }
+        Err(PoolError::PoolFull)
+    }
+
+    /// Puts in a transaction that all checks have passed, and drops what there is no room for any
     /// more. That may be the transaction itself.
     pub(super) fn admit(
         &mut self,
@@ -188,8 +292,8 @@ impl Contents {
     /// was.
     fn insert(&mut self, tx: Arc<PoolTransaction>, account: SenderAccount) -> bool {
         let (address, nonce) = (tx.sender(), tx.nonce());
-        for authority in tx.authorities() {
-            *self.authorities.entry(*authority).or_default() += 1;
+        for PendingAuthorization { authority, nonce } in tx.authorizations() {
+            *self.authorities.entry((*authority, *nonce)).or_default() += 1;
         }
         self.by_hash.insert(*tx.hash(), (address, nonce));
         self.unsigned += usize::from(tx.is_unsigned);
@@ -213,11 +317,12 @@ impl Contents {
         self.by_hash.remove(slot.tx.hash());
         self.unsigned -= usize::from(slot.tx.is_unsigned);
         self.subpools.remove(slot);
-        for authority in slot.tx.authorities() {
-            if let Some(count) = self.authorities.get_mut(authority) {
+        for PendingAuthorization { authority, nonce } in slot.tx.authorizations() {
+            let key = (*authority, *nonce);
+            if let Some(count) = self.authorities.get_mut(&key) {
                 *count -= 1;
                 if *count == 0 {
-                    self.authorities.remove(authority);
+                    self.authorities.remove(&key);
                 }
             }
         }
@@ -317,9 +422,14 @@ impl Contents {
         }
         self.counters.invalidated += invalid.len() as u64;
 
-        self.subpools = SubPools::new(config, rules.next.base_fee.unwrap_or_default());
-        self.rules = Arc::new(rules);
         self.sequence = sequence;
+        self.set_rules(config, rules);
+    }
+
+    /// Judges all transactions anew, by these rules. None is dropped.
+    pub(super) fn set_rules(&mut self, config: &PoolConfig, rules: Rules) {
+        self.subpools = SubPools::new(config, &rules.next);
+        self.rules = Arc::new(rules);
         let mut addresses = Vec::with_capacity(self.senders.len());
         for (address, sender) in &mut self.senders {
             addresses.push(*address);
@@ -388,8 +498,8 @@ impl Contents {
     /// Says what is inconsistent.
     #[cfg(feature = "testkit")]
     pub(super) fn check_invariants(&self, config: &PoolConfig) -> Result<(), String> {
-        let mut subpools = SubPools::new(config, self.rules.next.base_fee.unwrap_or_default());
-        let mut authorities = HashMap::<Address, usize>::default();
+        let mut subpools = SubPools::new(config, &self.rules.next);
+        let mut authorities = BTreeMap::<(Address, u64), usize>::new();
         let mut blobs = std::collections::BTreeSet::new();
         let mut count = 0;
         for (address, sender) in &self.senders {
@@ -421,8 +531,8 @@ impl Contents {
                     return Err(format!("{name} is not announced"));
                 }
                 subpools.insert(slot);
-                for authority in tx.authorities() {
-                    *authorities.entry(*authority).or_default() += 1;
+                for PendingAuthorization { authority, nonce } in tx.authorizations() {
+                    *authorities.entry((*authority, *nonce)).or_default() += 1;
                 }
                 if tx.is_blob() {
                     blobs.insert(*tx.hash());

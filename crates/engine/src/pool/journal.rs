@@ -13,6 +13,9 @@
 //! to twice what it held then. Meanwhile records go to both files, and the new one takes the place
 //! of the old one by its name, so that there always is a whole one.
 //!
+//! Only the user of the node may read it: it holds transactions that are not to be told to others,
+//! and which ones came from here.
+//!
 //! A transaction that was mined stays in the journal until its block is durable: a killed process
 //! forgets the blocks that are not.
 
@@ -122,6 +125,8 @@ impl Entry {
 pub(super) struct Journal {
     path: PathBuf,
     files: Mutex<Files>,
+    /// Held while the file is written anew.
+    rewriting: Mutex<()>,
 }
 
 #[derive(Debug)]
@@ -145,12 +150,7 @@ impl Journal {
         if let Some(folder) = path.parent() {
             std::fs::create_dir_all(folder).map_err(failed("making the folder of"))?;
         }
-        let mut file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .open(path)
+        let mut file = open_private(OpenOptions::new().read(true).truncate(false), path)
             .map_err(failed("opening"))?;
         let length = file.metadata().map_err(failed("opening"))?.len();
         let mut entries = Vec::new();
@@ -176,6 +176,7 @@ impl Journal {
                 );
             }
         }
+        make_private(&file).map_err(failed("hiding from others"))?;
         file.set_len(whole).map_err(failed("cutting the end of"))?;
         file.seek(SeekFrom::Start(whole)).map_err(failed("reading"))?;
         if whole == 0 {
@@ -189,7 +190,8 @@ impl Journal {
             next: None,
             is_failing: false,
         };
-        Ok((Self { path: path.to_owned(), files: Mutex::new(files) }, entries))
+        let (path, files) = (path.to_owned(), Mutex::new(files));
+        Ok((Self { path, files, rewriting: Mutex::new(()) }, entries))
     }
 
     /// Adds a transaction. What goes wrong is logged: the transaction is in the pool all the same.
@@ -198,8 +200,12 @@ impl Journal {
         let mut files = self.files.lock();
         let Files { current, bytes, next, is_failing, .. } = &mut *files;
         let mut written = write_at(current, bytes, &record);
-        if let Some((next, bytes)) = next {
-            let also = write_at(next, bytes, &record);
+        if let Some((file, length)) = next {
+            let also = write_at(file, length, &record);
+            // It would lack this one: the old file goes on.
+            if also.is_err() {
+                *next = None;
+            }
             written = written.and(also);
         }
         match written {
@@ -233,10 +239,15 @@ impl Journal {
         let mut name = self.path.clone().into_os_string();
         name.push(".next");
         let next_path = PathBuf::from(name);
-        let mut next = File::create(&next_path).map_err(failed("writing anew"))?;
-        next.write_all(MAGIC).map_err(failed("writing anew"))?;
-        let second = next.try_clone().map_err(failed("writing anew"))?;
-        self.files.lock().next = Some((second, MAGIC.len() as u64));
+        let _one_by_one = self.rewriting.lock();
+        let begin = || {
+            let mut next = open_private(OpenOptions::new().truncate(true), &next_path)?;
+            make_private(&next)?;
+            next.write_all(MAGIC)?;
+            Ok(next)
+        };
+        let next = begin().map_err(failed("writing anew"))?;
+        self.files.lock().next = Some((next, MAGIC.len() as u64));
         let written = entries().into_iter().try_for_each(|entry| {
             let record = entry.encode();
             match &mut self.files.lock().next {
@@ -245,13 +256,45 @@ impl Journal {
             }
         });
         let mut files = self.files.lock();
-        let Some((file, bytes)) = files.next.take() else { return Ok(()) };
-        written.and_then(|()| file.sync_all()).map_err(failed("writing anew"))?;
-        std::fs::rename(&next_path, &self.path).map_err(failed("replacing"))?;
+        let Some((file, bytes)) = files.next.take() else {
+            // An addition could not be written there, which was told of.
+            let _ = std::fs::remove_file(&next_path);
+            return Ok(());
+        };
+        let replaced = (written.and_then(|()| file.sync_all()).map_err(failed("writing anew")))
+            .and_then(|()| std::fs::rename(&next_path, &self.path).map_err(failed("replacing")));
+        if let Err(error) = replaced {
+            // The old file goes on. What is left of the new one would only take room.
+            let _ = std::fs::remove_file(&next_path);
+            return Err(error);
+        }
         *files =
             Files { current: file, bytes, bytes_at_rewrite: bytes, next: None, is_failing: false };
+        // So that the name outlives a power failure, too; before that it is the old file's.
+        #[cfg(unix)]
+        if let Some(folder) = self.path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
+            File::open(folder).and_then(|folder| folder.sync_all()).map_err(failed("syncing"))?;
+        }
         Ok(())
     }
+}
+
+/// Opens a file for writing. One that is not there is made, for the user of the node alone.
+fn open_private(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
+    options.write(true).create(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(options, 0o600);
+    options.open(path)
+}
+
+/// Takes a file that was there before from the eyes of others.
+#[cfg_attr(not(unix), expect(clippy::unnecessary_wraps, reason = "only Unix has modes"))]
+fn make_private(file: &File) -> io::Result<()> {
+    #[cfg(unix)]
+    file.set_permissions(std::os::unix::fs::PermissionsExt::from_mode(0o600))?;
+    #[cfg(not(unix))]
+    let _ = file;
+    Ok(())
 }
 
 /// Writes a record where the last one ends: over what a write that failed may have left there.

@@ -3,6 +3,7 @@
 //! ```text
 //!  add -----------> rules of the next block -> sender's account -> other transactions --.
 //!   (RPC, network)   (no state, no lock)        (head state)        (lock)              |
+//!                     the order of all checks, by what they take: admission.rs          |
 //!                                                                                       v
 //!  set_head ------> drop mined and stale, judge anew, take back reorganised ----> by sender, by nonce
 //!   (each new head)                                                              /      |       \
@@ -17,13 +18,18 @@
 //!   transactions with blobs, executable or not. Each has a limit; the worst transactions go first.
 //! * **local** ([`PoolConfig::is_local`]): of this node's users; exempt from most limits, and never
 //!   evicted. When a sub-pool is full of local ones, further ones are refused.
+//! * **pending authorization**: one that a pooled transaction carries for another account, or its own
+//!   (EIP-7702). It counts against transactions of that account which it can overtake: those from its
+//!   nonce on, if it is for this chain and the account has not passed that nonce. Who can use up
+//!   which limit, and what that costs: docs/operations.md.
 //! * **sidecar**: blobs with commitments and proofs. They stay in memory, also for a while after the
 //!   transaction is mined: it may come back with a reorg, and consensus clients ask for its blobs.
 //!
 //! # Concurrency
 //! | work | done by | lock |
 //! |---|---|---|
-//! | signature, fees, gas, blob proofs, authorities | the thread that adds | none |
+//! | signature, fees, gas, blob proofs, signers of authorizations | the thread that adds | none |
+//! | limits, prices, room: refusals | the same | read |
 //! | place among the sender's transactions, eviction | the thread that adds | write, O(log n) and what follows in the sender's nonces |
 //! | accounts of all senders at a new head | the thread of the live tree | none |
 //! | judging all transactions at a new head | the same | write, O(n log n) |
@@ -35,6 +41,7 @@
 //! transaction is in its place: a state older than the pool's own head is never believed, since no
 //! later head might come to put it right. A newer one is, as its head is on its way here.
 
+mod admission;
 mod best;
 mod blobs;
 mod config;
@@ -55,11 +62,12 @@ pub use journal::JournalError;
 pub use rules::NextBlock;
 pub use sender::{HeadState, Heads};
 pub use subpool::SubPoolStats;
-pub use transaction::{Origin, PoolTransaction, PooledTransaction, Sidecar};
+pub use transaction::{Origin, PendingAuthorization, PoolTransaction, PooledTransaction, Sidecar};
 
+use admission::IncomingTransaction;
 use alloy_consensus::{
     Transaction as _,
-    transaction::{Recovered, SignerRecoverable, TxHashRef},
+    transaction::{Recovered, SignerRecoverable},
 };
 use alloy_primitives::{
     Address, B256,
@@ -84,7 +92,7 @@ use std::{
     },
 };
 use subpool::Kind;
-use tokio::sync::broadcast;
+use tokio::sync::{Notify, broadcast};
 
 /// Transactions of one sender by nonce.
 pub type ByNonce = BTreeMap<u64, Arc<PoolTransaction>>;
@@ -148,18 +156,12 @@ struct Shared {
     contents: RwLock<Contents>,
     pending: broadcast::Sender<Arc<PoolTransaction>>,
     rejected: AtomicU64,
+    /// Authorizations whose signers were recovered, and blobs whose proofs were checked.
+    recovered: AtomicU64,
+    proven: AtomicU64,
     journal: OnceLock<Journal>,
-}
-
-/// A transaction on its way in.
-struct Incoming {
-    transaction: PooledTransaction,
-    origin: Origin,
-    /// Of one that nobody has signed.
-    unsigned_by: Option<Address>,
-    /// Whether it was accepted before, by a process that has ended. What it was accepted for may
-    /// stand in a block that is not there again yet: it may wait for funds, and for those before it.
-    is_restored: bool,
+    /// The journal should be written anew before the next head, as it grows fast.
+    journal_grown: Notify,
 }
 
 impl Pool {
@@ -173,142 +175,25 @@ impl Pool {
             base_fee: head.base_fee_per_gas,
             blob_base_fee: None,
         });
-        let contents = Contents::new(&config, Rules::new(&spec, head, next));
+        let contents = Contents::new(&config, head.hash(), Rules::new(&spec, head, next));
         let (pending, _) = broadcast::channel(config.pending_listener_buffer.max(1));
-        let rejected = AtomicU64::new(0);
-        let contents = RwLock::new(contents);
-        let journal = OnceLock::new();
-        Self { shared: Arc::new(Shared { config, spec, contents, pending, rejected, journal }) }
+        let shared = Shared {
+            config,
+            spec,
+            contents: RwLock::new(contents),
+            pending,
+            rejected: AtomicU64::new(0),
+            recovered: AtomicU64::new(0),
+            proven: AtomicU64::new(0),
+            journal: OnceLock::new(),
+            journal_grown: Notify::new(),
+        };
+        Self { shared: Arc::new(shared) }
     }
 
     /// The configuration.
     pub fn config(&self) -> &PoolConfig {
         &self.shared.config
-    }
-
-    /// Adds a transaction. Returns its hash.
-    ///
-    /// # Errors
-    /// [`PoolError`] saying why it is refused.
-    pub fn add(
-        &self,
-        transaction: PooledTransaction,
-        origin: Origin,
-        heads: &dyn Heads,
-    ) -> Result<B256, PoolError> {
-        self.add_incoming(
-            Incoming { transaction, origin, unsigned_by: None, is_restored: false },
-            heads,
-        )
-    }
-
-    /// Adds a transaction that nobody has signed, as one of `sender`: for impersonated accounts of
-    /// dev chains, which may be contracts.
-    ///
-    /// # Errors
-    /// As [`add`](Self::add).
-    pub fn add_unsigned(
-        &self,
-        transaction: PooledTransaction,
-        sender: Address,
-        heads: &dyn Heads,
-    ) -> Result<B256, PoolError> {
-        let (origin, unsigned_by) = (Origin::Local, Some(sender));
-        self.add_incoming(Incoming { transaction, origin, unsigned_by, is_restored: false }, heads)
-    }
-
-    fn add_incoming(&self, incoming: Incoming, heads: &dyn Heads) -> Result<B256, PoolError> {
-        let result = self.try_add(incoming, heads);
-        match &result {
-            Ok(tx) => {
-                // Before anybody is told that it was taken.
-                if let Some(journal) = self.shared.journal.get()
-                    && let Some(entry) = JournalEntry::of(tx)
-                {
-                    journal.append(&entry);
-                }
-            }
-            Err(_) => {
-                self.shared.rejected.fetch_add(1, Ordering::Relaxed);
-            }
-        }
-        result.map(|tx| *tx.hash())
-    }
-
-    fn try_add(
-        &self,
-        incoming: Incoming,
-        heads: &dyn Heads,
-    ) -> Result<Arc<PoolTransaction>, PoolError> {
-        let Shared { config, contents, .. } = &*self.shared;
-        let Incoming { transaction, origin, unsigned_by, is_restored } = incoming;
-        let (transaction, sidecar) = transaction::split(transaction);
-        let hash = *transaction.tx_hash();
-        let rules = {
-            let contents = contents.read();
-            if contents.by_hash.contains_key(&hash) {
-                return Err(PoolError::AlreadyKnown);
-            }
-            Arc::clone(&contents.rules)
-        };
-        let recovered = unsigned_by.map_or_else(|| transaction.recover_signer(), Ok);
-        let sender = recovered.map_err(|_| PoolError::InvalidSignature)?;
-        let is_local = config.is_local(origin, &sender);
-        let transaction = Recovered::new_unchecked(transaction, sender);
-        let tx = PoolTransaction::new(transaction, sidecar.map(Arc::new), origin, is_local);
-        let tx = Arc::new(if unsigned_by.is_some() { tx.unsigned() } else { tx });
-        rules.check(&tx, config)?;
-
-        // What is cheap goes first: blobs and authorities take milliseconds each.
-        let mut read = None;
-        let may_wait = is_restored;
-        self.at_head(&sender, &mut read, heads, |_, account| account.check(&tx, may_wait))?;
-        tx.authorities();
-        if tx.is_blob() {
-            self.at_head(&sender, &mut read, heads, |contents, account| {
-                contents.check(config, &tx, account, may_wait)
-            })?;
-            if !is_restored {
-                rules::check_proofs(&tx)?;
-            }
-        }
-
-        loop {
-            let mut contents = contents.write();
-            let Some(account) = contents.account(&sender, read) else {
-                drop(contents);
-                read = Some(SenderAccount::read(&*heads.latest()?, sender)?);
-                continue;
-            };
-            if !Arc::ptr_eq(&rules, &contents.rules) {
-                contents.rules.check(&tx, config)?;
-            }
-            contents.check(config, &tx, account, may_wait)?;
-            let admitted = contents.admit(Arc::clone(&tx), account);
-            let fresh = contents.take_fresh();
-            drop(contents);
-            self.announce(fresh);
-            return admitted.map(|()| tx);
-        }
-    }
-
-    /// Does `work` with the sender's account as it is at the pool's head, or at a later one. `read`
-    /// is what was read of the account last.
-    fn at_head<T>(
-        &self,
-        sender: &Address,
-        read: &mut Option<SenderAccount>,
-        heads: &dyn Heads,
-        work: impl FnOnce(&Contents, SenderAccount) -> Result<T, PoolError>,
-    ) -> Result<T, PoolError> {
-        loop {
-            let contents = self.shared.contents.read();
-            if let Some(account) = contents.account(sender, *read) {
-                return work(&contents, account);
-            }
-            drop(contents);
-            *read = Some(SenderAccount::read(&*heads.latest()?, *sender)?);
-        }
     }
 
     /// Follows a change of the canonical chain.
@@ -326,7 +211,7 @@ impl Pool {
         next: NextBlock,
         mined: &[B256],
         state: &dyn HeadState,
-        mut reinserted: Vec<Recovered<Transaction>>,
+        reinserted: Vec<Recovered<Transaction>>,
     ) -> Result<(), StateError> {
         let Shared { config, spec, contents, .. } = &*self.shared;
         let rules = Rules::new(spec, head, next);
@@ -338,6 +223,7 @@ impl Pool {
             }
         }
 
+        let returning = self.returning(reinserted, &accounts);
         let mut contents = contents.write();
         // Senders that came in the meantime.
         for sender in contents.senders.keys() {
@@ -348,19 +234,16 @@ impl Pool {
         for hash in mined {
             contents.remove_mined(hash);
         }
+        let rules = contents.fees.at_head(head.hash(), rules);
         contents.advance(config, rules, state.sequence(), &accounts);
 
         let mut journalled = Vec::new();
-        reinserted.sort_by_key(|transaction| transaction.nonce());
-        for transaction in reinserted {
-            let sender = transaction.signer();
-            let sidecar = contents.blobs.sidecar(transaction.tx_hash());
-            let origin = contents.mined.remove(transaction.tx_hash()).unwrap_or(Origin::External);
-            let is_local = config.is_local(origin, &sender);
-            let tx = Arc::new(PoolTransaction::new(transaction, sidecar, origin, is_local));
-            let account = accounts.get(&sender).copied().unwrap_or_default();
+        for tx in returning {
+            contents.mined.remove(tx.hash());
+            let account = accounts.get(&tx.sender()).copied().unwrap_or_default();
             let admitted = (contents.rules.check(&tx, config))
                 .and_then(|()| contents.check(config, &tx, account, false))
+                .and_then(|()| contents.check_authorities(config, &tx))
                 .and_then(|()| contents.admit(Arc::clone(&tx), account));
             if admitted.is_ok() {
                 contents.counters.reinserted += 1;
@@ -379,11 +262,47 @@ impl Pool {
         Ok(())
     }
 
+    /// The transactions of blocks that went, as they were in the pool, in the order of their nonces,
+    /// but for those whose nonce is used in the new blocks. The signers of authorizations are recovered here, where no thread waits for the lock.
+    fn returning(
+        &self,
+        mut gone: Vec<Recovered<Transaction>>,
+        accounts: &HashMap<Address, SenderAccount>,
+    ) -> Vec<Arc<PoolTransaction>> {
+        gone.sort_by_key(|transaction| transaction.nonce());
+        gone.retain(|transaction| {
+            let account = accounts.get(&transaction.signer());
+            account.is_none_or(|account| transaction.nonce() >= account.nonce)
+        });
+        let returning: Vec<_> = {
+            let contents = self.shared.contents.read();
+            gone.into_iter()
+                .map(|tx| Arc::new(contents.recalled(tx, &self.shared.config)))
+                .collect()
+        };
+        for tx in &returning {
+            tx.authorizations();
+        }
+        returning
+    }
+
     // -- dev chains -------------------------------------------------------------------------------
 
     /// Whether there are transactions that nobody has signed; see [`add_unsigned`](Self::add_unsigned).
     pub(crate) fn has_unsigned(&self) -> bool {
         self.shared.contents.read().unsigned > 0
+    }
+
+    /// Sets the base fee per gas (wei) of the next block, or takes that back. The next head ends it.
+    pub(crate) fn set_next_base_fee(&self, base_fee: Option<u64>) {
+        let mut contents = self.shared.contents.write();
+        let before = Arc::clone(&contents.rules);
+        let rules = contents.fees.set(base_fee, &before);
+        contents.set_rules(&self.shared.config, rules);
+        contents.evict();
+        let fresh = contents.take_fresh();
+        drop(contents);
+        self.announce(fresh);
     }
 
     /// Makes this hold exactly `txs`, which it held at some time before, as far as they are valid.
@@ -398,7 +317,8 @@ impl Pool {
             let Some(JournalEntry { transaction, origin, sender }) = JournalEntry::of(tx) else {
                 continue;
             };
-            let incoming = Incoming { transaction, origin, unsigned_by: sender, is_restored: true };
+            let incoming =
+                IncomingTransaction { transaction, origin, unsigned_by: sender, is_restored: true };
             match self.try_add(incoming, heads) {
                 Ok(_) | Err(PoolError::AlreadyKnown) => {}
                 Err(error) => tracing::debug!(hash = %tx.hash(), %error, "not taken back"),
@@ -418,7 +338,8 @@ impl Pool {
         let mut restored = 0;
         for JournalEntry { transaction, origin, sender } in entries {
             let hash = *transaction.tx_hash();
-            let incoming = Incoming { transaction, origin, unsigned_by: sender, is_restored: true };
+            let incoming =
+                IncomingTransaction { transaction, origin, unsigned_by: sender, is_restored: true };
             match self.try_add(incoming, heads) {
                 Ok(_) => restored += 1,
                 Err(error) => tracing::debug!(%hash, %error, "not taken from the journal"),
@@ -428,6 +349,11 @@ impl Pool {
         // A pool has one journal: a second one is not kept.
         let _ = self.shared.journal.set(journal);
         Ok(restored)
+    }
+
+    /// Waits until the journal has grown so long that it should be tidied.
+    pub(crate) async fn journal_grown(&self) {
+        self.shared.journal_grown.notified().await;
     }
 
     /// Forgets how mined transactions came here, but for these, whose blocks are not durable yet.
@@ -469,13 +395,9 @@ impl Pool {
     fn recall(&self, mined: Vec<Recovered<Transaction>>) -> Vec<Arc<PoolTransaction>> {
         let contents = self.shared.contents.read();
         let of = |transaction: Recovered<Transaction>| {
-            let sidecar = contents.blobs.sidecar(transaction.tx_hash());
-            let origin = contents.mined.get(transaction.tx_hash()).copied();
-            let origin = origin.unwrap_or(Origin::External);
-            let is_local = self.shared.config.is_local(origin, &transaction.signer());
             let is_unsigned =
                 transaction.inner().recover_signer().ok() != Some(transaction.signer());
-            let tx = PoolTransaction::new(transaction, sidecar, origin, is_local);
+            let tx = contents.recalled(transaction, &self.shared.config);
             Arc::new(if is_unsigned { tx.unsigned() } else { tx })
         };
         mined.into_iter().map(of).collect()
@@ -570,6 +492,8 @@ impl Pool {
             mined_blobs_size: contents.blobs.mined_size(),
             counters: PoolCounters {
                 rejected: self.shared.rejected.load(Ordering::Relaxed),
+                authorizations_recovered: self.shared.recovered.load(Ordering::Relaxed),
+                blobs_proven: self.shared.proven.load(Ordering::Relaxed),
                 ..contents.counters
             },
         }

@@ -3,6 +3,8 @@
 use crate::pool::{Origin, PoolConfig, PoolError, PoolTransaction, Sidecar};
 use alloy_consensus::{Transaction as _, TxType, Typed2718};
 use alloy_eips::{
+    eip1559::MIN_PROTOCOL_BASE_FEE,
+    eip2718::Encodable2718,
     eip4844::{
         BLOB_TX_MIN_BLOB_GASPRICE, BlobTransactionValidationError, env_settings::EnvKzgSettings,
     },
@@ -83,6 +85,12 @@ impl Rules {
         Self { next, cfg, blob_params: spec.blob_params_at_timestamp(next.timestamp) }
     }
 
+    /// The same at another base fee per gas (wei) of the next block.
+    pub(super) fn with_base_fee(&self, base_fee: Option<u64>) -> Self {
+        let next = NextBlock { base_fee, ..self.next };
+        Self { next, cfg: self.cfg.clone(), blob_params: self.blob_params }
+    }
+
     /// Whether the other rules take the same transactions, but for fees and block gas.
     pub(super) fn same_fork(&self, other: &Self) -> bool {
         self.cfg.spec == other.cfg.spec && self.blob_params == other.blob_params
@@ -102,31 +110,68 @@ impl Rules {
         pays(tx, self.next.base_fee.unwrap_or_default(), self.next.blob_base_fee)
     }
 
-    /// All checks but the proofs of blobs.
+    /// All checks of a transaction that need no state, but the proofs of blobs.
     pub(super) fn check(&self, tx: &PoolTransaction, config: &PoolConfig) -> Result<(), PoolError> {
-        let (size, limit) = (tx.encoded_length(), config.max_tx_input_bytes);
+        let (inner, sidecar) = (tx.transaction.inner(), tx.sidecar.as_deref());
+        self.check_form(inner, sidecar, config)?;
+        self.check_signed(tx, config)
+    }
+
+    /// The checks that need not even the sender: nothing is computed for them but lengths, and the
+    /// hashes of commitments.
+    pub(super) fn check_form(
+        &self,
+        tx: &Transaction,
+        sidecar: Option<&Sidecar>,
+        config: &PoolConfig,
+    ) -> Result<(), PoolError> {
+        let (size, limit) = (tx.encode_2718_len(), config.max_tx_input_bytes);
         if size > limit {
             return Err(PoolError::Oversized { size, limit });
         }
-        let inner = tx.transaction.inner();
-        self.check_type(inner, config)?;
-        self.check_chain_id(inner)?;
-        if self.is_active(SpecId::SHANGHAI) && inner.is_create() {
-            let (size, limit) = (inner.input().len(), self.cfg.max_initcode_size());
+        self.check_type(tx, config)?;
+        self.check_chain_id(tx)?;
+        if self.is_active(SpecId::SHANGHAI) && tx.is_create() {
+            let (size, limit) = (tx.input().len(), self.cfg.max_initcode_size());
             if size > limit {
                 return Err(PoolError::InitCodeSize { size, limit });
             }
         }
-        if inner.nonce() == u64::MAX {
+        if tx.nonce() == u64::MAX {
             return Err(PoolError::NonceMax);
         }
-        self.check_gas(tx, config)?;
+        self.check_gas_limit(tx, config)?;
         self.check_fees(tx, config)?;
-        if let Some(hashes) = inner.blob_versioned_hashes() {
-            self.check_blobs(tx.sidecar.as_deref(), hashes)?;
+        if let Some(hashes) = tx.blob_versioned_hashes() {
+            self.check_blobs(sidecar, hashes)?;
         }
-        if inner.authorization_list().is_some_and(<[_]>::is_empty) {
+        if tx.authorization_list().is_some_and(<[_]>::is_empty) {
             return Err(PoolError::EmptyAuthorizations);
+        }
+        Ok(())
+    }
+
+    /// The checks that need the sender, but not its account.
+    pub(super) fn check_signed(
+        &self,
+        tx: &PoolTransaction,
+        config: &PoolConfig,
+    ) -> Result<(), PoolError> {
+        self.check_intrinsic_gas(tx)?;
+        let inner = tx.transaction.inner();
+        match config.minimum_priority_fee {
+            Some(minimum) if !tx.is_local && inner.priority_fee_or_price() < minimum => {
+                return Err(PoolError::TipTooLow { tip: inner.priority_fee_or_price(), minimum });
+            }
+            _ => {}
+        }
+        if let Some(cap) = config.tx_fee_cap
+            && tx.origin == Origin::Local
+        {
+            let fee = U256::from(inner.gas_limit()) * U256::from(inner.max_fee_per_gas());
+            if fee > U256::from(cap) {
+                return Err(PoolError::FeeCapExceeded { fee, cap });
+            }
         }
         Ok(())
     }
@@ -159,17 +204,21 @@ impl Rules {
         }
     }
 
-    fn check_gas(&self, tx: &PoolTransaction, config: &PoolConfig) -> Result<(), PoolError> {
-        let got = tx.transaction.gas_limit();
+    fn check_gas_limit(&self, tx: &Transaction, config: &PoolConfig) -> Result<(), PoolError> {
+        let got = tx.gas_limit();
         let fork_cap = retrie_execution::max_tx_gas_limit(&self.cfg);
         let cap = config.max_tx_gas_limit.unwrap_or(u64::MAX).min(fork_cap);
         if got > cap {
             return Err(PoolError::GasLimitTooHigh { cap, got });
         }
-        if !self.fits_block(tx) {
+        if got > self.next.gas_limit {
             return Err(PoolError::ExceedsBlockGasLimit);
         }
+        Ok(())
+    }
 
+    fn check_intrinsic_gas(&self, tx: &PoolTransaction) -> Result<(), PoolError> {
+        let got = tx.transaction.gas_limit();
         let inner = tx.transaction.inner();
         let (accounts, slots) = inner
             .access_list()
@@ -203,37 +252,32 @@ impl Rules {
         Ok(())
     }
 
-    fn check_fees(&self, tx: &PoolTransaction, config: &PoolConfig) -> Result<(), PoolError> {
-        let inner = tx.transaction.inner();
-        let (tip, fee_cap) = (inner.priority_fee_or_price(), inner.max_fee_per_gas());
+    fn check_fees(&self, tx: &Transaction, config: &PoolConfig) -> Result<(), PoolError> {
+        let (tip, fee_cap) = (tx.priority_fee_or_price(), tx.max_fee_per_gas());
         if tip > fee_cap {
             return Err(PoolError::TipAboveFeeCap { tip, fee_cap });
         }
-        let minimum = u128::from(config.minimal_protocol_base_fee);
-        if self.next.base_fee.is_some() && fee_cap < minimum {
+        if let Some(minimum) = self.minimum_fee(config)
+            && fee_cap < minimum
+        {
             return Err(PoolError::Underpriced { fee_cap, minimum });
         }
-        match config.minimum_priority_fee {
-            Some(minimum) if !tx.is_local && tip < minimum => {
-                return Err(PoolError::TipTooLow { tip, minimum });
-            }
-            _ => {}
-        }
-        if let Some(fee_cap) = inner.max_fee_per_blob_gas()
+        if let Some(fee_cap) = tx.max_fee_per_blob_gas()
             && fee_cap < BLOB_TX_MIN_BLOB_GASPRICE
         {
             let minimum = BLOB_TX_MIN_BLOB_GASPRICE;
             return Err(PoolError::BlobFeeTooLow { fee_cap, minimum });
         }
-        if let Some(cap) = config.tx_fee_cap
-            && tx.origin == Origin::Local
-        {
-            let fee = U256::from(inner.gas_limit()) * U256::from(fee_cap);
-            if fee > U256::from(cap) {
-                return Err(PoolError::FeeCapExceeded { fee, cap });
-            }
-        }
         Ok(())
+    }
+
+    /// Smallest maximum fee per gas in wei that is taken; `None` before London. The next base fee
+    /// itself if it is below what base fees fall to by themselves: then this is a dev chain, on which
+    /// the user, or the genesis, has set it.
+    fn minimum_fee(&self, config: &PoolConfig) -> Option<u128> {
+        let base_fee = self.next.base_fee?;
+        let is_set = base_fee < MIN_PROTOCOL_BASE_FEE;
+        Some(u128::from(if is_set { base_fee } else { config.minimal_protocol_base_fee }))
     }
 
     fn check_blobs(&self, sidecar: Option<&Sidecar>, named: &[B256]) -> Result<(), PoolError> {
@@ -251,7 +295,7 @@ impl Rules {
             return Err(PoolError::BlobCount { blobs, hashes });
         }
         // Before the form: a sidecar of another transaction is wrong at any time, one of another form
-        // at this one.
+        // at this one. All of it is found before any proof is looked at.
         for (have, expected) in named.iter().zip(sidecar.versioned_hashes()) {
             if *have != expected {
                 let have = *have;

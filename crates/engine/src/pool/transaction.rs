@@ -1,7 +1,8 @@
 //! A transaction in the pool.
 
 use alloy_consensus::{
-    EthereumTxEnvelope, Transaction as _, TxEip4844WithSidecar, transaction::Recovered,
+    EthereumTxEnvelope, InMemorySize, Transaction as _, TxEip4844WithSidecar,
+    transaction::Recovered,
 };
 use alloy_eips::{
     eip2718::Encodable2718,
@@ -19,6 +20,20 @@ pub type Sidecar = BlobTransactionSidecarVariant;
 
 /// A transaction as it is sent around: one of type 3 with its sidecar.
 pub type PooledTransaction = EthereumTxEnvelope<TxEip4844WithSidecar<Sidecar>>;
+
+/// Bytes that the pool's own books take for a transaction: its slot, its place among those of its
+/// sender, in the order of eviction and in the index by hash.
+const BOOKKEEPING: usize = 512;
+
+/// An authorization (EIP-7702) of a pooled transaction that can be applied, as far as this can be told
+/// without the state: it is for this chain or for any, and its signature is valid.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct PendingAuthorization {
+    /// The account whose code it sets.
+    pub authority: Address,
+    /// Nonce that the account must have for it to be applied.
+    pub nonce: u64,
+}
 
 /// How a transaction came to the pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -49,8 +64,8 @@ pub struct PoolTransaction {
     cost: U256,
     encoded_length: usize,
     size: usize,
-    /// Recovered when first needed: it costs as much as the sender, each.
-    authorities: OnceLock<Box<[Address]>>,
+    /// Recovered when first needed: each costs as much as the sender does.
+    authorizations: OnceLock<Box<[PendingAuthorization]>>,
 }
 
 /// Splits a transaction from its sidecar.
@@ -79,9 +94,11 @@ impl PoolTransaction {
         let cost = tx.value().saturating_add(gas).saturating_add(blob_gas);
         let encoded_length = tx.encode_2718_len();
         let authorizations = tx.authorization_count().unwrap_or_default() as usize;
+        // Beside the list of them there is an entry in the index by authority.
         let size = size_of::<Self>()
-            + encoded_length
-            + authorizations * size_of::<Address>()
+            + BOOKKEEPING
+            + InMemorySize::size(tx)
+            + authorizations * 3 * size_of::<PendingAuthorization>()
             + sidecar.as_ref().map_or(0, |sidecar| sidecar.size());
         Self {
             transaction,
@@ -93,7 +110,7 @@ impl PoolTransaction {
             cost,
             encoded_length,
             size,
-            authorities: OnceLock::new(),
+            authorizations: OnceLock::new(),
         }
     }
 
@@ -147,11 +164,37 @@ impl PoolTransaction {
         self.size
     }
 
-    /// Accounts whose code it sets (EIP-7702), as far as their signatures are valid.
-    pub fn authorities(&self) -> &[Address] {
-        self.authorities.get_or_init(|| {
+    /// Whether there is more to check about it than fields and one signature: blobs take 50 to 100 ms,
+    /// authorizations 50 to 100 us each.
+    pub(super) fn is_costly(&self) -> bool {
+        self.is_blob() || self.transaction.authorization_list().is_some()
+    }
+
+    /// The authorizations (EIP-7702) in it that can be applied. Others do nothing, and a stranger may
+    /// have copied them from anywhere. Sorted, each once.
+    ///
+    /// The first call recovers the signers: 50 to 100 us each, and there are as many as gas and
+    /// [`max_tx_input_bytes`](super::PoolConfig::max_tx_input_bytes) allow.
+    pub fn authorizations(&self) -> &[PendingAuthorization] {
+        self.authorizations.get_or_init(|| {
+            let (sender, own_nonce) = (self.sender(), self.nonce());
+            let chain_id = self.transaction.chain_id().map(U256::from);
             let signed = self.transaction.authorization_list().unwrap_or_default();
-            signed.iter().filter_map(|signed| signed.recover_authority().ok()).collect()
+            let mut authorizations: Vec<PendingAuthorization> = signed
+                .iter()
+                // For another chain; or never, as this nonce is not used (EIP-2681).
+                .filter(|one| one.chain_id.is_zero() || Some(one.chain_id) == chain_id)
+                .filter(|one| one.nonce != u64::MAX)
+                .filter_map(|one| {
+                    let authority = one.recover_authority().ok()?;
+                    Some(PendingAuthorization { authority, nonce: one.nonce })
+                })
+                // The sender's nonce has gone up when its own are looked at.
+                .filter(|one| one.authority != sender || one.nonce > own_nonce)
+                .collect();
+            authorizations.sort_unstable();
+            authorizations.dedup();
+            authorizations.into()
         })
     }
 

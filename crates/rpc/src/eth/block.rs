@@ -1,5 +1,6 @@
 //! Blocks and headers.
 
+use super::pending;
 use crate::{
     Args, RpcContext, RpcError, RpcResult,
     admin::network,
@@ -13,6 +14,7 @@ use alloy_rpc_types_eth::{Header, SyncInfo, SyncStatus};
 use jsonrpsee::RpcModule;
 use retrie_chainspec::primitives::{RecoveredBlock, SealedHeader};
 use retrie_engine::View;
+use serde::Serialize;
 use serde_json::{Value, json};
 use std::{sync::Arc, time::UNIX_EPOCH};
 
@@ -27,7 +29,11 @@ pub(super) fn register(module: &mut RpcModule<RpcContext>) {
         block(rpc, &view, by_number(args)?, args)
     });
     at_block(module, "eth_getHeaderByHash", 0, |_, view, args| header(&view, by_hash(args)?));
-    at_block(module, "eth_getHeaderByNumber", 0, |_, view, args| header(&view, by_number(args)?));
+    at_block(module, "eth_getHeaderByNumber", 0, |_, view, args| match by_number(args)? {
+        // As in geth: it has no hash to be known by.
+        id if id.is_pending() => Ok(None),
+        id => header(&view, id),
+    });
 
     read(module, "eth_getBlockTransactionCountByHash", |rpc, view, args| {
         count(rpc, &view, by_hash(args)?, |block| block.body().transactions.len())
@@ -118,14 +124,27 @@ fn find_or_build(
     }
 }
 
+/// A block as it is shown.
+#[derive(Clone, Debug, Serialize)]
+#[serde(untagged)]
+enum ShownBlock {
+    Whole(Box<RpcBlock>),
+    /// The next one, as far as it is known.
+    Pending(Value),
+}
+
 fn block(
     rpc: &RpcContext,
     view: &View,
     id: BlockId,
     args: &mut Args<'_>,
-) -> RpcResult<Option<RpcBlock>> {
+) -> RpcResult<Option<ShownBlock>> {
     let is_full = args.optional()?.unwrap_or(false);
-    Ok(find_or_build(rpc, view, id)?.map(|block| convert::block(&block, is_full)))
+    if rpc.dev.is_none() && id.is_pending() {
+        return Ok(Some(ShownBlock::Pending(pending::block(view)?)));
+    }
+    let found = find_or_build(rpc, view, id)?;
+    Ok(found.map(|block| ShownBlock::Whole(Box::new(convert::block(&block, is_full)))))
 }
 
 fn header(view: &View, id: BlockId) -> RpcResult<Option<Header>> {
@@ -138,6 +157,9 @@ fn count(
     id: BlockId,
     of: impl FnOnce(&RecoveredBlock) -> usize,
 ) -> RpcResult<Option<U64>> {
+    if rpc.dev.is_none() && id.is_pending() {
+        return Ok(Some(U64::ZERO));
+    }
     Ok(find_or_build(rpc, view, id)?.map(|block| U64::from(of(&block))))
 }
 

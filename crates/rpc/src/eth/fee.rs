@@ -45,8 +45,9 @@ pub(super) fn register(module: &mut RpcModule<RpcContext>) {
     });
     read(module, "eth_maxPriorityFeePerGas", |rpc, view, _| tip(rpc, &view).map(U128::from));
     quick(module, "eth_baseFee", |rpc, _| {
+        let set = rpc.dev.as_ref().and_then(|dev| dev.chain.next_block().base_fee);
         let next = next_base_fee(rpc.live.spec(), &rpc.live.head())?;
-        Ok(next.map(U64::from))
+        Ok(set.or(next).map(U64::from))
     });
     quick(module, "eth_blobBaseFee", |rpc, _| {
         Ok(blob_fee(rpc.live.spec(), &rpc.live.head()).map(U128::from))

@@ -209,14 +209,15 @@ fn fill_fees(
         }
     }
     if let (Some(max_fee), Some(tip)) = (max_fee, tip) {
-        if max_fee == 0 {
+        if max_fee == 0 && rpc.dev.is_none() {
             return rejected("maxFeePerGas must be non-zero");
         }
         return check_fees(max_fee, tip);
     }
     let is_london = spec.is_london_active_at_block(head.number);
     if let Some(price) = request.gas_price {
-        if price == 0 && is_london {
+        // On a dev chain the base fee may be zero, too. Where it is not, the pool says so.
+        if price == 0 && is_london && rpc.dev.is_none() {
             return rejected("gasPrice must be non-zero after london fork");
         }
         return Ok(());
@@ -231,8 +232,9 @@ fn fill_fees(
         return Ok(());
     }
     let tip = tip.map_or_else(|| fee::tip(rpc, view), Ok)?;
-    // Room for a base fee that rises.
-    let base_fee = u128::from(head.base_fee_per_gas.unwrap_or_default());
+    // Room for a base fee that rises, or that the user of a dev chain has set.
+    let set = rpc.dev.as_ref().and_then(|dev| dev.chain.next_block().base_fee);
+    let base_fee = u128::from(head.base_fee_per_gas.max(set).unwrap_or_default());
     let max_fee = max_fee.unwrap_or_else(|| base_fee.saturating_mul(2).saturating_add(tip));
     request.max_fee_per_gas = Some(max_fee);
     request.max_priority_fee_per_gas = Some(tip);

@@ -13,6 +13,7 @@ mod fill;
 mod filters;
 mod log_filter;
 mod logs;
+mod pending;
 mod proof;
 mod receipt;
 mod send;

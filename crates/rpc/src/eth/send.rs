@@ -26,8 +26,6 @@ const DEFAULT_WAIT: Duration = Duration::from_secs(20);
 const MAX_WAIT: Duration = Duration::from_secs(60);
 /// How long a sender waits at most until its transaction is sealed.
 const SEALING: Duration = Duration::from_secs(10);
-/// Code of a transaction that was accepted but not mined in time.
-const NOT_MINED_IN_TIME: i32 = 4;
 /// Wei of an ether.
 const ETHER: u128 = 1_000_000_000_000_000_000;
 
@@ -43,6 +41,7 @@ pub(super) fn register(module: &mut RpcModule<RpcContext>) {
     let raw_and_wait =
         |args: &mut Args<'_>| Ok((args.required::<Bytes>()?, args.optional::<U64>()?));
     waiting(module, "eth_sendRawTransactionSync", raw_and_wait, |rpc, (raw, wait)| async move {
+        let wait = wait.filter(|wait| !wait.is_zero());
         let wait = wait.map_or(DEFAULT_WAIT, |wait| Duration::from_millis(wait.to()));
         send_and_wait(&rpc, raw, wait.min(MAX_WAIT)).await
     });
@@ -127,11 +126,7 @@ async fn send_and_wait(rpc: &RpcContext, raw: Bytes, wait: Duration) -> RpcResul
             Ok(Ok(change)) => has(&change, &hash),
             Ok(Err(RecvError::Lagged(_))) => true,
             Ok(Err(RecvError::Closed)) | Err(_) => {
-                let message = format!(
-                    "The transaction was added to the transaction pool but wasn't processed within \
-                     the designated timeout: {hash}"
-                );
-                return Err(RpcError::Coded { code: NOT_MINED_IN_TIME, message });
+                return Err(RpcError::NotMinedInTime { hash, waited: wait });
             }
         };
         if is_mined {

@@ -1,7 +1,7 @@
 //! The tools of dev chains, as Hardhat and anvil users call them.
 
 use crate::common::*;
-use alloy_consensus::{SignableTransaction, TxEip1559, crypto::secp256k1::sign_message};
+use alloy_consensus::{SignableTransaction, TxEip1559, TxLegacy, crypto::secp256k1::sign_message};
 use alloy_eips::eip2718::Encodable2718;
 use alloy_primitives::{Address, Bytes, TxKind, U256};
 use retrie_chainspec::{ChainSpec, DEV_ACCOUNTS, DEV_KEYS};
@@ -182,6 +182,68 @@ async fn blocks_come_when_they_are_asked_for() {
     assert_eq!(block["gasLimit"], "0x989680");
     assert_eq!(block["miner"], json!(format!("{SOMEONE:#x}")));
     assert_eq!(block["mixHash"], json!(format!("0x{:064x}", 99)));
+}
+
+/// Cause: the pool judged by the base fee that follows from the head, not by the one that the user has
+/// set, and refused any fee below 7 wei; `eth_sendTransaction` refused a price of zero (foundry#5125).
+#[tokio::test(flavor = "multi_thread")]
+async fn transactions_are_free_where_the_base_fee_is_zero() {
+    let node = Node::dev(mpt());
+    let send = |fees: Value| {
+        let mut request = json!({"from": DEV_ACCOUNTS[0], "to": SOMEONE});
+        request.as_object_mut().unwrap().extend(fees.as_object().unwrap().clone());
+        json!([request])
+    };
+    let set = |fee: u64| node.call("hardhat_setNextBlockBaseFeePerGas", json!([hex(fee)]));
+    let price = async |hash: Value| {
+        let receipt = node.call("eth_getTransactionReceipt", json!([hash])).await;
+        receipt["effectiveGasPrice"].clone()
+    };
+    let free = json!({"gasPrice": "0x0"});
+    let (code, message) = node.fail("eth_sendTransaction", send(free.clone())).await;
+    assert!(code == -32000 && message.starts_with("transaction underpriced"), "{message}");
+
+    set(0).await;
+    let tx = TxLegacy {
+        chain_id: Some(ChainSpec::dev().chain_id()),
+        gas_limit: 21_000,
+        to: TxKind::Call(SOMEONE),
+        ..Default::default()
+    };
+    let signature = sign_message(DEV_KEYS[2], tx.signature_hash()).unwrap();
+    let raw = Bytes::from(tx.into_signed(signature).encoded_2718());
+    let hash = node.call("eth_sendRawTransaction", json!([raw])).await;
+    assert_eq!(price(hash).await, "0x0", "in a block at once");
+    // From a base fee of zero follows one of zero.
+    let also_free = json!({"maxFeePerGas": "0x0", "maxPriorityFeePerGas": "0x0"});
+    for fees in [free.clone(), also_free] {
+        let hash = node.call("eth_sendTransaction", send(fees)).await;
+        assert_eq!(price(hash).await, "0x0");
+    }
+
+    // What was set holds until the next block, over changes of accounts and snapshots.
+    set(1000).await;
+    let hash =
+        node.call("eth_sendTransaction", send(json!({"gasPrice": "0x64", "gas": "0x5208"}))).await;
+    assert!(price(hash.clone()).await.is_null(), "it waits for a lower fee");
+    let id = node.call("evm_snapshot", json!([])).await;
+    set(0).await;
+    let mined = async {
+        while price(hash.clone()).await.is_null() {
+            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(std::time::Duration::from_secs(60), mined).await.expect("it is mined");
+    node.call("evm_revert", json!([id])).await;
+    node.call("hardhat_setBalance", json!([SOMEONE, "0x1"])).await;
+    assert!(price(hash).await.is_null());
+    let status = node.call("txpool_status", json!([])).await;
+    assert_eq!(status, json!({ "pending": "0x0", "queued": "0x1" }), "as before the snapshot");
+    node.call("anvil_dropAllTransactions", json!([])).await;
+    // One without a fee is given enough.
+    set(10_000_000_000_000).await;
+    let hash = node.call("eth_sendTransaction", send(json!({}))).await;
+    assert!(number(&price(hash).await) >= 10_000_000_000_000);
 }
 
 #[tokio::test(flavor = "multi_thread")]

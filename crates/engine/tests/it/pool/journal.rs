@@ -1,9 +1,18 @@
 //! The journal: what was accepted outlives the process.
 
 use super::world::*;
+use crate::common::{Node, Setup};
+use alloy_consensus::TxEip1559;
 use alloy_eips::eip2718::Encodable2718;
 use retrie_engine::pool::{JournalError, Origin, Pool, PoolConfig};
-use std::{io::Write, path::Path};
+use retrie_pipeline::testkit::{Rules, TestChain};
+use retrie_storage_mpt::Mpt;
+use std::{
+    io::Write,
+    path::Path,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 /// A pool as after a start, with what its journal held.
 fn restarted(world: &World, journal: &Path) -> (Pool, usize) {
@@ -125,6 +134,64 @@ fn another_file_is_left_alone() {
     let refused = pool.keep_journal(&file, &world).unwrap_err();
     assert!(matches!(refused, JournalError::Foreign { .. }), "{refused}");
     assert!(std::fs::read(&file).unwrap().starts_with(b"Dear all"));
+}
+
+/// Cause: the file was made with the modes that the process gives to any file, so that others on the
+/// machine could read private transactions, and which ones were sent from here.
+#[cfg(unix)]
+#[test]
+fn only_the_user_of_the_node_reads_it() {
+    use std::{fs::Permissions, os::unix::fs::PermissionsExt};
+    let (folder, world) = (tempfile::tempdir().unwrap(), World::new("prague"));
+    let journal = folder.path().join("txpool.journal");
+    let mode = || std::fs::metadata(&journal).unwrap().permissions().mode() & 0o777;
+    let open_to_all = |path: &Path| {
+        std::fs::set_permissions(path, Permissions::from_mode(0o644)).unwrap();
+    };
+    let (pool, _) = restarted(&world, &journal);
+    assert_eq!(mode(), 0o600, "a new one");
+    pool.add(transfer(0, 0).signed(), Origin::Private, &world).unwrap();
+    drop(pool);
+    // One from before, and what a process that was killed left of a new one.
+    open_to_all(&journal);
+    let next = folder.path().join("txpool.journal.next");
+    std::fs::write(&next, "half of it").unwrap();
+    open_to_all(&next);
+    assert_eq!(restarted(&world, &journal).1, 1);
+    assert_eq!((mode(), next.exists()), (0o600, false), "written anew");
+    assert_eq!(restarted(&world, &journal).1, 1);
+
+    // Of another file not even the mode is changed.
+    std::fs::write(&journal, "Dear all, this is no journal").unwrap();
+    open_to_all(&journal);
+    world.pool(PoolConfig::default()).keep_journal(&journal, &world).unwrap_err();
+    assert_eq!(mode(), 0o644);
+}
+
+/// Cause: the file was written anew with a new head alone. Until then it took whatever strangers replaced.
+#[test]
+fn it_does_not_grow_without_bound_between_two_heads() {
+    let chain = TestChain::new(Rules::Cancun, Arc::new(Mpt::default()));
+    let node = Node::new(&chain.spec, Setup::MPT).start();
+    let _maintainer = node.maintainer();
+    let folder = tempfile::tempdir().unwrap();
+    let journal = folder.path().join("txpool.journal");
+    node.pool.keep_journal(&journal, &node.live).unwrap();
+    let (input, mut fee, mut written) = (vec![0; 120_000], 10, 0);
+    // As large as a file may be that is never written anew.
+    while written <= 16 << 20 {
+        let transfer = transfer(0, 0).gas(2_000_000).fee(fee, fee).value(0);
+        let tx = sign(0, TxEip1559 { input: input.clone().into(), ..transfer.tx() });
+        node.pool.add(tx, Origin::External, &node.live).unwrap();
+        fee += fee / 10 + 1;
+        written += input.len();
+    }
+    let length = || std::fs::metadata(&journal).unwrap().len();
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while length() > 200_000 && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert!((120_000..200_000).contains(&length()), "the last one alone, not {}", length());
 }
 
 /// docs/formats/txpool-journal.md.

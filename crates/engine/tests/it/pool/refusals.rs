@@ -11,6 +11,7 @@ use alloy_primitives::{Address, B256, Bytes, Signature, TxKind, U256};
 use retrie_chainspec::primitives::{Header, SealedHeader};
 use retrie_engine::pool::{Origin, PoolConfig, PoolError};
 use retrie_pipeline::testkit::CHAIN_ID;
+use std::collections::BTreeSet;
 
 #[test]
 fn refusals_are_worded_as_geth_words_them() {
@@ -230,7 +231,10 @@ fn so_has_one_whose_delegation_is_in_the_pool() {
     let pool = world.pool(PoolConfig::default());
     let delegation = sign(0, transfer(0, 0).delegating(&[1, 2]));
     pool.add(delegation.clone(), Origin::External, &world).unwrap();
-    assert_eq!(pool.get(delegation.tx_hash()).unwrap().authorities(), [address(1), address(2)]);
+    let pooled = pool.get(delegation.tx_hash()).unwrap();
+    let authorities: BTreeSet<_> =
+        pooled.authorizations().iter().map(|one| (one.authority, one.nonce)).collect();
+    assert_eq!(authorities, [1, 2].map(|n| (address(n), 0)).into());
     pool.add(transfer(1, 0).signed(), Origin::External, &world).unwrap();
     assert_eq!(refusal(&pool, &world, transfer(1, 1).signed()), IN_FLIGHT);
     // It is free again when the delegation is gone.

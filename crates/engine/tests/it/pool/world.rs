@@ -309,6 +309,11 @@ pub(crate) fn fake_cell_sidecar(blobs: usize) -> BlobTransactionSidecarEip7594 {
     BlobTransactionSidecarEip7594::new(blobs, commitments, proofs)
 }
 
+/// Different blobs with their commitments and the proofs of their cells.
+pub(crate) fn cell_sidecar(bytes: &[u8]) -> BlobTransactionSidecarEip7594 {
+    Sidecar::from(true_sidecar(bytes)).try_into_eip7594().unwrap()
+}
+
 /// Different blobs with their commitments and proofs.
 pub(crate) fn true_sidecar(bytes: &[u8]) -> BlobTransactionSidecar {
     let blobs = bytes.iter().map(|byte| Blob::right_padding_from(&[0, *byte])).collect();

@@ -65,6 +65,40 @@ async fn blocks_transactions_and_receipts_fit_together() {
     }
 }
 
+/// Cause: `pending` was the head, so that tools reckoned by a base fee that is one block old.
+#[tokio::test]
+async fn the_pending_block_is_the_next_one_without_transactions() {
+    for rules in [Rules::Frontier, Rules::Cancun, Rules::Prague] {
+        let mut chain = test_chain(rules);
+        let mut node = Node::new(&chain.spec, mpt());
+        let genesis = chain.genesis();
+        let head = *chain.branch(genesis, 3, 12, 1).last().unwrap();
+        node.add(&chain.path(genesis, head)).await;
+        node.set_head(head, B256::ZERO, B256::ZERO).await;
+        let latest = node.call("eth_getBlockByNumber", json!(["latest", false])).await;
+        let pending = node.call("eth_getBlockByNumber", json!(["pending", true])).await;
+        assert_eq!((&pending["number"], &pending["parentHash"]), (&json!("0x4"), &latest["hash"]));
+        for absent in ["hash", "nonce", "miner"] {
+            assert_eq!(pending.get(absent), Some(&Value::Null), "{absent}, as in geth");
+        }
+        let next = node.call("eth_baseFee", json!([])).await;
+        assert_eq!(pending.get("baseFeePerGas").unwrap_or(&Value::Null), &next);
+        if !next.is_null() {
+            assert_ne!(next, latest["baseFeePerGas"]);
+        }
+        let time =
+            |block: &Value| serde_json::from_value::<U64>(block["timestamp"].clone()).unwrap();
+        assert!(time(&pending) > time(&latest));
+        assert_eq!((&pending["transactions"], &pending["gasUsed"]), (&json!([]), &json!("0x0")));
+        let fields =
+            |block: &Value| -> Vec<String> { block.as_object().unwrap().keys().cloned().collect() };
+        assert_eq!(fields(&pending), fields(&latest), "the fork's own");
+        let count = node.call("eth_getBlockTransactionCountByNumber", json!(["pending"])).await;
+        assert_eq!(count, "0x0");
+        assert!(node.call("eth_getHeaderByNumber", json!(["pending"])).await.is_null());
+    }
+}
+
 #[tokio::test]
 async fn receipts_before_byzantium_hold_the_root_after_their_transaction() {
     let mut chain = test_chain(Rules::Frontier);

@@ -84,10 +84,13 @@ async fn sending_can_wait_for_the_receipt() {
     node.add(&chain.path(genesis, block)).await;
     let transaction = chain.block(block).body.transactions[0].clone();
     let raw = Bytes::from(alloy_eips::eip2718::Encodable2718::encoded_2718(&transaction));
-    let early = node.fail("eth_sendRawTransactionSync", json!([raw, "0x1"])).await;
-    assert_eq!(early.0, 4, "{}", early.1);
+    // Cause of `data`: a client has the transaction's hash from there (EIP-7966), not from the message.
+    let early = node.ask("eth_sendRawTransactionSync", json!([raw, "0x1"])).await;
+    assert_eq!(early["error"]["code"], 4, "{early}");
+    assert_eq!(early["error"]["data"], json!(transaction.hash()), "{early}");
     node.pool.remove(transaction.hash());
-    let waiting = node.call("eth_sendRawTransactionSync", json!([raw, "0xffff"]));
+    // No time is the time of the node, as in geth.
+    let waiting = node.call("eth_sendRawTransactionSync", json!([raw, "0x0"]));
     let mined = async {
         while node.pool.get(transaction.hash()).is_none() {
             tokio::task::yield_now().await;
