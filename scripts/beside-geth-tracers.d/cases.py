@@ -138,6 +138,10 @@ def special(fork):
                 request = call(data="0x" + fill * size) | {"to": to}
                 name = f"precompile {precompile} of {size} bytes {fill}"
                 yield Case(name, request, plain, ("calls", "flat", "4byte"))
+                if size in (0, 160, 213) and fill != "00":
+                    code = "60" + fill + "5f53" + "5f5f61" + f"{size:04x}" + "5f5f73" + to[2:] + "6101f4f15000"
+                    code = bytes.fromhex(code.replace("5f", "6000"))
+                    yield Case(f"{name} for little gas", call(), surroundings(code), ("calls", "flat"))
     create = {"from": SENDER, "gas": hex(AMPLE)}
     for init in programs.INIT_CODES:
         yield Case(f"creation of {init.hex()}", create | {"data": "0x" + init.hex()}, plain)

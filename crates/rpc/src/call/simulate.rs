@@ -36,9 +36,12 @@ use retrie_chainspec::primitives::{
 use retrie_consensus::{next_base_fee, next_excess_blob_gas};
 use retrie_engine::{StateAfter, View};
 use retrie_execution::{BlockEnd, ExecutionInput, LayeredState, Simulation, TransactError};
-use revm::context::{
-    TransactionType, TxEnv,
-    result::{ExecutionResult, HaltReason, InvalidTransaction, Output},
+use revm::{
+    context::{
+        TransactionType, TxEnv,
+        result::{ExecutionResult, HaltReason, InvalidTransaction, Output},
+    },
+    primitives::hardfork::SpecId,
 };
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
@@ -496,10 +499,11 @@ fn with_nonce_overflow(result: ExecutionResult<HaltReason>) -> ExecutionResult<H
 }
 
 /// The type of the transaction that the block shows for a request: one with a gas price is a legacy one,
-/// whatever else it has.
+/// whatever else it has, and so is each before London.
 fn recorded_type(simulation: &Simulation<'_>, request: &TransactionRequest) -> TransactionType {
-    match request.gas_price {
-        Some(_) => TransactionType::Legacy,
-        None => transaction_type(simulation.env().cfg_env.spec, request),
+    let spec = simulation.env().cfg_env.spec;
+    if request.gas_price.is_some() || !spec.is_enabled_in(SpecId::LONDON) {
+        return TransactionType::Legacy;
     }
+    transaction_type(spec, request)
 }

@@ -2,8 +2,8 @@
 
 use crate::{RpcError, RpcResult, convert::RpcBlock};
 use alloy_consensus::{
-    SignableTransaction, Signed, Transaction as _, TxEip1559, TxEip2930, TxEip4844, TxEip7702,
-    TxLegacy, proofs::ordered_trie_root_with_encoder,
+    SignableTransaction, Signed, Transaction as _, TxEip1559, TxEip4844, TxEip7702, TxLegacy,
+    proofs::ordered_trie_root_with_encoder,
 };
 use alloy_eips::eip2718::Encodable2718;
 use alloy_primitives::{B256, Signature, TxKind, U256, keccak256};
@@ -23,18 +23,6 @@ pub(super) fn unsigned(tx: TxEnv, tx_type: TransactionType) -> Transaction {
     let signature = Signature::new(U256::ZERO, U256::ZERO, false);
     let to_kind: TxKind = tx.kind;
     match tx_type {
-        TransactionType::Eip2930 => TxEip2930 {
-            chain_id,
-            nonce,
-            gas_price: max_fee_per_gas,
-            gas_limit,
-            to: to_kind,
-            value,
-            access_list,
-            input,
-        }
-        .into_signed(signature)
-        .into(),
         TransactionType::Eip1559 => TxEip1559 {
             chain_id,
             nonce,
@@ -81,7 +69,7 @@ pub(super) fn unsigned(tx: TxEnv, tx_type: TransactionType) -> Transaction {
         }
         .into_signed(signature)
         .into(),
-        TransactionType::Legacy | TransactionType::Custom => {
+        _ => {
             let gas_price = max_fee_per_gas;
             let chain_id = None;
             let tx = TxLegacy { chain_id, nonce, gas_price, gas_limit, to: to_kind, value, input };

@@ -181,6 +181,71 @@ impl EventInspector {
     }
 }
 
+/// What becomes of a step.
+impl EventInspector {
+    /// Keeps why the frame fails with this step, and gives why the step was not executed, if it was not.
+    fn fail_step(&mut self, failure: InstructionResult, interp: &Interpreter) -> Option<String> {
+        let op = self.step.op;
+        let mut error = self.step.quote.error.take();
+        // Of opcodes that the fork does not have revm may take gas first.
+        let is_defined = is_defined(op, interp.runtime_flag.spec_id());
+        if error.is_none() && is_defined && words::is_lack_of_gas(failure) {
+            error = Some("out of gas".into());
+        }
+        let executed = || words::of_step(failure, op, self.step.height, interp);
+        let words = error.clone().unwrap_or_else(executed);
+        if let Some(frame) = self.frames.last_mut() {
+            frame.error = Some(words);
+        }
+        error
+    }
+
+    fn tell_step(
+        &mut self,
+        has_failed: bool,
+        error: Option<&str>,
+        interp: &mut Interpreter,
+        context: &mut BlockContext<'_>,
+    ) {
+        let quoted = &self.step.quote;
+        let (cost, own_refund) = match has_failed {
+            true => (quoted.cost, quoted.refund),
+            false => (self.cost(interp), 0),
+        };
+        let refund = self.refund(interp, context, own_refund);
+        let before = &self.step;
+        let step = Step {
+            pc: before.pc,
+            op: before.op,
+            gas: before.gas,
+            cost,
+            depth: self.frames.len(),
+            refund,
+            error,
+            address: interp.input.target_address,
+            stack: &before.stack,
+            memory: &before.memory,
+            memory_size: before.memory_size,
+            return_data: &before.return_data,
+            after: interp,
+        };
+        for tracer in &mut self.tracers {
+            tracer.on_step(&step, context);
+        }
+        self.recorded = self.tracers.iter().map(|tracer| tracer.recorded()).sum();
+    }
+
+    /// A contract ends, which geth shows as a frame.
+    fn end_contract(&mut self, from: Address, (to, balance): (Address, U256)) {
+        let (kind, depth) = (opcode::SELFDESTRUCT, self.frames.len());
+        let (input, value) = (Bytes::new(), Some(balance));
+        let entry = Entry { kind, from, to, input, gas: 0, value, depth };
+        let exit = Exit { output: Bytes::new(), gas_used: 0, error: None, depth };
+        self.tell(|tracer| tracer.on_enter(&entry));
+        self.tell(|tracer| tracer.on_exit(&exit));
+    }
+}
+
 impl<'a> Inspector<BlockContext<'a>> for EventInspector {
     fn step(&mut self, interp: &mut Interpreter, context: &mut BlockContext<'a>) {
         let op = interp.bytecode.opcode();
@@ -235,59 +300,16 @@ impl<'a> Inspector<BlockContext<'a>> for EventInspector {
             return;
         }
         let result = interp.bytecode.instruction_result();
-        let has_failed =
-            result.is_some_and(|result| !result.is_ok() && result != InstructionResult::Revert);
-        let mut error = None;
-        if let Some(result) = result.filter(|_| has_failed) {
-            error = self.step.quote.error.take();
-            // Of opcodes that the fork does not have revm may take gas first.
-            let is_defined = is_defined(self.step.op, interp.runtime_flag.spec_id());
-            if error.is_none() && is_defined && words::is_lack_of_gas(result) {
-                error = Some("out of gas".into());
-            }
-            let words = match &error {
-                Some(words) => words.clone(),
-                None => words::of_step(result, self.step.op, self.step.height, interp),
-            };
-            if let Some(frame) = self.frames.last_mut() {
-                frame.error = Some(words);
-            }
-        }
+        let failure =
+            result.filter(|result| !result.is_ok() && *result != InstructionResult::Revert);
+        let error = failure.and_then(|failure| self.fail_step(failure, interp));
         if self.needs.steps {
-            let own = if has_failed { self.step.quote.refund } else { 0 };
-            let refund = self.refund(interp, context, own);
-            let cost = if has_failed { self.step.quote.cost } else { self.cost(interp) };
-            let StepBefore { pc, op, gas, .. } = self.step;
-            let step = Step {
-                pc,
-                op,
-                gas,
-                cost,
-                depth: self.frames.len(),
-                refund,
-                error: error.as_deref(),
-                address: interp.input.target_address,
-                stack: &self.step.stack,
-                memory: &self.step.memory,
-                memory_size: self.step.memory_size,
-                return_data: &self.step.return_data,
-                after: interp,
-            };
-            for tracer in &mut self.tracers {
-                tracer.on_step(&step, context);
-            }
-            self.recorded = self.tracers.iter().map(|tracer| tracer.recorded()).sum();
+            self.tell_step(failure.is_some(), error.as_deref(), interp, context);
         }
-        if let Some((to, balance)) = self.step.inheritance.take()
+        if let Some(inheritance) = self.step.inheritance.take()
             && result == Some(InstructionResult::SelfDestruct)
         {
-            let (kind, from, depth) =
-                (opcode::SELFDESTRUCT, interp.input.target_address, self.frames.len());
-            let (input, value) = (Bytes::new(), Some(balance));
-            let entry = Entry { kind, from, to, input, gas: 0, value, depth };
-            let exit = Exit { output: Bytes::new(), gas_used: 0, error: None, depth };
-            self.tell(|tracer| tracer.on_enter(&entry));
-            self.tell(|tracer| tracer.on_exit(&exit));
+            self.end_contract(interp.input.target_address, inheritance);
         }
     }
 

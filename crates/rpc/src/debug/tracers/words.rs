@@ -2,7 +2,7 @@
 
 use super::quote::is_defined;
 use crate::words::{opcode_name, stack_words};
-use alloy_primitives::U256;
+use alloy_primitives::{Address, U256};
 use retrie_execution::BlockContext;
 use revm::{
     bytecode::opcode,
@@ -132,14 +132,34 @@ fn of_precompile(context: &BlockContext<'_>, inputs: &CallInputs) -> String {
     let output = outcome.and_then(Result::ok);
     let reason = output.as_ref().and_then(|output| output.halt_reason());
     match reason {
-        // The lengths are also what its gas is made of, which geth looks at first.
-        Some(PrecompileHalt::ModexpEip7823LimitSize)
-            if least_gas_of_modexp(&input) > inputs.gas_limit =>
-        {
-            "out of gas".into()
+        Some(reason) => {
+            let words = of_halted_precompile(reason);
+            // geth takes the gas before it looks at the length of the input.
+            let is_of_length = words == WRONG_LENGTH || words == WRONG_MODEXP;
+            let gas = least_gas(&inputs.bytecode_address, &input);
+            if is_of_length && gas > inputs.gas_limit { "out of gas".into() } else { words }
         }
-        Some(reason) => of_halted_precompile(reason),
         None => "precompile failed".into(),
+    }
+}
+
+const WRONG_LENGTH: &str = "invalid input length";
+const WRONG_MODEXP: &str = "one or more of base/exponent/modulus length exceeded 1024 bytes";
+
+/// Gas that a precompile takes at least for an input of a wrong length: of the point evaluation (EIP-4844), of
+/// those for BLS12-381 (EIP-2537; that of several points has a discount, which is left out), and of MODEXP.
+fn least_gas(address: &Address, input: &[u8]) -> u64 {
+    match address.into_word().0[31] {
+        0x05 => least_gas_of_modexp(input),
+        0x0a => 50_000,
+        0x0b => 375,
+        0x0c if input.len() / 160 == 1 => 12_000,
+        0x0d => 600,
+        0x0e if input.len() / 288 == 1 => 22_500,
+        0x0f => 37_700 + 32_600 * (input.len() as u64 / 384),
+        0x10 => 5_500,
+        0x11 => 23_800,
+        _ => 0,
     }
 }
 
@@ -172,9 +192,9 @@ fn of_halted_precompile(reason: &PrecompileHalt) -> String {
         | Bls12381G2MsmInputLength
         | Bls12381PairingInputLength
         | Bls12381MapFpToG1InputLength
-        | Bls12381MapFp2ToG2InputLength => "invalid input length",
+        | Bls12381MapFp2ToG2InputLength => WRONG_LENGTH,
         Blake2WrongFinalIndicatorFlag => "invalid final flag",
-        ModexpEip7823LimitSize => "one or more of base/exponent/modulus length exceeded 1024 bytes",
+        ModexpEip7823LimitSize => WRONG_MODEXP,
         Bn254FieldPointNotAMember => "invalid fp.Element encoding",
         Bn254AffineGFailedToCreate => "point is not on curve",
         Bn254PairLength => "bad elliptic curve pairing size",
