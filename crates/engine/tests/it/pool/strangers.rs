@@ -120,7 +120,7 @@ fn a_user_may_delegate_twice_in_a_row() {
     // A sponsor's user signs for it while both wait.
     let sponsored = carrier(2, 0, vec![authorization(0, 0, 2)]);
     assert_eq!(add(&pool, &world, sponsored.clone()), Err(RESERVED.into()));
-    pool.add(sponsored.clone(), Origin::Local, &world).unwrap();
+    pool.add(sponsored, Origin::Local, &world).unwrap();
 
     let pool = World::new("prague").pool(PoolConfig { no_locals: true, ..Default::default() });
     pool.add(own(0), Origin::Local, &World::new("prague")).unwrap();
