@@ -68,6 +68,9 @@ impl Tracer {
     /// If the tracer is a script that cannot be evaluated.
     pub(super) fn inspector(&self) -> RpcResult<TraceInspector> {
         match &self.kind {
+            #[cfg(not(feature = "js-tracer"))]
+            TracerKind::Native(config) => config.inspector(),
+            #[cfg(feature = "js-tracer")]
             TracerKind::Native(config) => Ok(config.inspector()?.into()),
             #[cfg(feature = "js-tracer")]
             TracerKind::Script(script) => script.inspector(self.clock.deadline()),

@@ -20,7 +20,7 @@ pub(in crate::debug) enum TracerConfig {
     BuiltIn(GethDebugBuiltInTracerType, Value),
     /// geth's `keccak256PreimageTracer`.
     Preimages,
-    Mux(Vec<(String, TracerConfig)>),
+    Mux(Vec<(String, Self)>),
 }
 
 /// A tracer of geth that the types of requests do not know.

@@ -204,8 +204,8 @@ impl PrestateTracer {
         before: &Before<'_, '_>,
     ) -> RpcResult<Option<ShownAccount>> {
         let now = after.info.clone().unwrap_or_default();
-        let mut changed = ShownAccount::default();
-        changed.balance = Some(now.balance).filter(|now| Some(*now) != shown.balance);
+        let balance = Some(now.balance).filter(|now| Some(*now) != shown.balance);
+        let mut changed = ShownAccount { balance, ..ShownAccount::default() };
         let has_other_nonce = now.nonce != shown.nonce;
         if has_other_nonce {
             changed.nonce = now.nonce;
@@ -320,8 +320,8 @@ impl<'s> After<'s> {
         if account.is_selfdestructed() {
             return Self { info: None, account: None, has_no_other_slots: true };
         }
-        let is_there = !account.is_loaded_as_not_existing_not_touched()
-            && !(account.is_touched() && account.is_empty());
+        let is_cleared = account.is_touched() && account.is_empty();
+        let is_there = !(account.is_loaded_as_not_existing_not_touched() || is_cleared);
         Self {
             info: is_there.then(|| account.info.clone()),
             account: Some(account),
