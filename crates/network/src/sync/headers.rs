@@ -118,7 +118,7 @@ impl HeaderPiece {
     /// The first header that is missing.
     fn start(&self) -> Option<BlockHashOrNumber> {
         let hash = self.got.last().map(|last| last.header.parent_hash).or(self.hash);
-        hash.map(BlockHashOrNumber::Hash).or(self.top.map(BlockHashOrNumber::Number))
+        hash.map(BlockHashOrNumber::Hash).or_else(|| self.top.map(BlockHashOrNumber::Number))
     }
 
     /// Number of the block below the lowest one.
