@@ -1,7 +1,7 @@
 //! Opening a datadir, and the open tables.
 
 use crate::{
-    DbError, Kept, ReadTxn, Result, Retention, WriteTxn, checksum,
+    DbError, Kept, ReadTxn, Result, WriteTxn, checksum,
     error::Context,
     lock::DatadirLock,
     raw::{Handle, Range},
@@ -54,6 +54,15 @@ pub enum SyncMode {
     /// nothing; a crash of the machine may take the database back to the last commit that was
     /// synced, never to a broken one.
     NoSync,
+}
+
+/// How many blocks can be reverted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Retention {
+    /// Their number.
+    pub blocks: u64,
+    /// Whether a user named it.
+    pub is_named: bool,
 }
 
 /// How to open a datadir.

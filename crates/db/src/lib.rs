@@ -57,7 +57,6 @@ mod logs;
 mod notes;
 mod pieces;
 mod raw;
-mod retention;
 mod snapshot;
 mod spec;
 mod stats;
@@ -70,11 +69,10 @@ pub use chain::{
     CanonicalHeaders, ChainRead, Metadata, NewBlock, SCHEMA_VERSION, StateRootMode, StoredBlock,
     StoredTransaction,
 };
-pub use env::{Db, OpenOptions, SyncMode};
+pub use env::{Db, OpenOptions, Retention, SyncMode};
 pub use error::{DbError, Result};
 pub use kept::{Kept, KeptBlocks};
 pub use logs::{LogBounds, LogCandidates, LogQuery};
-pub use retention::Retention;
 pub use snapshot::ReadTxn;
 pub use stats::{DbStats, TableStats};
 pub use verify::CheckedTable;

@@ -1,6 +1,5 @@
 //! Errors as they go over the wire: codes of the specification, words of geth.
 
-use crate::replay::ReplayMismatch;
 use alloy_primitives::{B256, Bytes};
 use jsonrpsee::types::{ErrorObjectOwned, error::INTERNAL_ERROR_CODE};
 use retrie_db::DbError;
@@ -11,6 +10,25 @@ use std::time::Duration;
 
 /// What a method returns.
 pub type RpcResult<T> = Result<T, RpcError>;
+
+/// An execution that was to be that of a stored block, and gave something else.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "block {number} ({hash}) cannot be executed again as it was: {what} {executed}, and {stored} is \
+     stored; the state before it, or its rules, are others than they were"
+)]
+pub struct ReplayMismatch {
+    /// Number of the block.
+    pub number: u64,
+    /// Its hash.
+    pub hash: B256,
+    /// What differs.
+    pub what: String,
+    /// What it came to.
+    pub executed: String,
+    /// What is stored of it.
+    pub stored: String,
+}
 
 /// Why a request was not answered.
 #[derive(Debug, thiserror::Error)]

@@ -48,7 +48,6 @@ mod words;
 pub use args::Args;
 pub use context::{DevNode, Limits, RpcContext};
 pub use engine::engine_methods;
-pub use error::{RpcError, RpcResult};
+pub use error::{ReplayMismatch, RpcError, RpcResult};
 pub use namespace::{Namespace, UnknownNamespace, build_methods};
-pub use replay::ReplayMismatch;
 pub use web3::client_version;

@@ -37,7 +37,7 @@ impl Hash {
         }
     }
 
-    const fn id(self) -> HashId {
+    pub(super) const fn id(self) -> HashId {
         match self {
             Self::Keccak => HashId::Keccak256,
             Self::Blake2b => HashId::Blake2b256,

@@ -123,11 +123,17 @@ impl StateArgs {
             let (path, found, expected) = (datadir.into(), metadata.backend.clone(), name.into());
             return Err(DbError::BackendMismatch { path, found, expected }.into());
         }
-        if self.hash.is_none() {
-            return make_existing(backend, metadata, flags, datadir);
+        if let Some(hash) = self.hash.filter(|hash| hash.id().name() != metadata.hash) {
+            return Err(DbError::BackendParameters {
+                path: datadir.into(),
+                backend: metadata.backend.clone(),
+                what: "hash function",
+                found: metadata.hash.clone(),
+                expected: hash.id().name().into(),
+            }
+            .into());
         }
-        let Metadata { params, layout, .. } = metadata;
-        make(backend, self.hash, flags, Purpose::Existing { datadir, params: *params, layout })
+        make_existing(backend, metadata, flags, datadir)
     }
 
     /// How many blocks can be reverted.

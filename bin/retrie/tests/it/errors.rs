@@ -167,7 +167,7 @@ fn a_datadir_settles_its_backend_and_its_retention() {
         // Whatever is not said is as it was.
         succeeds(&mut scene.import("chain.rlp", "--to 4"));
         let mut init = retrie(["init", "--datadir", &scene.at("data")]);
-        assert!(succeeds(&mut init).contains(&format!("backend {backend}, at block 4")));
+        assert!(succeeds(&mut init).contains(&format!("backend {backend}, at block #4")));
         succeeds(&mut scene.import("chain.rlp", &format!("--to 6 --state-backend {backend}")));
         succeeds(&mut scene.import("chain.rlp", "--retention 2"));
         assert_eq!(scene.head("data").0, 6);

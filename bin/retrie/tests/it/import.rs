@@ -317,7 +317,7 @@ fn blocks_come_from_pipes() {
     writer.join().unwrap();
     assert_eq!(scene.head("named").0, 8);
     for (bytes, what) in [
-        (&b""[..], "no blocks"),
+        (&b""[..], "contains no block"),
         (b"e2\0\0\0\0\0\0", "into a file first"),
         (b"{}", "into a file first"),
         (&rlp[..rlp.len() - 1], "the data ends inside a block"),

@@ -199,7 +199,7 @@ fn a_new_node_begins_with_the_state_that_a_peer_hands_out() {
 #[test]
 fn without_a_peer_that_has_the_block_a_new_node_gives_up_and_leaves_nothing() {
     let folder = TempDir::new().unwrap();
-    let origin = with_blocks(&folder.path().join("origin"), "--state-root native");
+    let origin = with_blocks(&folder.path().join("origin"), "--state-root native --rchk.serve all");
     let new = folder.path().join("new");
     let line = format!(
         "node --datadir {} --chain dev {LOOPBACK} --state-root native --disable-discovery --nat none \

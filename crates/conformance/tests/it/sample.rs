@@ -54,8 +54,9 @@ fn a_sample_of_every_suite_passes() {
     }
     assert!(failures.is_empty(), "{failures:#?}");
     assert!(passed > 2_000, "only {passed} cases ran");
-    // Every exception is still one.
-    assert_eq!(expected, Exceptions::committed().unwrap().iter().count() as u64);
+    // Every exception is still one: a listed case that passes is a failure. Families add theirs.
+    let listed = Exceptions::committed().unwrap().iter().count() as u64;
+    assert!(expected >= listed, "{expected} of {listed} listed cases failed");
 }
 
 #[test]

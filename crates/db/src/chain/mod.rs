@@ -4,6 +4,7 @@ mod check;
 mod metadata;
 mod prune;
 mod read;
+mod retention;
 mod write;
 
 pub(crate) use read::{canonical, header_at};

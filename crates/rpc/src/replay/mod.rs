@@ -8,7 +8,6 @@ mod stored;
 pub(crate) use clock::Clock;
 pub(crate) use derived::{access_list, intermediate_roots};
 pub(crate) use recording::{Recorder, Recording};
-pub use stored::ReplayMismatch;
 pub(crate) use stored::StoredOutcome;
 
 use crate::{

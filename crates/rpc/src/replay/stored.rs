@@ -4,32 +4,13 @@
 //! below a block is not the one that the block was executed on, or rules have changed, gas, status and
 //! logs show it, and the request is refused.
 
-use crate::RpcResult;
+use crate::{RpcResult, error::ReplayMismatch};
 use alloy_primitives::{B256, Bloom, Log, logs_bloom};
 use retrie_chainspec::primitives::{Receipt, RecoveredBlock};
 use retrie_engine::View;
 use retrie_execution::ExecutionOutcome;
 use revm::context::result::{ExecutionResult, HaltReason};
 use std::{fmt::Display, sync::Arc};
-
-/// An execution that was to be that of a stored block, and gave something else.
-#[derive(Debug, thiserror::Error)]
-#[error(
-    "block {number} ({hash}) cannot be executed again as it was: {what} {executed}, and {stored} is \
-     stored; the state before it, or its rules, are others than they were"
-)]
-pub struct ReplayMismatch {
-    /// Number of the block.
-    pub number: u64,
-    /// Its hash.
-    pub hash: B256,
-    /// What differs.
-    pub what: String,
-    /// What it came to.
-    pub executed: String,
-    /// What is stored of it.
-    pub stored: String,
-}
 
 /// What is stored of a block's outcome.
 pub(crate) struct StoredOutcome<'a> {

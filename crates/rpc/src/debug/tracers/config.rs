@@ -15,7 +15,7 @@ use serde_json::{Value, json as value};
 
 /// A tracer as a request describes it, or several of them in a mux.
 #[derive(Clone, Debug)]
-pub(in crate::debug) enum TracerConfig {
+pub(crate) enum TracerConfig {
     Steps(GethDefaultTracingOptions),
     BuiltIn(GethDebugBuiltInTracerType, Value),
     /// geth's `keccak256PreimageTracer`.
@@ -31,7 +31,7 @@ impl TracerConfig {
     ///
     /// # Errors
     /// If its configuration is wrong.
-    pub(in crate::debug) fn new(options: &GethDebugTracingOptions) -> RpcResult<Option<Self>> {
+    pub(crate) fn new(options: &GethDebugTracingOptions) -> RpcResult<Option<Self>> {
         let config = options.tracer_config.0.clone();
         match &options.tracer {
             None => Ok(Some(Self::Steps(options.config))),
@@ -70,7 +70,7 @@ impl TracerConfig {
     ///
     /// # Errors
     /// If a configuration is wrong.
-    pub(in crate::debug) fn inspector(&self) -> RpcResult<EventInspector> {
+    pub(crate) fn inspector(&self) -> RpcResult<EventInspector> {
         Ok(match self {
             Self::Mux(tracers) => {
                 let hooks = tracers.iter().map(|(_, tracer)| tracer.hooks());

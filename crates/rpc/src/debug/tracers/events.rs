@@ -27,7 +27,7 @@ use std::collections::BTreeMap;
 const MOST_ITEMS: usize = 7;
 
 /// Tells tracers of one transaction.
-pub(in crate::debug) struct EventInspector {
+pub(crate) struct EventInspector {
     tracers: Vec<Box<dyn Hooks>>,
     /// The names of the tracers of a mux.
     names: Option<Vec<String>>,
@@ -90,7 +90,7 @@ impl EventInspector {
     ///
     /// # Errors
     /// If the state before the transaction cannot be read.
-    pub(in crate::debug) fn trace(&mut self, end: &TransactionEnd<'_, '_>) -> RpcResult<Trace> {
+    pub(crate) fn trace(&mut self, end: &TransactionEnd<'_, '_>) -> RpcResult<Trace> {
         if !self.has_begun {
             self.start(end.simulation.env().cfg_env.spec);
             self.halt_at_once(end);

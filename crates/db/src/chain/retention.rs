@@ -3,18 +3,9 @@
 //! It is the note `retention`: the number (8 bytes, big-endian), and a byte that is 1 if a user named it.
 //! What nobody named is the default of whoever made the datadir, and whoever names a number replaces it.
 
-use crate::{ChainRead, Db, DbError, ReadTxn, Result, notes, tables::ChainTable};
+use crate::{ChainRead, Db, DbError, ReadTxn, Result, Retention, notes, tables::ChainTable};
 
 const NOTE: &str = "retention";
-
-/// How many blocks can be reverted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Retention {
-    /// Their number.
-    pub blocks: u64,
-    /// Whether a user named it.
-    pub is_named: bool,
-}
 
 impl Db {
     /// Keeps a retention, for [`ReadTxn::retention`].
