@@ -2,17 +2,14 @@
 
 use super::{
     duration,
-    tracers::{EventInspector, Trace, TracerConfig, TransactionEnd},
+    tracers::{Trace, TracerConfig, TransactionEnd},
 };
 use crate::{
-    RpcContext, RpcError, RpcResult,
+    RpcContext, RpcResult,
     replay::{Clock, Replayed, Which, replay},
 };
 use alloy_primitives::B256;
-use alloy_rpc_types_trace::{
-    common::TraceResult,
-    geth::{GethDebugTracerType, GethDebugTracingOptions},
-};
+use alloy_rpc_types_trace::{common::TraceResult, geth::GethDebugTracingOptions};
 use retrie_chainspec::primitives::RecoveredBlock;
 use retrie_engine::View;
 use revm_inspectors::tracing::TransactionContext;
@@ -35,7 +32,7 @@ enum TracerKind {
 
 /// What looks at one transaction.
 #[cfg(not(feature = "js-tracer"))]
-pub(super) type TraceInspector = EventInspector;
+pub(super) type TraceInspector = super::tracers::EventInspector;
 #[cfg(feature = "js-tracer")]
 pub(super) type TraceInspector = super::javascript::NativeOrScript;
 
@@ -79,10 +76,12 @@ impl Tracer {
 }
 
 #[cfg(not(feature = "js-tracer"))]
-fn not_native(tracer: Option<&GethDebugTracerType>) -> RpcError {
-    let code = tracer.map_or("", GethDebugTracerType::as_str);
+fn not_native(
+    tracer: Option<&alloy_rpc_types_trace::geth::GethDebugTracerType>,
+) -> crate::RpcError {
+    let code = tracer.map_or("", |tracer| tracer.as_str());
     let shown: String = code.chars().take(40).collect();
-    RpcError::InvalidParams(format!(
+    crate::RpcError::InvalidParams(format!(
         "tracer {shown:?} is not one of the native ones, and this node was built without tracers in \
          JavaScript (cargo feature js-tracer)"
     ))

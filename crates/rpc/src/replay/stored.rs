@@ -5,7 +5,7 @@
 //! logs show it, and the request is refused.
 
 use crate::{RpcResult, error::ReplayMismatch};
-use alloy_primitives::{B256, Bloom, Log, logs_bloom};
+use alloy_primitives::{Bloom, Log, logs_bloom};
 use retrie_chainspec::primitives::{Receipt, RecoveredBlock};
 use retrie_engine::View;
 use retrie_execution::ExecutionOutcome;
