@@ -422,7 +422,6 @@ impl Serve for Held {
 
 /// A session waited for the peer's requests to be answered, and so for those of all other peers.
 #[tokio::test]
-#[expect(clippy::await_holding_lock, reason = "requests wait for it while the test goes on")]
 async fn requests_that_wait_hold_up_nothing_else() {
     let (held, wait) = std::sync::mpsc::channel();
     let config = Config { timing: patient(), ..config() };

@@ -1,8 +1,5 @@
 //! What established peers did to others: each of these failed before.
 
-// The lock is the pool's gate, which its thread waits for while the test goes on.
-#![expect(clippy::await_holding_lock)]
-
 use super::*;
 use alloy_consensus::TxEip7702;
 use alloy_eips::{
