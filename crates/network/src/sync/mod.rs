@@ -18,7 +18,7 @@
 //! what is in it. So a peer cannot make this node import anything but the chain of that head, and who
 //! sends something else is reported.
 //!
-//! **Nobody is waited for.** What a peer can do is to send nothing, or little, or late. [`standing`]
+//! **Nobody is waited for.** What a peer can do is to send nothing, or little, or late. `standing`
 //! keeps how many items a second each peer gives. What is needed first is asked of the fastest one, and
 //! of a second one when that one would be through by now; whoever gives less than it has, again and
 //! again, is reported. So a sync is as fast as its fastest peer.
