@@ -42,10 +42,10 @@ impl DeepBranch {
 
 /// Blocks on such branches, with their numbers. Cheap to clone; clones are the same.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct DeepBlocks(Arc<Mutex<Remembered>>);
+pub(crate) struct DeepBlocks(Arc<Mutex<DeepBlockMap>>);
 
 #[derive(Debug, Default)]
-struct Remembered {
+struct DeepBlockMap {
     blocks: HashMap<B256, (u64, DeepBranch)>,
     /// In the order they came.
     order: VecDeque<B256>,

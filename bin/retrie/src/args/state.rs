@@ -60,7 +60,7 @@ const DEFAULT_BACKEND: &str = "mpt";
 pub(crate) const DEFAULT_RETENTION: u64 = 128;
 
 /// What a datadir was made with, and what wins where the command line says nothing.
-struct Settled {
+struct DatadirSettings {
     metadata: Metadata,
     retention: Option<Retention>,
 }
@@ -73,7 +73,7 @@ impl StateArgs {
         datadir: &Path,
         db: OpenOptions,
     ) -> eyre::Result<ChainOptions> {
-        let settled = Settled::find(datadir)?;
+        let settled = DatadirSettings::find(datadir)?;
         let backend = self.backend(&spec, datadir, settled.as_ref())?;
         let referee = self.referee.as_deref().map(referee).transpose()?;
         let root_mode = match (self.state_root, &settled) {
@@ -107,10 +107,10 @@ impl StateArgs {
         &self,
         spec: &ChainSpec,
         datadir: &Path,
-        settled: Option<&Settled>,
+        settled: Option<&DatadirSettings>,
     ) -> eyre::Result<Arc<dyn AnyBackend>> {
         let flags = self.backends.flags();
-        let Some(Settled { metadata, .. }) = settled else {
+        let Some(DatadirSettings { metadata, .. }) = settled else {
             let name = self.state_backend.as_deref().unwrap_or(DEFAULT_BACKEND);
             check_names(&[name], self.hash)?;
             let purpose = Purpose::New { chain: spec.name(), is_public: spec.is_public() };
@@ -137,7 +137,11 @@ impl StateArgs {
     }
 
     /// How many blocks can be reverted.
-    fn retention(&self, datadir: &Path, settled: Option<&Settled>) -> Result<Retention, DbError> {
+    fn retention(
+        &self,
+        datadir: &Path,
+        settled: Option<&DatadirSettings>,
+    ) -> Result<Retention, DbError> {
         let kept = settled.and_then(|settled| settled.retention);
         match (self.retention, kept) {
             (Some(blocks), Some(kept)) if kept.is_named && blocks != kept.blocks => {
@@ -151,7 +155,7 @@ impl StateArgs {
     }
 }
 
-impl Settled {
+impl DatadirSettings {
     /// That of the datadir; `None` if it does not exist yet.
     fn find(datadir: &Path) -> Result<Option<Self>, DbError> {
         let db = match open_to_read(datadir) {
