@@ -8,7 +8,6 @@ use retrie_state::StateError;
 /// Why a transaction is not taken. Tools match on these messages, so they are worded as geth words
 /// them.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
 pub enum PoolError {
     /// The very same transaction is in the pool.
     #[error("already known")]

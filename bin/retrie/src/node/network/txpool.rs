@@ -155,7 +155,17 @@ fn verdict(error: &PoolError) -> Verdict {
         | PoolError::NonceTooLow { .. }
         | PoolError::ReplacementUnderpriced
         | PoolError::TooManyBlobs { .. } => Verdict::Refused { for_good: true },
-        _ => Verdict::Refused { for_good: false },
+        // Another state, or an emptier pool, may take it.
+        PoolError::SenderNotEoa { .. }
+        | PoolError::ExceedsBlockGasLimit
+        | PoolError::FeeCapExceeded { .. }
+        | PoolError::InsufficientFunds { .. }
+        | PoolError::InsufficientFundsForQueue { .. }
+        | PoolError::AccountLimitExceeded { .. }
+        | PoolError::PoolFull
+        | PoolError::AddressReserved
+        | PoolError::InFlightLimitReached
+        | PoolError::AuthorityReserved => Verdict::Refused { for_good: false },
     }
 }
 
